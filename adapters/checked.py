@@ -1,0 +1,122 @@
+"""Wraps any engine, checks what its adapter returns, and meters how long the engine was busy.
+
+A third-party adapter can be trusted because this decorator says in English what it got wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from adapters.base import Capability, Completion, CompletionRequest, Engine, EngineShape, Metrics, Support
+
+
+class AdapterFault(Exception):
+    """An adapter broke the protocol: the harness's side, not the engine's."""
+
+
+class CheckedEngine:
+    """An engine whose answers were checked for shape. `busy_seconds` is the time with a request in flight."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.requests = 0
+        self.busy_seconds = 0.0
+        self._in_flight = 0
+        self._busy_since = 0.0
+        self._lock = threading.Lock()
+        missing = [c.value for c in Capability if c not in engine.capabilities]
+        if missing:
+            raise AdapterFault(f"adapter {engine.name} says nothing about: {', '.join(missing)}")
+
+    @property
+    def name(self) -> str:
+        """The adapter's name."""
+        return self.engine.name
+
+    @property
+    def version(self) -> str | None:
+        """The engine's version."""
+        return self.engine.version
+
+    @property
+    def base_model(self) -> str:
+        """The base model's served name."""
+        return self.engine.base_model
+
+    @property
+    def shape(self) -> EngineShape:
+        """The engine's shape."""
+        return self.engine.shape
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """The engine's configuration."""
+        return self.engine.config
+
+    @property
+    def capabilities(self) -> Mapping[Capability, Support]:
+        """The engine's capabilities."""
+        return self.engine.capabilities
+
+    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+        """Complete and check the answer's shape. Raises AdapterFault when it is none."""
+        self._enter()
+        try:
+            answer = self.engine.complete(request, on_token)
+        finally:
+            self._leave()
+        check(self.name, request, answer)
+        return answer
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Load or replace an adapter."""
+        self.engine.load_adapter(name, path, in_place=in_place)
+
+    def unload_adapter(self, name: str) -> None:
+        """Unload an adapter."""
+        self.engine.unload_adapter(name)
+
+    def reset_cache(self) -> bool:
+        """Reset the cache."""
+        return self.engine.reset_cache()
+
+    def metrics(self) -> Metrics:
+        """Scrape the counters."""
+        return self.engine.metrics()
+
+    def alive(self) -> bool:
+        """Whether the engine is there."""
+        return self.engine.alive()
+
+    def log_tail(self) -> str:
+        """The log's end."""
+        return self.engine.log_tail()
+
+    def stop(self) -> None:
+        """Stop it."""
+        self.engine.stop()
+
+    def _enter(self) -> None:
+        with self._lock:
+            self.requests += 1
+            if self._in_flight == 0:
+                self._busy_since = time.monotonic()
+            self._in_flight += 1
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self.busy_seconds += time.monotonic() - self._busy_since
+
+
+def check(name: str, request: CompletionRequest, answer: Completion) -> None:
+    """Raise AdapterFault when an answer cannot be one to this request."""
+    if any(token.id < 0 for token in answer.tokens):
+        raise AdapterFault(f"adapter {name} returned a negative token id")
+    if len(answer.tokens) > request.max_tokens:
+        raise AdapterFault(f"adapter {name} returned {len(answer.tokens)} tokens for max_tokens {request.max_tokens}")
+    if answer.cached_tokens is not None and not answer.cached_tokens >= 0:
+        raise AdapterFault(f"adapter {name} returned cached_tokens {answer.cached_tokens}")

@@ -1,0 +1,57 @@
+"""Attach to a running OpenAI-compatible server: nothing but HTTP, everything probed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import requests
+import tenacity
+
+from adapters.base import EngineStartError
+from adapters.openai_http import KEY_VARIABLE, Wire
+from adapters.probes import probe
+from adapters.server import ServerEngine
+
+ATTACH_SECONDS = 10
+
+
+def attach(url: str, *, adapter_for: Callable[[str | None], str | None]) -> ServerEngine:
+    """Probe the server at `url`. Raises EngineStartError when nothing answers there.
+
+    `adapter_for(root)` gives the path of an adapter that fits the model whose root the server names, if one is at hand.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise EngineStartError(f"{url!r} is no URL of a server: write it as http://HOST:PORT")
+    wire = Wire(url, alive=lambda: True)
+    try:
+        reach(wire)
+    except requests.RequestException as problem:
+        raise EngineStartError(
+            f"no server answers at {wire.printable_url} ({type(problem).__name__}): is it up, and is the address right?"
+        ) from problem
+    probed = probe(wire, spawned=False, adapter_path=adapter_for(model_root(wire)))
+    config = {"url": wire.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}
+    return ServerEngine(name="endpoint", wire=wire, probed=probed, config=config)
+
+
+def model_root(wire: Wire) -> str | None:
+    """Where the server says that it read its model from."""
+    try:
+        models = [m for m in wire.get("/v1/models").json()["data"] if not m.get("parent")]
+        return str(models[0]["root"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(requests.RequestException),
+    stop=tenacity.stop_after_delay(ATTACH_SECONDS),
+    wait=tenacity.wait_fixed(1),
+    reraise=True,
+)
+def reach(wire: Wire) -> None:
+    """Wait a little for a server that is just coming up."""
+    wire.session().get(f"{wire.url}/v1/models", timeout=5)

@@ -1,0 +1,3 @@
+"""Loads the plugin; everything else is in `harness.plugin`."""
+
+pytest_plugins = ["harness.plugin"]

@@ -1,0 +1,102 @@
+"""Before anything else: how exact may comparisons be on this engine, and which mixtures does its ground rule break on?
+
+The same prompt is asked cold, twice, and once more in a batch of its own kind. Mixtures (adapters together, base with
+adapter) are looked at apart from that: where one is broken the fault is the engine's and not the cache's (GROUND-1),
+and the other requirements go on without that mixture.
+"""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+
+from harness.checkers.finding import Rule
+from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, DEFAULT_BLOCK
+from harness.oracle.base import Answer, Question
+from harness.oracle.engine import EngineOracle
+from harness.reference_cache import common_prefix
+from harness.workload import Segment, segment_tokens
+from reports.schema import Calibration
+
+ROUNDS = 4
+TOKENS = 12
+
+
+def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, slots: int) -> tuple[Calibration, Rule]:
+    """Ask the probes and derive the rule. Raises OracleError when the oracle cannot answer."""
+    block = block or DEFAULT_BLOCK
+    run = secrets.token_hex(4)
+    identities: list[str | None] = [None, *digests[:2]]
+    prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]
+    probes = [Question(prompt, identity, TOKENS) for identity in identities for prompt in prompts]
+    alone = {probe: oracle.ask_anew(probe) for probe in probes}
+    noise, differing = 0.0, 0
+    for probe in probes:
+        delta, same = compare(alone[probe], oracle.ask_anew(probe))
+        noise, differing = max(noise, delta), differing + (not same)
+    for identity in identities:
+        batch = [probe for probe in probes if probe.adapter == identity]
+        for probe, answer in together(oracle, batch):
+            delta, same = compare(alone[probe], answer)
+            noise, differing = max(noise, delta), differing + (not same)
+    exact = differing == 0
+    rule = Rule(exact=exact, noise=None if exact else noise)
+    mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
+    if exact and len(digests) >= 2:
+        oracle.fill_slots(slots)
+        mixtures[ADAPTERS_TOGETHER] = holds(oracle, [p for p in probes if p.adapter is not None], alone)
+        mixtures[BASE_WITH_ADAPTER] = holds(oracle, probes, alone)
+    calibration = Calibration(
+        oracle=oracle.name,
+        rule=str(rule),
+        exact=exact,
+        noise_nats=noise,
+        probes=3 * len(probes),
+        differing=differing,
+        mixtures=mixtures,
+        notes=notes(oracle, mixtures),
+    )
+    return calibration, rule
+
+
+def lengths(block: int) -> tuple[int, ...]:
+    """Prompt lengths around block boundaries."""
+    return (block - 1, 2 * block, 4 * block + 1)
+
+
+def together(oracle: EngineOracle, batch: list[Question]) -> list[tuple[Question, Answer]]:
+    """Ask all of a batch at once."""
+    for probe in batch:  # adapters are loaded before, so that the batch really is one
+        if probe.adapter is not None:
+            oracle.model(probe.adapter)
+    with ThreadPoolExecutor(len(batch)) as pool:
+        return list(zip(batch, pool.map(oracle.ask_anew, batch), strict=True))
+
+
+def compare(left: Answer, right: Answer) -> tuple[float, bool]:
+    """(largest logprob difference over the agreeing tokens, whether all tokens agree)."""
+    shared = common_prefix(left.ids, right.ids)
+    differences = [
+        abs(a.logprob - b.logprob)
+        for a, b in zip(left.tokens[:shared], right.tokens[:shared], strict=True)
+        if a.logprob is not None and b.logprob is not None
+    ]
+    return max(differences, default=0.0), left.ids == right.ids
+
+
+def holds(oracle: EngineOracle, batch: list[Question], alone: dict[Question, Answer]) -> bool:
+    """Whether a mixture answers as alone, over several rounds."""
+    return all(alone[probe].ids == answer.ids for _ in range(ROUNDS) for probe, answer in together(oracle, batch))
+
+
+def notes(oracle: EngineOracle, mixtures: dict[str, bool]) -> list[str]:
+    """What a reader of the verdicts has to know."""
+    said = [
+        f"Requests of the mixture '{mixture}' answer otherwise side by side than alone, without any cache: "
+        "see GROUND-1. Other requirements run without this mixture."
+        for mixture, holds_true in mixtures.items()
+        if not holds_true
+    ]
+    if oracle.salted:
+        said.append("The same-engine oracle bypasses the cache by unused salts: it cannot see salts being ignored.")
+    return said

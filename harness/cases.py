@@ -1,0 +1,209 @@
+"""Turns a minimal counterexample into a case: the file that is replayed, and the rows that a report draws."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adapters.base import Engine
+from harness.checkers.finding import Finding, Rule
+from harness.checkers.tokens import closest
+from harness.evidence import same_path_reloads
+from harness.history import History, Identity, Outcome
+from harness.judge import Judgement
+from harness.options import UsageError
+from harness.oracle.base import Answers
+from harness.reference_cache import bounds
+from harness.requirement import Requirement
+from harness.workload import Burst, Request, Route, SetAdapter, Workload, describe
+from reports.schema import SCHEMA_VERSION, Case, FailureClass, Reproduction, RequestRow, StepRow, TokenRow, read_case
+
+CONTEXT_TOKENS = 16  # around the first difference; an answer is seldom longer than this suite's 130 tokens
+
+
+def make_case(
+    *,
+    requirement: Requirement,
+    cell: str,
+    judgement: Judgement,
+    failure_class: FailureClass,
+    reproduction: Reproduction,
+    engine: Engine,
+    oracle: str,
+    rule: Rule,
+    recipes: dict[str, dict[str, Any]],
+    report_dir: Path,
+    history_dependent: bool,
+    log_tail: str,
+) -> Case:
+    """A case from the judgement of its smallest (and, where it reproduced, freshest) failing run."""
+    history, finding = judgement.history, judgement.worst()
+    used = {step.content for step in changes(history.workload)}
+    raw = msgspec.json.encode(history.workload)
+    sign = signature(history, failure_class)
+    case_id = f"{requirement.id}-{hashlib.sha256(raw + cell.encode() + sign.encode()).hexdigest()[:8]}"
+    failing = next((o for o in history.outcomes if o.request == finding.request), None)
+    return Case(
+        id=case_id,
+        requirement=requirement.id,
+        cell=cell,
+        failure_class=failure_class,
+        sentence=finding.sentence,
+        signature=sign,
+        engine=engine.name,
+        engine_version=engine.version,
+        oracle=oracle,
+        rule=str(rule),
+        nonce=history.nonce,
+        workload=msgspec.to_builtins(history.workload),
+        recipes={name: recipe for name, recipe in recipes.items() if name in used},
+        contents={name: digest for name, digest in history.contents.items() if name in used},
+        engine_config=dict(engine.config),
+        failing_request=finding.request,
+        first_difference=finding.position,
+        steps=step_rows(history),
+        requests=request_rows(judgement),
+        tokens=token_rows(failing, judgement.answers, finding) if failing is not None else [],
+        findings=[f.sentence for f in judgement.findings],
+        reproduction=reproduction,
+        history_dependent=history_dependent,
+        replay=f"python -m pytest suites --replay {report_dir}/cases/{case_id}.json",
+        log_tail=log_tail,
+    )
+
+
+def changes(workload: Workload) -> list[SetAdapter]:
+    """Every adapter load and change of a workload, in order."""
+    found = []
+    for step in workload.steps:
+        if isinstance(step, SetAdapter):
+            found.append(step)
+        elif isinstance(step, Burst) and step.meanwhile is not None:
+            found.append(step.meanwhile.change)
+    return found
+
+
+def signature(history: History, failure_class: FailureClass) -> str:
+    """What a waiver matches: class; routes of change; whether a path was used again with other files; when."""
+    changed = [change for change in changes(history.workload) if change.route is not Route.LOAD]
+    routes = " and ".join(sorted({change.route.value for change in changed})) or "no reload"
+    path = "same path" if same_path_reloads(history) else "other path"
+    busy = any(isinstance(step, Burst) and step.meanwhile is not None for step in history.workload.steps)
+    moment = "under traffic" if busy else "between requests"
+    if not changed:
+        return f"{failure_class.value}; no reload"
+    return f"{failure_class.value}; {routes}; {path}; {moment}"
+
+
+def step_rows(history: History) -> list[StepRow]:
+    """The workload in words, as it ran."""
+    rows, first = [], 0
+    times = {record.step: record for record in history.steps}
+    for number, step in enumerate(history.workload.steps):
+        record = times.get(number)
+        rows.append(
+            StepRow(
+                step=number,
+                words=describe(step, first),
+                started=record.started if record else 0.0,
+                finished=record.finished if record else 0.0,
+                error=(record.error or "") if record else "not reached",
+            )
+        )
+        first += len(step.requests) if isinstance(step, Burst) else 0
+    return rows
+
+
+def request_rows(judgement: Judgement) -> list[RequestRow]:
+    """Every request with its bounds and whether it was right."""
+    history, limits = judgement.history, bounds(judgement.history)
+    asked = {number: request for number, _, request in history.workload.requests()}
+    wrong = {f.request for f in judgement.findings if f.checker == "tokens"}
+    return [
+        RequestRow(
+            request=o.request,
+            step=o.step,
+            model=o.model,
+            identity=" or ".join(name_identity(i, history) for i in o.identities),
+            prompt_in_words=prompt_words(asked[o.request]),
+            prompt_tokens=len(o.prompt),
+            output_tokens=len(o.tokens),
+            cached_tokens=o.cached_tokens,
+            cached_at_least=limits[o.request].at_least,
+            cached_at_most=limits[o.request].at_most,
+            sent=o.sent,
+            finished=o.finished,
+            correct=None if o.error else o.request not in wrong,
+            answers_as=answers_as(o, judgement.answers, history),
+            error=o.error or "",
+        )
+        for o in history.outcomes
+    ]
+
+
+def prompt_words(request: Request) -> str:
+    """The prompt's segments."""
+    return str(request.prompt)
+
+
+def name_identity(identity: Identity, history: History) -> str:
+    """An identity with the content's symbolic name, which the steps use too."""
+    names = {digest: name for name, digest in history.contents.items()}
+    adapter = "base model" if identity.adapter is None else f"adapter content {names[identity.adapter]}"
+    return adapter if identity.salt is None else f"{adapter}, salt {identity.salt!r}"
+
+
+def answers_as(outcome: Outcome, answers: Answers, history: History) -> str:
+    """Whose cold answer this one equals."""
+    equal = [
+        name_identity(Identity(asked.adapter, None), history)
+        for asked, answer in answers.items()
+        if asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens and answer.ids == outcome.token_ids
+    ]
+    return " and ".join(dict.fromkeys(equal)) or ("" if outcome.error else "no known cold answer")
+
+
+def token_rows(outcome: Outcome, answers: Answers, finding: Finding) -> list[TokenRow]:
+    """Cold and observed tokens side by side, around the first difference."""
+    if outcome.error is not None:
+        return []
+    expected = closest(outcome, answers)
+    last = max(len(expected.tokens), len(outcome.tokens))
+    middle = finding.position or 0
+    rows = []
+    for i in range(max(0, middle - CONTEXT_TOKENS), min(last, middle + CONTEXT_TOKENS)):
+        cold = expected.tokens[i] if i < len(expected.tokens) else None
+        warm = outcome.tokens[i].id if i < len(outcome.tokens) else None
+        rows.append(
+            TokenRow(
+                position=i,
+                expected=cold.id if cold else None,
+                observed=warm,
+                expected_text=text(cold.id) if cold else "",
+                observed_text=text(warm) if warm is not None else "",
+                expected_gap=cold.gap if cold else None,
+            )
+        )
+    return rows
+
+
+def text(token: int) -> str:
+    """A token of the byte vocabulary as text; ids above it have no text here."""
+    return bytes([token]).decode("latin-1") if token < 256 else ""
+
+
+def load_case(path: Path) -> tuple[Case, Workload]:
+    """Read a case and its workload. Raises UsageError saying what is wrong with the file."""
+    try:
+        case = read_case(path)
+        workload = msgspec.convert(case.workload, Workload)
+    except OSError as problem:
+        raise UsageError(f"cannot read the case {path}: {problem.strerror}") from problem
+    except msgspec.MsgspecError as problem:
+        raise UsageError(f"{path} is no case file of this version: {problem}") from problem
+    if case.schema_version != SCHEMA_VERSION:
+        raise UsageError(f"{path} has schema version {case.schema_version}; this version reads {SCHEMA_VERSION}")
+    return case, workload

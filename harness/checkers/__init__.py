@@ -1,0 +1,1 @@
+"""Checkers: pure functions of a history and the oracle's answers."""

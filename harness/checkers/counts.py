@@ -1,0 +1,75 @@
+"""Cached-token counts must lie within the reference cache's bounds and agree with the engine's own counters."""
+
+from __future__ import annotations
+
+from harness.checkers.finding import Finding
+from harness.checkers.tokens import foreign_source
+from harness.history import History, Outcome
+from harness.reference_cache import Bounds, bounds
+from reports.schema import FailureClass
+
+
+def check_bounds(history: History) -> list[Finding]:
+    """Hits that should have been misses, and misses that should have been hits."""
+    limits = bounds(history)
+    found = []
+    for outcome in history.outcomes:
+        if outcome.error is None and outcome.cached_tokens is not None:
+            found += check_one(history, outcome, limits[outcome.request])
+    return found
+
+
+def check_one(history: History, outcome: Outcome, limit: Bounds) -> list[Finding]:
+    """One request against its bounds."""
+    cached = outcome.cached_tokens or 0
+    if cached > limit.at_most:
+        source = foreign_source(history, outcome)
+        whose = (
+            "; no request of this workload wrote them"
+            if source is None
+            else f"; request {source.request} wrote them for {source.identities[0]}"
+        )
+        return [
+            Finding(
+                checker="bounds",
+                failure_class=FailureClass.ACCOUNTING if source is None else FailureClass.STALE_STATE,
+                request=outcome.request,
+                sentence=f"Request {outcome.request} hit {cached} cached tokens where at most {limit.at_most} were "
+                f"ever computed for {outcome.identities[-1]}{whose}.",
+            )
+        ]
+    if limit.at_least is not None and cached < limit.at_least:
+        return [
+            Finding(
+                checker="bounds",
+                failure_class=FailureClass.LOST_REUSE,
+                request=outcome.request,
+                sentence=f"Request {outcome.request} hit {cached} cached tokens where an earlier request had left "
+                f"{limit.at_least} in a pool with room.",
+            )
+        ]
+    return []
+
+
+def check_accounting(history: History, *, exclusive: bool) -> list[Finding]:
+    """The engine's hit counter must have grown by what it told request by request.
+
+    Says nothing when the engine served others too (not `exclusive`), or where a count or counter is missing.
+    """
+    if not exclusive or not history.steps or history.engine_lost is not None:
+        return []
+    before, after = history.steps[0].before.hit_tokens, history.steps[-1].after.hit_tokens
+    counts = [outcome.cached_tokens for outcome in history.outcomes]
+    if before is None or after is None or None in counts or any(o.error for o in history.outcomes):
+        return []
+    told, counted = sum(count for count in counts if count is not None), after - before
+    if told == counted:
+        return []
+    return [
+        Finding(
+            checker="accounting",
+            failure_class=FailureClass.ACCOUNTING,
+            sentence=f"Requests were told of {told} cached tokens in all while the engine's hit counter grew by "
+            f"{counted:.0f}.",
+        )
+    ]

@@ -1,0 +1,31 @@
+"""What a checker says."""
+
+from __future__ import annotations
+
+import msgspec
+
+from reports.schema import FailureClass
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """How exact a comparison may be. Exact: every token counts. Otherwise a divergence counts only where the oracle's
+    top-2 logprob gap exceeds `noise` (nats), the largest difference that the calibration saw without any cache."""
+
+    exact: bool
+    noise: float | None = None
+
+    def __str__(self) -> str:
+        if self.exact:
+            return "token-exact: cold answers repeat exactly, alone and in batches of their own kind"
+        return f"margin rule: a divergence counts where the oracle's top-2 gap exceeds {self.noise} nats"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with a history. `noise`: a difference that the margin rule does not let count."""
+
+    checker: str
+    failure_class: FailureClass
+    sentence: str
+    request: int | None = None
+    position: int | None = None
+    noise: bool = False

@@ -1,0 +1,116 @@
+"""Every answer must be, token for token, a cold start's under an identity that the request may rightly have had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.checkers.finding import Finding, Rule
+from harness.history import History, Identity, Outcome
+from harness.oracle.base import Answer, Answers, question, telling
+from harness.reference_cache import common_prefix, computed
+from reports.schema import FailureClass
+
+
+def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding]:
+    """Findings for each request whose answer equals none of its cold answers."""
+    found = []
+    for outcome in history.outcomes:
+        if outcome.error is None:
+            expected = closest(outcome, answers)
+            if expected.ids != outcome.token_ids:
+                found.append(wrong(history, outcome, expected, answers, rule))
+    return found
+
+
+def closest(outcome: Outcome, answers: Answers) -> Answer:
+    """The allowed cold answer that agrees longest with what was observed."""
+    allowed = [answers[question(outcome, identity)] for identity in outcome.identities]
+    return max(
+        allowed, key=lambda answer: (answer.ids == outcome.token_ids, common_prefix(answer.ids, outcome.token_ids))
+    )
+
+
+def wrong(history: History, outcome: Outcome, expected: Answer, answers: Answers, rule: Rule) -> Finding:
+    """Describe one wrong answer, with the strongest explanation that the facts support."""
+    position = common_prefix(expected.ids, outcome.token_ids)
+    gap = expected.tokens[position].gap if position < len(expected.tokens) else None
+    noise = not rule.exact and (gap is None or rule.noise is None or gap <= rule.noise)
+    failure_class, explanation = explain(history, outcome, answers)
+    cached = "an unknown number" if outcome.cached_tokens is None else str(outcome.cached_tokens)
+    return Finding(
+        checker="tokens",
+        failure_class=failure_class,
+        request=outcome.request,
+        position=position,
+        noise=noise,
+        sentence=(
+            f"Request {outcome.request} to '{outcome.model}' differs from the cold answer at token {position} "
+            f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
+        ),
+    )
+
+
+def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[FailureClass, str]:
+    """The failure class and the rest of the sentence. Positive matches first; 'corrupt' when nothing matches."""
+    for identity, answer in known_answers(outcome, answers):
+        if identity not in {i.adapter for i in outcome.identities} and answer.ids == outcome.token_ids:
+            what = "the base model" if identity is None else f"adapter content {identity}"
+            return FailureClass.STALE_STATE, f": it answers exactly as {what} does, which it must not be."
+    other = same_answer_elsewhere(history, outcome)
+    if other is not None:
+        return FailureClass.CROSS_REQUEST, f": it equals the answer to request {other}, which asked something else."
+    source = foreign_source(history, outcome)
+    if source is None:
+        return FailureClass.CORRUPT, "; it equals no known cold answer."
+    if source.overlapped:
+        return (
+            FailureClass.STALE_STATE,
+            f": its cached prefix was written by request {source.request}, under which the adapter was changed.",
+        )
+    return (
+        FailureClass.STALE_STATE,
+        f": its cached prefix was written by request {source.request} for {source.identities[0]}, "
+        f"it belongs to {outcome.identities[-1]}.",
+    )
+
+
+def known_answers(outcome: Outcome, answers: Answers) -> Iterator[tuple[str | None, Answer]]:
+    """(adapter content, cold answer) for every content that was asked about this prompt."""
+    for asked, answer in answers.items():
+        if asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens:
+            yield asked.adapter, answer
+
+
+def same_answer_elsewhere(history: History, outcome: Outcome) -> int | None:
+    """Another request with another prompt and the very same answer, long enough (four tokens) not to be chance."""
+    for other in history.outcomes:
+        if other.prompt != outcome.prompt and other.token_ids == outcome.token_ids and len(outcome.tokens) >= 4:
+            return other.request
+    return None
+
+
+def foreign_source(history: History, outcome: Outcome) -> Outcome | None:
+    """Who, of another identity or while an adapter changed, wrote a prefix at least as long as the one that was hit."""
+    if not outcome.cached_tokens:
+        return None
+    candidates = [
+        other
+        for other in history.outcomes
+        if other.sent < outcome.sent
+        and common_prefix(computed(other), outcome.prompt) >= outcome.cached_tokens
+        and (other.overlapped or not set(other.identities) & set(outcome.identities))
+    ]
+    honest = any(
+        other.sent < outcome.sent
+        and other.identities == outcome.identities
+        and common_prefix(computed(other), outcome.prompt) >= outcome.cached_tokens
+        for other in history.outcomes
+    )
+    return None if honest or not candidates else candidates[-1]
+
+
+def differs(outcome: Outcome, identity: Identity, answers: Answers) -> bool | None:
+    """Whether another identity's cold answer would tell itself apart here; None where it was not asked."""
+    other = answers.get(telling(outcome, identity))
+    mine = answers.get(question(outcome, outcome.identities[-1]))
+    return None if other is None or mine is None else other.ids != mine.ids[: len(other.ids)]

@@ -1,0 +1,311 @@
+"""Conducts one run: events from start to finish, trials from beginning to verdict, reports at the end.
+
+The run's state is in its events; this object only holds what is open: the log, the engines, the terminal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import pytest
+
+from adapters.base import EngineError, EngineStartError
+from harness.cases import load_case
+from harness.cells import Cell
+from harness.environment import coldproof_version, environment
+from harness.events import EventLog
+from harness.known_issues import Waivers, read_known_issues
+from harness.lab import Lab
+from harness.options import Options, UsageError
+from harness.oracle.base import OracleError
+from harness.reproducer import reproducer
+from harness.requirement import Requirement, Trial, Violation
+from harness.selftest import self_test
+from harness.session import Session, missing
+from harness.terminal import Terminal
+from harness.verdict import verdict_of_case, verdict_without_case
+from reports.assemble import EXIT_HARNESS, assemble, read_events
+from reports.schema import Case, Results, Verdict, encode
+from reports.text import storable
+from reports.write import write_all
+
+
+class Role(enum.StrEnum):
+    """Which part of a run this process has."""
+
+    ALONE = "alone"
+    CONTROLLER = "controller"
+    WORKER = "worker"
+
+
+class Conductor:
+    """One run (or one worker's share of it)."""
+
+    def __init__(self, options: Options, root: Path, role: Role) -> None:
+        """Open the report folder. Raises OSError when it cannot be written, UsageError for bad waivers."""
+        self.options, self.root, self.role = options, root, role
+        self.issues = read_known_issues(options.known_issues)
+        self.case = load_case(options.replay) if options.replay is not None else None
+        prepare_folder(options.report_dir, clear=role is not Role.WORKER)
+        self.log = EventLog(options.report_dir / "events.ndjson")
+        self.terminal: Terminal | None = None
+        self.announced = 0
+        self.session: Session | None = None
+        self.suites_began: float | None = None
+        if role is not Role.WORKER:
+            self.log.emit(
+                "run_started",
+                version=coldproof_version(),
+                started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                command=options.command,
+                profile=options.profile,
+                seed=options.seed,
+                environment=environment(root),
+                allowed=[
+                    *([Verdict.NOT_EXERCISED] if options.allow_not_exercised else []),
+                    *([Verdict.INCONCLUSIVE] if options.allow_inconclusive else []),
+                ],
+            )
+
+    def attach_terminal(self, reporter: Any, capture: Any) -> None:
+        """Show progress where pytest writes."""
+        if reporter is not None:
+            self.terminal = Terminal(reporter, capture)
+            self.log.subscribe(self.terminal.on_event)
+
+    def announce(self, requirement: Requirement, cell: str, statement: str, test: str) -> None:
+        """Say that a requirement is going to be tested: whatever happens, the report will speak of it."""
+        self.announced += 1
+        self.log.emit(
+            "requirement", id=requirement.id, title=requirement.title, statement=statement, cell=cell, test=test
+        )
+
+    def begin(self) -> None:
+        """The self-test, then model and adapters. Ends the run with one line if either fails."""
+        self.log.emit("phase", words="self-test of the detector")
+        rows = self_test()
+        self.log.emit("selftest", rows=rows)
+        if not all(row.caught for row in rows):
+            missed = next(row.planted for row in rows if not row.caught)
+            self.stop(f"RUN INVALID: the detector's self-test was wrong about the planted bug '{missed}'")
+        try:
+            self.session = Session(self.options, self.log, self.root)
+            self.session.prepare()
+        except UsageError as problem:
+            self.stop(str(problem), usage=True)
+        except OSError as problem:
+            self.stop(f"cannot write adapter files: {problem}")
+
+    def stop(self, message: str, *, usage: bool = False) -> NoReturn:
+        """End the whole run with one clear line; the report says how far it came."""
+        self.log.emit("problem", message=message, usage=usage)
+        pytest.exit(f"coldproof: {message}", returncode=EXIT_HARNESS)
+
+    def open_lab(self, cell: Cell) -> Lab:
+        """Start a cell's engines and calibrate. With only one cell, a failure ends the run."""
+        session = self.needed_session()
+        self.log.emit("phase", words=f"starting the engine for cell '{cell.name}' ({cell.about})")
+        try:
+            lab = Lab(session, cell)
+        except UsageError as problem:
+            self.stop(str(problem), usage=True)
+        except (EngineError, OracleError) as problem:
+            if len(self.options.cells) == 1:
+                self.stop(str(problem))
+            raise EngineStartError(str(problem)) from problem
+        self.log.emit("engine", engine=engine_facts(lab))
+        self.log.emit("calibration", calibration=lab.calibration, seconds=lab.calibration_seconds)
+        if self.suites_began is None:
+            self.suites_began = time.monotonic()
+        return lab
+
+    def close_lab(self, lab: Lab) -> None:
+        """Stop a cell's engines before the next cell's start."""
+        for engine in (lab.engine, lab.oracle_engine):
+            if engine is not None:
+                engine.stop()
+
+    def needed_session(self) -> Session:
+        """The session that `begin` opened."""
+        if self.session is None:
+            raise RuntimeError("the run has not begun")
+        return self.session
+
+    def what_to_run(self, lab: Lab, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
+        """The test function, or a replay in its place, or nothing where the engine lacks what it needs."""
+        lab.trial = trial
+        self.log.emit("trial", requirement=trial.requirement.id, title=trial.requirement.title, cell=trial.cell)
+        if missing(lab.engine, trial.requirement.needs):
+            return lambda **_: None
+        return test if self.case is None else lambda **_: self.replay(lab, trial)
+
+    def replay(self, lab: Lab, trial: Trial) -> None:
+        """Run the saved case as often as the profile says; the first failure is enough."""
+        if self.case is None:
+            return
+        _, workload = self.case
+        on_cold = lab.on_cold(trial)
+        for _ in range(self.needed_session().profile.replays):
+            (lab.check_without_cache if on_cold else lab.check)(workload)
+            trial.passed.clear()
+
+    def conclude(self, lab: Lab, trial: Trial, problem: Exception | None) -> None:
+        """Confirm, waive, and give the verdict; raise pytest's outcome for it."""
+        absent = missing(lab.engine, trial.requirement.needs)
+        case = None
+        if absent:
+            verdict, reason = Verdict.UNSUPPORTED, "; ".join(absent)
+        elif trial.best is not None:
+            self.log.emit("phase", words=f"confirming {trial.requirement.id} on a fresh engine")
+            case = self.waived(lab.confirm(trial), lab)
+            verdict, reason = verdict_of_case(case)
+            self.save_case(case)
+        elif self.case is not None and problem is None:
+            verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
+        else:
+            verdict, reason = verdict_without_case(trial, problem)
+        lab.trial = None
+        self.give(trial, verdict, reason, case)
+        show(verdict, trial, reason, problem)
+
+    def give(self, trial: Trial, verdict: Verdict, reason: str, case: Case | None) -> None:
+        """Write a trial's verdict."""
+        self.log.emit(
+            "verdict",
+            requirement=trial.requirement.id,
+            title=trial.requirement.title,
+            cell=trial.cell,
+            test=trial.test,
+            verdict=verdict,
+            reason=reason,
+            examples=trial.examples,
+            requests=trial.requests,
+            evidence=dict(trial.evidence),
+            seconds=trial.seconds(),
+            case=case.id if case else None,
+            of=self.announced,
+        )
+
+    def fail_trial(self, trial: Trial, failure: Exception) -> None:
+        """The verdict of a trial whose engine did not come up."""
+        self.give(trial, Verdict.ERROR, str(failure), None)
+
+    def waivers(self, version: str | None) -> Waivers:
+        """The known issues for an engine version, today."""
+        return Waivers(self.issues, version=version, today=datetime.datetime.now(datetime.UTC).date())
+
+    def waived(self, case: Case, lab: Lab) -> Case:
+        """The case, marked with the known issue that waives it, if one does."""
+        issue = self.waivers(lab.engine.version).waive(case)
+        if issue is None:
+            return case
+        return replace_known_issue(case, f"{issue.reason} ({issue.link})")
+
+    def save_case(self, case: Case) -> None:
+        """Write cases/ID.json and cases/ID.py, and the event that the report draws from."""
+        case = msgspec.convert(storable(msgspec.to_builtins(case)), Case)
+        folder = self.options.report_dir / "cases"
+        (folder / f"{case.id}.json").write_bytes(encode(case))
+        (folder / f"{case.id}.py").write_text(reproducer(case))
+        self.log.emit("case", case=case)
+
+    def finish(self, *, interrupted: bool) -> int:
+        """Stop engines, write what is to be told, and return the exit code."""
+        self.close(interrupted=interrupted)
+        if self.role is Role.WORKER:
+            return 0
+        events = read_events(self.log.path)
+        results = assemble(events)
+        ran = {e["requirement"] for e in events if e["event"] == "verdict"}
+        version = results.engine.version if results.engine else None
+        self.log.emit("waivers", waivers=self.waivers(version).report(results.cases, ran))
+        self.log.emit("run_finished", complete=not interrupted and not results.problem)
+        results = assemble(read_events(self.log.path))
+        try:
+            write_all(results, self.options.report_dir)
+        except OSError as problem:
+            self.log.emit("problem", message=f"the report could not be written: {problem}", usage=False)
+            return EXIT_HARNESS
+        self.tell_end(results)
+        return results.exit_code
+
+    def close(self, *, interrupted: bool) -> None:
+        """Stop the engines and note where the time went."""
+        if self.session is None:
+            return
+        if interrupted:
+            self.log.emit("problem", message="the run was interrupted", usage=False)
+        session, self.session = self.session, None
+        session.close()
+        if self.suites_began is not None:
+            self.log.emit(
+                "measured",
+                suite_seconds=round(time.monotonic() - self.suites_began, 3),
+                busy_seconds=round(sum(e.busy_seconds for e in session.tested), 3),
+                engine_starts=session.starts,
+            )
+
+    def tell_end(self, results: Results) -> None:
+        """Have the terminal close with the headline and the report's path."""
+        if self.terminal is not None:
+            self.terminal.end(results, self.options.report_dir)
+
+
+def prepare_folder(folder: Path, *, clear: bool) -> None:
+    """Make the report folder and take away an earlier run's files, so that nothing old passes for new."""
+    (folder / "cases").mkdir(parents=True, exist_ok=True)
+    if not clear:
+        return
+    for pattern in (
+        "events.ndjson",
+        "results.json",
+        "index.html",
+        "junit.xml",
+        "summary.md",
+        "engine-*.log",
+        "cases/*",
+    ):
+        for old in folder.glob(pattern):
+            old.unlink()
+
+
+def engine_facts(lab: Lab) -> dict[str, object]:
+    """The engine part of results.json."""
+    engine = lab.engine
+    return {
+        "name": "vLLM" if engine.name == "vllm" else engine.name,
+        "version": engine.version,
+        "adapter": engine.name,
+        "worker": "model",
+        "config": dict(engine.config),
+        "capabilities": {
+            c.value: {"present": s.present, "evidence": s.evidence} for c, s in engine.capabilities.items()
+        },
+    }
+
+
+def replace_known_issue(case: Case, text: str) -> Case:
+    """The case with its waiver's words."""
+    return msgspec.structs.replace(case, known_issue=text)
+
+
+def show(verdict: Verdict, trial: Trial, reason: str, problem: Exception | None) -> None:
+    """Turn a verdict into pytest's outcome."""
+    said = f"{trial.requirement.id} {verdict.value}: {reason}"
+    match verdict:
+        case Verdict.CONFORMS:
+            return
+        case Verdict.UNSUPPORTED:
+            pytest.skip(said)
+        case Verdict.KNOWN_ISSUE:
+            pytest.xfail(said)
+        case Verdict.ERROR:
+            if problem is not None and not isinstance(problem, Violation):
+                raise problem
+    pytest.fail(said, pytrace=False)

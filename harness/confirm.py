@@ -1,0 +1,104 @@
+"""Confirms a counterexample before anybody hears of it.
+
+On an engine started for this alone: the failing request's prompt comes first, cold, which must give the oracle's
+answer; then the whole workload is replayed under new nonces, which gives the reproduction rate. On an engine without
+prefix caching the same workload is the control: if it fails there as well, the fault is not the cache's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from adapters.base import EngineError
+from adapters.checked import CheckedEngine
+from harness.checkers.tokens import closest
+from harness.history import Outcome
+from harness.judge import Judgement
+from harness.oracle.base import OracleError, question
+from harness.oracle.engine import EngineOracle
+from harness.requirement import Failing
+from harness.workload import Workload
+from reports.schema import FailureClass, Reproduction
+
+Observe = Callable[[CheckedEngine, Workload], Judgement]
+
+
+class Confirmed(msgspec.Struct, frozen=True):
+    """What became of a counterexample: the run to report, its class, and how often it failed where."""
+
+    judgement: Judgement
+    failure_class: FailureClass
+    reproduction: Reproduction
+    history_dependent: bool
+
+
+def confirm(
+    failing: Failing,
+    *,
+    observe: Observe,
+    fresh: CheckedEngine | None,
+    fresh_oracle: EngineOracle | None,
+    control: CheckedEngine | None,
+    replays: int,
+) -> Confirmed:
+    """Replay on the given engines. `fresh` None: the engine is attached and cannot be started afresh."""
+    agrees, again, note = None, [], "the engine is attached: it could not be started afresh"
+    if fresh is not None:
+        note = ""
+        try:
+            agrees = fresh_answer_agrees(failing, fresh_oracle) if fresh_oracle else None
+        except OracleError as problem:
+            note = str(problem)
+        again = replay(failing.workload, fresh, observe, replays)
+    off = replay(failing.workload, control, observe, replays) if control is not None else []
+    failed = [j for j in again if j.findings]
+    failed_off = [j for j in off if any(f.checker in ("tokens", "liveness") for f in j.findings)]
+    best = failed[0] if failed else failing.judgement
+    not_the_cache = bool(failed_off) and best.worst().checker in ("tokens", "liveness")
+    return Confirmed(
+        judgement=best,
+        failure_class=FailureClass.NOT_THE_CACHE if not_the_cache else best.worst().failure_class,
+        reproduction=Reproduction(
+            while_shrinking_failed=failing.failed,
+            while_shrinking_tries=failing.tries,
+            fresh_failed=len(failed) if fresh is not None else None,
+            fresh_tries=len(again) if fresh is not None else None,
+            caching_off_failed=len(failed_off) if control is not None else None,
+            caching_off_tries=len(off) if control is not None else None,
+            fresh_oracle_agrees=agrees,
+            note=note,
+        ),
+        history_dependent=fresh is not None and not failed,
+    )
+
+
+def fresh_answer_agrees(failing: Failing, oracle: EngineOracle) -> bool | None:
+    """Whether a just-started engine, asked the failing prompt first of all, gives the oracle's cold answer."""
+    outcome = failing_outcome(failing.judgement)
+    if outcome is None:
+        return None
+    expected = closest(outcome, failing.judgement.answers)
+    asked = [question(outcome, identity) for identity in outcome.identities]
+    return any(oracle.ask_anew(q).ids == expected.ids for q in asked)
+
+
+def failing_outcome(judgement: Judgement) -> Outcome | None:
+    """The request that the worst finding is about, if it has an answer."""
+    number = judgement.worst().request
+    found = next((o for o in judgement.history.outcomes if o.request == number), None)
+    return found if found is not None and found.error is None else None
+
+
+def replay(workload: Workload, engine: CheckedEngine, observe: Observe, times: int) -> list[Judgement]:
+    """Run a workload several times, each under a new nonce, until the engine is lost."""
+    judged = []
+    for _ in range(times):
+        try:
+            judged.append(observe(engine, workload))
+        except EngineError:
+            break
+        if judged[-1].history.engine_lost is not None:
+            break
+    return judged

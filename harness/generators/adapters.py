@@ -1,0 +1,165 @@
+"""Whole workloads of adapter life cycles: contents behind names, traffic before, between, during and after changes."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from harness.generators.prompts import (
+    ADAPTERS_TOGETHER,
+    BASE_WITH_ADAPTER,
+    Grounds,
+    Talk,
+    answers_lengths,
+    related_prompts,
+    stems,
+)
+from harness.workload import Burst, Meanwhile, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+
+NAMES = ("tenant", "tenant2", "Tenant", "base-tenant", "t", "tenant/a", "0")
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """Which adapter life cycles to draw. Everything that a requirement is not about stays the same."""
+
+    routes: tuple[Route, ...] = (Route.IN_PLACE,)
+    same_path: bool = False
+    goes_back: bool = False
+    under_traffic: bool = False
+    most_names: int = 2
+    base_traffic: bool = True
+
+
+class Stage:
+    """A workload in the making."""
+
+    def __init__(self, draw: st.DrawFn, grounds: Grounds, life: Life) -> None:
+        self.draw, self.grounds, self.life = draw, grounds, life
+        self.steps: list[Step] = []
+        self.talk = Talk()
+        self.stem = draw(stems(grounds))
+        self.behind: dict[str, str] = {}
+        self.past: dict[str, list[str]] = {}
+
+    def load(self, name: str) -> None:
+        """First load of a name."""
+        self.steps.append(self.change(name, Route.LOAD))
+
+    def change(self, name: str, route: Route) -> SetAdapter:
+        """Put another content behind a name: an earlier one when the story goes back, else any but the present one."""
+        before = self.behind.get(name)
+        earlier = [c for c in self.past.get(name, ()) if c != before]
+        fresh = [c for c in self.grounds.contents if c != before]
+        content = earlier[0] if self.life.goes_back and earlier else self.draw(st.sampled_from(fresh))
+        self.behind[name] = content
+        self.past.setdefault(name, []).append(content)
+        path = f"files-of-{name.replace('/', '_')}" if self.life.same_path else f"files-{content}"
+        return SetAdapter(name=name, content=content, path=path, route=route)
+
+    def request(self, adapter: str | None, *, tokens: int | None = None) -> Request:
+        """A request that has much in common with the others."""
+        prompt = self.draw(related_prompts(self.grounds, self.stem, self.talk.latest(adapter)))
+        length = tokens if tokens is not None else self.draw(answers_lengths(self.grounds))
+        return self.talk.add(Request(prompt=prompt, adapter=adapter, max_tokens=length))
+
+    def models(self) -> list[str | None]:
+        """Whom traffic may go to: adapters first, the base model where the requirement wants it between them."""
+        return [*self.behind, *([None] if self.life.base_traffic else [])]
+
+    def burst(self) -> None:
+        """One to three requests at once, in mixtures that the ground rule holds for."""
+        first = self.draw(st.sampled_from(self.models()))
+        beside = [m for m in self.models() if self.may_run_beside(first, m)]
+        count = self.draw(st.sampled_from((1, 1, 1, 2, 3)))
+        asked = [first, *(self.draw(st.sampled_from(beside)) for _ in range(count - 1))]
+        waiting = self.talk.requests[:]
+        lengths = self.talk.lengths[:]
+        requests = []
+        for model in asked:
+            # Nobody in a burst can go on from an answer of the same burst.
+            here = Talk()
+            here.requests, here.lengths = waiting, lengths
+            prompt = self.draw(related_prompts(self.grounds, self.stem, here.latest(model)))
+            tokens = self.draw(answers_lengths(self.grounds))
+            requests.append(self.talk.add(Request(prompt=prompt, adapter=model, max_tokens=tokens)))
+        self.steps.append(Burst(requests=tuple(requests)))
+
+    def may_run_beside(self, first: str | None, second: str | None) -> bool:
+        """Whether the ground rule holds for these two in one batch."""
+        if (first is None) != (second is None):
+            return self.grounds.may_mix(BASE_WITH_ADAPTER)
+        return first == second or self.grounds.may_mix(ADAPTERS_TOGETHER)
+
+    def repeat(self, name: str) -> None:
+        """Ask the plain stem of one name: what is warm now is what must not be hit after a change."""
+        tokens = self.draw(answers_lengths(self.grounds))
+        request = self.talk.add(Request(prompt=Prompt((self.stem,)), adapter=name, max_tokens=tokens))
+        self.steps.append(Burst(requests=(request,)))
+
+    def changed_under_traffic(self, name: str, route: Route) -> None:
+        """Requests that are still decoding while the adapter behind their name changes."""
+        tokens = self.draw(st.sampled_from((2, 3, 4))) * self.grounds.block
+        long = [self.request(name, tokens=tokens)]
+        if self.draw(st.booleans()):
+            held = Prompt((Segment("beside", 2 * self.grounds.block),))
+            long.append(self.talk.add(Request(prompt=held, adapter=name, max_tokens=tokens)))
+        moment = self.draw(st.sampled_from((self.grounds.block // 2, 1, self.grounds.block)))
+        self.steps.append(
+            Burst(requests=tuple(long), meanwhile=Meanwhile(change=self.change(name, route), after_tokens=moment))
+        )
+
+
+@st.composite
+def lives(draw: st.DrawFn, grounds: Grounds, life: Life) -> Workload:
+    """Load, warm up, change, ask again; more of it with more names, contents, turns and neighbours."""
+    stage = Stage(draw, grounds, life)
+    names = NAMES[: draw(st.integers(1, life.most_names))]
+    for name in names:
+        stage.load(name)
+        stage.repeat(name)
+    for _ in range(draw(st.integers(0, 2))):
+        stage.burst()
+    # Going back takes two changes; three also return to what came between.
+    for _ in range(draw(st.integers(2 if life.goes_back else 1, 3))):
+        name, route = draw(st.sampled_from(names)), draw(st.sampled_from(life.routes))
+        if life.under_traffic and draw(st.booleans()):
+            stage.changed_under_traffic(name, route)
+            for _ in range(draw(st.integers(0, 1))):
+                stage.burst()
+        else:
+            stage.steps.append(stage.change(name, route))
+        stage.repeat(name)
+        for _ in range(draw(st.integers(0, 2))):
+            stage.burst()
+    return Workload(tuple(stage.steps))
+
+
+@st.composite
+def neighbours(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """Several adapters and the base model side by side, near-equal names, one prompt among them; nothing changes."""
+    stage = Stage(draw, grounds, Life())
+    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True)):
+        stage.load(name)
+    for model in draw(st.permutations(stage.models())):
+        stage.steps.append(
+            Burst(requests=(stage.talk.add(Request(prompt=Prompt((stage.stem,)), adapter=model, max_tokens=8)),))
+        )
+    for _ in range(draw(st.integers(0, 4))):
+        stage.burst()
+    return Workload(tuple(stage.steps))
+
+
+@st.composite
+def churn(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """More adapter names than the engine has slots, in turns, some of them replaced on the way."""
+    stage = Stage(draw, grounds, Life(base_traffic=False))
+    names = [f"tenant{i}" for i in range(grounds.slots + draw(st.integers(1, 2)))]
+    for name in names:
+        stage.load(name)
+        stage.repeat(name)
+    for _ in range(draw(st.integers(1, 6))):
+        name = draw(st.sampled_from(names))
+        if draw(st.booleans()):
+            stage.steps.append(stage.change(name, draw(st.sampled_from((Route.IN_PLACE, Route.UNLOAD_LOAD)))))
+        stage.repeat(name)
+    return Workload(tuple(stage.steps))

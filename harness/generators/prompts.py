@@ -1,0 +1,89 @@
+"""Prompts that share prefixes on purpose, with lengths around the engine's block boundaries.
+
+The first choice of every draw is the simplest, so that shrinking ends at what a person would have written: one stem of
+two blocks, asked again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from harness.workload import NONCE_TOKENS, Prompt, Request, Segment
+
+DEFAULT_BLOCK = 32  # where the engine does not say; lengths are then merely not aligned
+STEMS = ("stem", "other")
+MOST_TOKENS = 700  # enough for twenty blocks of 32 and cheap to ask cold
+
+
+class Grounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What workloads may be built of here: sizes from the engine, mixtures that the ground rule holds for."""
+
+    block: int
+    slots: int
+    contents: tuple[str, ...]
+    mixtures: frozenset[str]
+
+    def may_mix(self, mixture: str) -> bool:
+        """Whether requests of this mixture may run side by side without breaking GROUND-1."""
+        return mixture in self.mixtures
+
+
+BASE_WITH_ADAPTER = "base with adapter"
+ADAPTERS_TOGETHER = "adapters together"
+
+
+@st.composite
+def stems(draw: st.DrawFn, grounds: Grounds, names: tuple[str, ...] = STEMS) -> Segment:
+    """A leading segment whose end, nonce included, falls on, just before or just behind a block boundary."""
+    blocks = draw(st.sampled_from((2, 3, 5, 8)))
+    edge = draw(st.sampled_from((1, 0, -1, grounds.block // 2)))
+    return Segment(draw(st.sampled_from(names)), blocks * grounds.block + edge - NONCE_TOKENS)
+
+
+@st.composite
+def related_prompts(draw: st.DrawFn, grounds: Grounds, stem: Segment, talk: int | None) -> Prompt:
+    """A prompt that shares all or part of `stem` with others, or goes on from request `talk` (None: from nothing)."""
+    kinds = ["same", "tail", "part", "neighbour"] + (["turn"] if talk is not None else [])
+    match draw(st.sampled_from(kinds)):
+        case "tail":
+            length = draw(st.sampled_from((1, grounds.block - 1, grounds.block + 1)))
+            return Prompt((stem, Segment(draw(st.sampled_from(("tail", "end"))), length)))
+        case "part":
+            cut = draw(st.sampled_from((stem.length - grounds.block, stem.length - 1)))
+            return Prompt((Segment(stem.name, cut), Segment("branch", grounds.block // 2)))
+        case "neighbour":
+            where = draw(st.sampled_from((stem.length - 1, 0, stem.length - grounds.block)))
+            return Prompt((Segment(stem.name, stem.length, changed=where),))
+        case "turn":
+            return Prompt((Segment("turn", draw(st.sampled_from((5, grounds.block)))),), continues=talk)
+    return Prompt((stem,))
+
+
+@st.composite
+def answers_lengths(draw: st.DrawFn, grounds: Grounds) -> int:
+    """Tokens to generate: a few, one, or enough for decode to fill a block and cross into the next."""
+    return draw(st.sampled_from((8, 8, 8, 1, 4, grounds.block + 2)))
+
+
+class Talk:
+    """Keeps count of the requests drawn so far, so that a next turn can name an earlier one and stay affordable."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.lengths: list[int] = []
+
+    def add(self, request: Request) -> Request:
+        """Note a request that the workload now holds."""
+        before = 0 if request.prompt.continues is None else self.lengths[request.prompt.continues]
+        own = sum(s.length for s in request.prompt.segments)
+        self.lengths.append(before + own + request.max_tokens + NONCE_TOKENS)
+        self.requests.append(request)
+        return request
+
+    def latest(self, adapter: str | None) -> int | None:
+        """The newest request to this model that a further turn still may follow."""
+        for number in range(len(self.requests) - 1, -1, -1):
+            if self.requests[number].adapter == adapter and self.lengths[number] < MOST_TOKENS:
+                return number
+        return None

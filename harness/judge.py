@@ -1,0 +1,70 @@
+"""Puts a history before the oracle and the checkers.
+
+The only impure thing here is asking the oracle; what follows from its answers is computed by pure functions, so that a
+stored history with its answers can be judged again without an engine.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.checkers.counts import check_accounting, check_bounds
+from harness.checkers.finding import Finding, Rule
+from harness.checkers.liveness import check_liveness
+from harness.checkers.tokens import check_tokens
+from harness.evidence import evidence, older_identities
+from harness.history import History, Identity
+from harness.oracle.base import Answers, Oracle, question, questions, telling
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """A history with its cold answers, what is wrong with it, what counts only as noise, and what it showed."""
+
+    history: History
+    answers: Answers
+    findings: tuple[Finding, ...]
+    noise: tuple[Finding, ...]
+    evidence: dict[str, float]
+
+    def without_overlapped(self) -> Judgement:
+        """The same without the wrong answers of requests that an adapter change overlapped."""
+        overlapped = {o.request for o in self.history.outcomes if o.overlapped}
+        kept = tuple(f for f in self.findings if f.checker != "tokens" or f.request not in overlapped)
+        return msgspec.structs.replace(self, findings=kept)
+
+    def worst(self) -> Finding:
+        """The finding to speak of first: a wrong answer before a wrong count, the first request before later ones."""
+        order = ("liveness", "tokens", "bounds", "accounting")
+        return min(self.findings, key=lambda f: (order.index(f.checker), f.request if f.request is not None else -1))
+
+
+def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> Judgement:
+    """Ask what is needed, check, and if an answer is wrong ask whose it might be. Raises OracleError."""
+    answers = {asked: oracle.ask(asked) for asked in questions(history)}
+    for outcome, identity in older_identities(history):
+        asked = telling(outcome, identity)
+        answers[asked] = oracle.ask(asked)
+    suspects = [f.request for f in check_tokens(history, answers, rule)]
+    for outcome in history.outcomes:
+        if outcome.request in suspects:
+            for digest in (None, *history.contents.values()):
+                asked = question(outcome, Identity(digest, None))
+                answers[asked] = oracle.ask(asked)
+    return judge_again(history, answers, rule, exclusive=exclusive)
+
+
+def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bool) -> Judgement:
+    """The pure half: the same history and answers always give the same judgement."""
+    found = [
+        *check_liveness(history),
+        *check_tokens(history, answers, rule),
+        *check_bounds(history),
+        *check_accounting(history, exclusive=exclusive),
+    ]
+    return Judgement(
+        history=history,
+        answers=answers,
+        findings=tuple(f for f in found if not f.noise),
+        noise=tuple(f for f in found if f.noise),
+        evidence=evidence(history, answers),
+    )

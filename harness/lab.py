@@ -1,0 +1,269 @@
+"""Where a requirement is put to an engine: run a workload, judge it, keep the smallest counterexample, conclude.
+
+A verdict is derived from what was observed, never from how a test function ended.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from concurrent.futures import Future
+from typing import NoReturn
+
+import msgspec
+from hypothesis import currently_in_test_context, event, target
+
+from adapters.base import Capability, EngineDied, EngineStartError
+from adapters.checked import CheckedEngine
+from harness.calibration import calibrate
+from harness.cases import make_case
+from harness.cells import Cell
+from harness.checkers.finding import Rule
+from harness.confirm import Confirmed, confirm
+from harness.evidence import Evidence
+from harness.generators.prompts import DEFAULT_BLOCK, Grounds
+from harness.history import History
+from harness.judge import Judgement, judge
+from harness.oracle.base import Oracle
+from harness.oracle.engine import EngineOracle
+from harness.oracle.fresh import FreshOracle
+from harness.requirement import Failing, Trial, Violation
+from harness.runner import Run
+from harness.session import Session
+from harness.workload import Workload
+from reports.schema import Calibration, Case, FailureClass
+
+RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
+
+
+class Lab:
+    """One cell: the engine under test, its oracle and the comparison rule."""
+
+    def __init__(self, session: Session, cell: Cell) -> None:
+        self.session, self.cell = session, cell
+        self.trial: Trial | None = None
+        self.standby: dict[bool, Future[CheckedEngine]] = {}  # by whether it caches
+        self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
+        began = time.monotonic()
+        self.calibration, self.rule = self.calibrate()
+        self.calibration_seconds = round(time.monotonic() - began, 2)
+        self.grounds = self.make_grounds()
+        if not all(self.calibration.mixtures.values()) and self.oracle_engine is not None:
+            self.order_standby(caching=False)  # GROUND-1 is going to need it
+
+    def open(self) -> tuple[CheckedEngine, CheckedEngine | None, Oracle, EngineOracle]:
+        """Start what the chosen oracle needs, both engines at once. Raises EngineStartError."""
+        session, name = self.session, self.session.options.oracle
+        cold = None
+        if name != "same-engine":
+            cold = session.open_in_background(self.cell, caching=False, purpose="cold")
+        engine = session.open_engine(self.cell, purpose="tested")
+        if cold is None:
+            same = session.oracle_for(name, engine)
+            return engine, None, same, same
+        cold_engine = cold.result()
+        cold_oracle = session.oracle_for("cold-engine", cold_engine)
+        if name == "fresh-engine":
+            fresh = FreshOracle(
+                lambda: session.fresh(self.cell, caching=True), list(session.contents.values()), memo=session.memo
+            )
+            return engine, cold_engine, fresh, cold_oracle
+        return engine, cold_engine, cold_oracle, cold_oracle
+
+    def calibrate(self) -> tuple[Calibration, Rule]:
+        """Find the comparison rule on the cold engine."""
+        digests = [files.digest for files in self.session.contents.values()]
+        return calibrate(
+            self.cold, digests, block=self.engine.shape.block_size, slots=self.engine.shape.adapter_slots or 1
+        )
+
+    def make_grounds(self) -> Grounds:
+        """What generators may build of in this cell."""
+        shape = self.engine.shape
+        return Grounds(
+            block=shape.block_size or DEFAULT_BLOCK,
+            slots=shape.adapter_slots or 1,
+            contents=tuple(self.session.contents) or ("A",),
+            mixtures=frozenset(m for m, holds in self.calibration.mixtures.items() if holds),
+        )
+
+    @property
+    def unique_salts(self) -> bool:
+        """Whether caching cannot be switched off here, so that a cold request needs a salt of its own."""
+        return self.oracle_engine is None
+
+    def can(self, capability: Capability) -> bool:
+        """Whether the engine under test has a capability, for workloads that can do without it."""
+        return self.engine.capabilities[capability].present is True
+
+    def check(self, workload: Workload, *, overlapped_too: bool = True) -> None:
+        """Run a workload on the engine under test. Raises Violation when the requirement is broken by it.
+
+        `overlapped_too` False leaves out requests that an adapter change overlapped.
+        """
+        self.current().overlapped_too = overlapped_too
+        self.examine(workload, self.engine)
+
+    def check_without_cache(self, workload: Workload) -> None:
+        """The same on the engine whose cache is off: what fails there is not the cache's fault (GROUND-1)."""
+        self.examine(workload, self.oracle_engine or self.engine)
+
+    def examine(self, workload: Workload, engine: CheckedEngine) -> None:
+        """Run, judge and remember; while a counterexample is being minimised, several times."""
+        trial = self.current()
+        key = msgspec.json.encode(workload)
+        if key in trial.failed:
+            fail("fails, as it did before")
+        if trial.best is not None and (key in trial.passed or self.out_of_patience(trial)):
+            return
+        tries = 1 if trial.best is None else RETRIES_WHILE_SHRINKING
+        for attempt in range(1, tries + 1):
+            judgement = self.observe(engine, workload)
+            trial.add(judgement)
+            self.tell(judgement, trial)
+            if attempt == 1:
+                steer(judgement)
+            if judgement.findings:
+                self.remember(trial, key, Failing(workload, judgement, failed=1, tries=attempt))
+                fail(judgement.worst().sentence)
+        trial.passed.add(key)
+
+    def current(self) -> Trial:
+        """The trial that is running."""
+        if self.trial is None:
+            raise RuntimeError("a workload can only be checked inside a test that is marked with its requirement")
+        return self.trial
+
+    def out_of_patience(self, trial: Trial) -> bool:
+        """Whether minimising has had its time: hypothesis then settles on the smallest example known."""
+        since = trial.shrinking_since
+        return since is not None and time.monotonic() - since > self.session.profile.shrink_seconds
+
+    def remember(self, trial: Trial, key: bytes, failing: Failing) -> None:
+        """Keep the smallest counterexample, and have a fresh engine started to confirm it on."""
+        trial.failed.add(key)
+        if trial.shrinking_since is None:
+            trial.shrinking_since = time.monotonic()
+            self.order_standby(caching=not self.on_cold(trial))
+        if trial.best is None or failing.workload.size() < trial.best.workload.size():
+            trial.best = failing
+
+    def order_standby(self, *, caching: bool) -> None:
+        """Have a fresh engine of that kind started in the background, unless one is on its way."""
+        if not self.session.options.attached and caching not in self.standby:
+            self.standby[caching] = self.session.open_in_background(self.cell, caching=caching, purpose="fresh")
+
+    def on_cold(self, trial: Trial) -> bool:
+        """Whether a trial is about the engine without its cache."""
+        return trial.requirement.id.startswith("GROUND") and self.oracle_engine is not None
+
+    def observe(self, engine: CheckedEngine, workload: Workload) -> Judgement:
+        """One run under a new nonce, judged. A lost engine under test is replaced before the next run."""
+        if engine is self.engine and not engine.alive():
+            engine = self.engine = self.replace(engine)
+        history = self.run(engine, workload)
+        if history.engine_lost is not None and engine is self.engine:
+            self.engine = self.replace(engine)
+        exclusive = not self.session.options.attached and engine is not self.oracle_engine
+        judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
+        return judgement if self.current().overlapped_too else judgement.without_overlapped()
+
+    def run(self, engine: CheckedEngine, workload: Workload) -> History:
+        """One run under a new nonce. Six hex digits tell the runs of one engine's life apart."""
+        nonce = secrets.token_hex(3)
+        return Run(engine, workload, nonce, self.session.contents, self.session.folder()).history()
+
+    def replace(self, engine: CheckedEngine) -> CheckedEngine:
+        """A new engine in place of a dead or silent one. Raises EngineDied for one that is not ours to restart."""
+        if self.session.options.attached:
+            raise EngineDied(f"{engine.config.get('url', 'the engine')} is gone, and it is not Coldproof's to restart")
+        self.session.log.emit("engine_lost", cell=self.cell.name, log_tail=engine.log_tail())
+        self.session.close_engine(engine)
+        new = self.session.open_engine(self.cell, purpose="tested")
+        if isinstance(self.oracle, EngineOracle) and self.oracle.engine is engine:
+            self.oracle = self.cold = self.session.oracle_for(self.oracle.name, new)
+        return new
+
+    def tell(self, judgement: Judgement, trial: Trial) -> None:
+        """Write the example down for later judges."""
+        self.session.log.emit(
+            "example",
+            requirement=trial.requirement.id,
+            cell=trial.cell,
+            history=judgement.history,
+            answers=[[asked, answer] for asked, answer in judgement.answers.items()],
+            evidence=judgement.evidence,
+            findings=judgement.findings,
+            noise=judgement.noise,
+        )
+
+    def confirm(self, trial: Trial) -> Case:
+        """Confirm the smallest counterexample on a fresh engine and make its case."""
+        failing = trial.best
+        if failing is None:
+            raise RuntimeError("nothing to confirm")
+        cold = self.on_cold(trial)
+        fresh, problem = self.take_standby(caching=not cold)
+        confirmed = confirm(
+            failing,
+            observe=self.observe,
+            fresh=fresh,
+            fresh_oracle=self.session.oracle_for("fresh-engine", fresh) if fresh else None,
+            control=None if cold else self.oracle_engine,
+            replays=self.session.profile.replays,
+        )
+        case = self.case(trial, confirmed, cold=cold, problem=problem)
+        if fresh is not None:
+            self.session.close_engine(fresh)
+        return case
+
+    def take_standby(self, *, caching: bool) -> tuple[CheckedEngine | None, str]:
+        """The fresh engine that was ordered when the counterexample first showed; None and why, if it did not come.
+
+        Where one requirement failed another may: the next fresh engine is ordered at once, for starting is slow.
+        """
+        ordered = self.standby.pop(caching, None)
+        if ordered is None:
+            return None, ""
+        try:
+            return ordered.result(), ""
+        except EngineStartError as failure:
+            return None, str(failure)
+        finally:
+            if caching:
+                self.order_standby(caching=True)
+
+    def case(self, trial: Trial, confirmed: Confirmed, *, cold: bool, problem: str) -> Case:
+        """The case of a confirmed counterexample."""
+        reproduction = confirmed.reproduction
+        if problem:
+            reproduction = msgspec.structs.replace(reproduction, note=f"no fresh engine came up: {problem[:300]}")
+        tested = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
+        return make_case(
+            requirement=trial.requirement,
+            cell=trial.cell,
+            judgement=confirmed.judgement,
+            failure_class=FailureClass.NOT_THE_CACHE if cold else confirmed.failure_class,
+            reproduction=reproduction,
+            engine=tested,
+            oracle=self.oracle.name,
+            rule=self.rule,
+            recipes={name: files.recipe for name, files in self.session.contents.items()},
+            report_dir=self.session.options.report_dir,
+            history_dependent=confirmed.history_dependent,
+            log_tail=tested.log_tail(),
+        )
+
+
+def fail(sentence: str) -> NoReturn:
+    """The one place to raise from: hypothesis tells failures apart by it and minimises one at a time."""
+    raise Violation(sentence)
+
+
+def steer(judgement: Judgement) -> None:
+    """Let hypothesis look for more hits and more telling chances, and count them in its statistics."""
+    if not currently_in_test_context():
+        return
+    target(float(judgement.evidence[Evidence.HIT_TOKENS]), label="hit tokens")
+    target(float(judgement.evidence[Evidence.TELLING]), label="telling chances")
+    event("hit the cache" if judgement.evidence[Evidence.HIT_TOKENS] else "no hit")

@@ -1,0 +1,77 @@
+"""The command line's options as one frozen value, checked before anything expensive starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class UsageError(Exception):
+    """The command line asks for something that cannot be; the message says what to do. Exit code 4."""
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """How much is generated: examples per requirement, and how long one counterexample may be minimised."""
+
+    examples: int
+    shrink_seconds: float
+    replays: int  # on a fresh engine, to state a reproduction rate
+
+
+PROFILES = {
+    "smoke": Profile(examples=8, shrink_seconds=20, replays=3),
+    "ci": Profile(examples=30, shrink_seconds=60, replays=5),
+    "release": Profile(examples=200, shrink_seconds=180, replays=10),
+}
+ORACLES = ("cold-engine", "fresh-engine", "same-engine")
+ENGINES = ("vllm", "endpoint")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the user chose."""
+
+    engine: str
+    engine_url: str | None
+    engine_args: tuple[str, ...]
+    model: str | None
+    adapters: tuple[Path, ...]
+    cells: tuple[str, ...]
+    profile: str
+    oracle: str
+    known_issues: Path | None
+    replay: Path | None
+    report_dir: Path
+    shared_dir: Path | None
+    allow_not_exercised: bool
+    allow_inconclusive: bool
+    command: str
+    seed: str
+
+    @property
+    def attached(self) -> bool:
+        """Whether the engine is somebody else's process."""
+        return self.engine == "endpoint"
+
+    def check(self) -> None:
+        """Raise UsageError for a combination that cannot work."""
+        if self.engine not in ENGINES:
+            raise UsageError(f"unknown engine {self.engine!r}: choose one of {', '.join(ENGINES)}")
+        if self.attached and self.engine_url is None:
+            raise UsageError("--engine endpoint needs --engine-url http://HOST:PORT")
+        if self.engine_url is not None and not self.attached:
+            raise UsageError(
+                f"--engine {self.engine} spawns its own server: leave out --engine-url, or say --engine endpoint"
+            )
+        if self.attached and self.engine_args:
+            raise UsageError(
+                "--engine-args are for an engine that Coldproof spawns: give them to your own server instead"
+            )
+        if self.attached and self.oracle != "same-engine":
+            raise UsageError(f"--oracle {self.oracle} needs an engine that Coldproof spawns: use --oracle same-engine")
+        if self.profile not in PROFILES:
+            raise UsageError(f"unknown profile {self.profile!r}: choose one of {', '.join(PROFILES)}")
+        if self.oracle not in ORACLES:
+            raise UsageError(f"unknown oracle {self.oracle!r}: choose one of {', '.join(ORACLES)}")
+        if len(self.adapters) == 1:
+            raise UsageError("one --adapter cannot be told from itself: give at least two that answer differently")

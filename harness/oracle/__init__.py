@@ -1,0 +1,1 @@
+"""Oracles: what a cold start would have answered."""

@@ -1,0 +1,70 @@
+"""What an oracle is asked and what it answers.
+
+A question names content, never an adapter's name; its answer therefore holds under any name and is asked only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from adapters.base import Token
+from harness.history import History, Identity, Outcome
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A prompt under an adapter content (None: the base model). The salt changes no cold answer."""
+
+    prompt: tuple[int, ...]
+    adapter: str | None
+    max_tokens: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The cold answer, with the top-2 logprob gap at each position where the engine gives one."""
+
+    tokens: tuple[Token, ...]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Token ids alone."""
+        return tuple(token.id for token in self.tokens)
+
+
+Answers = dict[Question, Answer]
+
+
+class OracleError(Exception):
+    """The oracle cannot answer: the harness, not the engine under test, has failed."""
+
+
+class Oracle(Protocol):
+    """Gives cold-start answers."""
+
+    name: str
+
+    def ask(self, question: Question) -> Answer:
+        """The cold answer. Raises OracleError."""
+
+
+def question(outcome: Outcome, identity: Identity) -> Question:
+    """What the oracle has to be asked about a request under one identity."""
+    return Question(outcome.prompt, identity.adapter, outcome.max_tokens)
+
+
+TELLING_TOKENS = 4  # enough to tell two random adapters apart, and cheap: it is asked for every risky request
+
+
+def telling(outcome: Outcome, identity: Identity) -> Question:
+    """A short question that shows whether another identity would answer otherwise here."""
+    return Question(outcome.prompt, identity.adapter, min(outcome.max_tokens, TELLING_TOKENS))
+
+
+def questions(history: History) -> Iterable[Question]:
+    """All that a judgement of this history needs to know."""
+    for outcome in history.outcomes:
+        if outcome.error is None:
+            for identity in outcome.identities:
+                yield question(outcome, identity)

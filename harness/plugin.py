@@ -1,0 +1,250 @@
+"""The pytest plugin: options in, a run of requirements through, reports and an exit code out.
+
+A run, step by step:
+1. options are read and checked (exit code 4 says what is wrong with them);
+2. the report folder is made and the first event written, before any engine costs time;
+3. the detector's self-test;
+4. for each cell: engines start, the comparison rule is calibrated;
+5. each requirement's test draws workloads; what it broke is confirmed, waived or reported; its verdict is an event;
+6. engines stop; the reports are drawn from the events, also after Ctrl-C or a failure of the harness.
+Tests without a requirement (the project's own) are left alone.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapters.base import EngineStartError
+from harness.cells import ATTACHED, CELLS, Cell, chosen, listing
+from harness.conduct import Conductor, Role
+from harness.lab import Lab
+from harness.options import Options, UsageError
+from harness.requirement import Requirement, Trial
+from harness.session import split_arguments
+from harness.settings import load_settings
+
+CONDUCTOR = pytest.StashKey[Conductor]()
+EXIT_HARNESS, EXIT_USAGE = 3, 4
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The command line of DESIGN.md."""
+    group = parser.getgroup("coldproof", "prefix-cache conformance")
+    group.addoption("--engine", default=None, help="adapter: vllm (default) or endpoint")
+    group.addoption("--engine-url", default=None, metavar="URL", help="attach to a running server")
+    group.addoption("--engine-args", default="", help="more flags for a spawned engine, in one quoted string")
+    group.addoption("--model", default=None, metavar="PATH", help="serve this model instead of the tiny one")
+    group.addoption(
+        "--adapter", action="append", default=[], metavar="PATH", help="a PEFT LoRA adapter; give two or more"
+    )
+    group.addoption("--cells", default="default", metavar="NAME,...", help="engine configurations; 'list' prints them")
+    group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci or release")
+    group.addoption("--oracle", default=None, help="cold-engine (default), fresh-engine or same-engine")
+    group.addoption("--known-issues", default=None, metavar="FILE", help="waivers (TOML)")
+    group.addoption("--replay", default=None, metavar="CASE.json", help="run one saved case")
+    group.addoption("--report-dir", default="reports/out", metavar="DIR", help="where reports go")
+    group.addoption(
+        "--shared-dir", default=None, metavar="DIR", help="folder that an attached server can read adapters from"
+    )
+    group.addoption("--allow-not-exercised", action="store_true", help="NOT EXERCISED does not fail the run")
+    group.addoption("--allow-inconclusive", action="store_true", help="INCONCLUSIVE does not fail the run")
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """`--cells list` prints and ends."""
+    if config.getoption("--cells") != "list":
+        return None
+    sys.stdout.write(listing() + "\n")
+    return 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fix the seed so that the run can be repeated, and have hypothesis keep to our profile."""
+    if getattr(config.option, "hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+    load_settings(config.getoption("--profile"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per cell; tests of a cell run together, so each cell's engine starts once."""
+    if "lab" in metafunc.fixturenames:
+        try:
+            cells = cells_of(metafunc.config)
+        except UsageError as problem:
+            pytest.exit(f"coldproof: {problem}", returncode=EXIT_USAGE)
+        metafunc.parametrize("lab", cells, indirect=True, scope="session", ids=[cell.name for cell in cells])
+
+
+def cells_of(config: pytest.Config) -> list[Cell]:
+    """The chosen cells; an attached server is its own."""
+    if config.getoption("--engine-url") or config.getoption("--engine") == "endpoint":
+        return [ATTACHED]
+    return chosen(tuple(config.getoption("--cells").split(",")))
+
+
+def requirement_of(item: pytest.Item) -> Requirement | None:
+    """The requirement that a test stands for."""
+    mark = item.get_closest_marker("requirement")
+    return mark.args[0] if mark else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The ground comes first; with --replay, only one test of the case's requirement stays."""
+    items.sort(key=lambda item: not ((r := requirement_of(item)) is not None and r.id.startswith("GROUND")))
+    if config.getoption("--replay") is None:
+        return
+    from harness.cases import load_case
+
+    try:
+        case, _ = load_case(Path(config.getoption("--replay")))
+        if not (config.getoption("--engine-url") or case.cell in CELLS):
+            raise UsageError(f"the case's cell {case.cell!r} does not exist here: attach to a server with --engine-url")
+    except UsageError as problem:
+        pytest.exit(f"coldproof: {problem}", returncode=EXIT_USAGE)
+    kept = [item for item in items if (r := requirement_of(item)) is not None and r.id == case.requirement][:1]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With xdist, the controlling process opens and closes the report; workers only add events to it."""
+    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+        open_run(session.config, Role.CONTROLLER)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Open the run if any requirement is going to be tested, and announce what will be."""
+    config = session.config
+    items = [(item, requirement_of(item)) for item in session.items]
+    if config.option.collectonly or not any(r for _, r in items):
+        return
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    conductor = open_run(config, Role.WORKER if worker else Role.ALONE)
+    for item, requirement in items:
+        if requirement is not None and worker in (None, "gw0"):  # every worker collects the same tests
+            conductor.announce(requirement, cell_name(item), statement_of(item), test_name(item))
+
+
+def open_run(config: pytest.Config, role: Role) -> Conductor:
+    """Check options and open the report folder. What is wrong with them ends the run here, in one line."""
+    try:
+        options = read_options(config)
+        options.check()
+        conductor = Conductor(options, Path(config.rootpath), role)
+    except UsageError as problem:
+        pytest.exit(f"coldproof: {problem}", returncode=EXIT_USAGE)
+    except OSError as problem:
+        pytest.exit(
+            f"coldproof: cannot write reports to {config.getoption('--report-dir')} ({problem.strerror}): "
+            "choose another folder with --report-dir",
+            returncode=EXIT_HARNESS,
+        )
+    config.stash[CONDUCTOR] = conductor
+    plugins = config.pluginmanager
+    conductor.attach_terminal(plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager"))
+    return conductor
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Before the first test: the self-test, model and adapters. A failure becomes the report's one clear line."""
+    conductor = session.config.stash.get(CONDUCTOR, None)
+    if conductor is not None and conductor.role is not Role.CONTROLLER:
+        conductor.begin()
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Options from pytest's. Raises UsageError."""
+    url = config.getoption("--engine-url")
+    engine = config.getoption("--engine") or ("endpoint" if url else "vllm")
+    path = {name: config.getoption(name) for name in ("--known-issues", "--replay", "--shared-dir")}
+    return Options(
+        engine=engine,
+        engine_url=url,
+        engine_args=split_arguments(config.getoption("--engine-args")),
+        model=config.getoption("--model"),
+        adapters=tuple(Path(p) for p in config.getoption("--adapter")),
+        cells=tuple(config.getoption("--cells").split(",")),
+        profile=config.getoption("--profile"),
+        oracle=config.getoption("--oracle") or ("same-engine" if engine == "endpoint" else "cold-engine"),
+        known_issues=Path(path["--known-issues"]) if path["--known-issues"] else None,
+        replay=Path(path["--replay"]) if path["--replay"] else None,
+        report_dir=Path(config.getoption("--report-dir")),
+        shared_dir=Path(path["--shared-dir"]) if path["--shared-dir"] else None,
+        allow_not_exercised=config.getoption("--allow-not-exercised"),
+        allow_inconclusive=config.getoption("--allow-inconclusive"),
+        command=shlex.join(["pytest", *config.invocation_params.args]),
+        seed=str(config.option.hypothesis_seed),
+    )
+
+
+def cell_name(item: pytest.Item) -> str:
+    """The cell that a collected test is for."""
+    callspec = getattr(item, "callspec", None)
+    cell = callspec.params["lab"] if callspec else ATTACHED
+    return str(cell.name)
+
+
+def test_name(item: pytest.Item) -> str:
+    """The test function's name without its parameters."""
+    return str(getattr(item, "originalname", item.name))
+
+
+def statement_of(item: pytest.Item) -> str:
+    """The test's docstring: the requirement."""
+    function = getattr(item, "function", None)
+    return (getattr(function, "__doc__", None) or "").strip()
+
+
+@pytest.fixture(scope="session")
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """The cell's engines and oracle. A failure to start them concerns every requirement of the cell."""
+    conductor = request.config.stash[CONDUCTOR]
+    opened = conductor.open_lab(request.param)
+    yield opened
+    conductor.close_lab(opened)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Around a requirement's test: begin its trial, and conclude it whatever way the test function ended."""
+    requirement = requirement_of(pyfuncitem)
+    if requirement is None:
+        return (yield)
+    conductor = pyfuncitem.config.stash[CONDUCTOR]
+    opened = pyfuncitem.funcargs["lab"]
+    assert isinstance(opened, Lab)
+    trial = Trial(requirement, cell_name(pyfuncitem), statement_of(pyfuncitem), test_name(pyfuncitem))
+    pyfuncitem.obj = conductor.what_to_run(opened, trial, pyfuncitem.obj)
+    problem: Exception | None = None
+    try:
+        yield
+    except Exception as failure:  # noqa: BLE001 - whatever it was becomes the trial's verdict
+        problem = failure
+    conductor.conclude(opened, trial, problem)
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """A cell whose engine does not start is an ERROR of each of its requirements."""
+    try:
+        return (yield)
+    except EngineStartError as failure:
+        requirement = requirement_of(item)
+        if requirement is not None:
+            trial = Trial(requirement, cell_name(item), statement_of(item), test_name(item))
+            item.config.stash[CONDUCTOR].fail_trial(trial, failure)
+        raise
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write the reports and set the exit code of the contract."""
+    conductor = session.config.stash.get(CONDUCTOR, None)
+    if conductor is not None:
+        session.exitstatus = conductor.finish(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)

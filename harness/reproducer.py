@@ -1,0 +1,116 @@
+"""Writes cases/ID.py: a script that shows the violation with `requests` alone, without Coldproof.
+
+The scenario stands at the top, a line per step; the cold answer is asked of the same server, under an adapter name, a
+folder and a cache salt that nothing used before. Exit 1 while the bug is there, 0 once it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jinja2
+import msgspec
+
+from harness.models import forge
+from harness.workload import Burst, Prompt, Request, SetAdapter, Unload, Workload
+from reports.schema import Case
+from reports.text import one_line
+
+TEMPLATE = Path(__file__).with_name("reproducer.py.j2")
+MODEL_FOLDER = "coldproof-files/model"
+
+
+def reproducer(case: Case) -> str:
+    """The script's source. Text from the engine only enters as Python literals and as comment-safe single lines."""
+    workload = msgspec.convert(case.workload, Workload)
+    template = jinja2.Template(TEMPLATE.read_text(), keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+    row = next((r for r in case.requests if r.request == case.failing_request), None)
+    tokens_wrong = case.first_difference is not None
+    source: str = template.render(
+        case_id=case.id,
+        sentence=plain(case.sentence),
+        command=server_command(case),
+        tiny_model=made_on_the_spot(case),
+        recipes=repr(case.recipes),
+        scenario="\n".join(f"    {line}" for line in scenario(workload)),
+        failing=repr(case.failing_request),
+        at_most=repr(None if tokens_wrong or row is None else row.cached_at_most),
+        at_least=repr(None if tokens_wrong or row is None else row.cached_at_least),
+        forge=forge_source(),
+    )
+    return source
+
+
+def plain(text: str) -> str:
+    """Text that can stand in a docstring: one line, no quote or backslash that could end it."""
+    return re.sub(r'["\\]', "'", one_line(text))
+
+
+def made_on_the_spot(case: Case) -> bool:
+    """Whether the served model was the tiny one that the script can make itself."""
+    return "/models/" in case.engine_config.get("command", "") and all("seed" in r for r in case.recipes.values())
+
+
+def server_command(case: Case) -> str:
+    """The engine's command with the script's own model folder and port, and the environment in front."""
+    command = case.engine_config.get("command")
+    if command is None:
+        return plain(f"(your server at {case.engine_config.get('url', 'its URL')})")
+    command = re.sub(r"--port \d+", "--port 8000", command)
+    if made_on_the_spot(case):
+        command = re.sub(r"--model \S+", f"--model {MODEL_FOLDER}", command)
+    return plain(f"{case.engine_config.get('environment', '')} {command}".strip())
+
+
+def scenario(workload: Workload) -> list[str]:
+    """The workload as calls of the script's small server class."""
+    lines, number = [], 0
+    for step in workload.steps:
+        match step:
+            case SetAdapter():
+                lines.append(f"server.{change_call(step)}")
+            case Unload(name=name):
+                lines.append(f"server.unload({name!r})")
+            case Burst(requests=requests, meanwhile=meanwhile):
+                asked = ", ".join(request_call(number + i, r) for i, r in enumerate(requests))
+                during = ""
+                if meanwhile is not None:
+                    change = f"lambda: server.{change_call(meanwhile.change)}"
+                    during = f", after_tokens={meanwhile.after_tokens}, change={change}"
+                lines.append(f"server.ask([{asked}]{during})")
+                number += len(requests)
+    return lines
+
+
+def change_call(step: SetAdapter) -> str:
+    """One adapter change as a call."""
+    return f"set_adapter({step.name!r}, content={step.content!r}, path={step.path!r}, route={step.route.value!r})"
+
+
+def request_call(number: int, request: Request) -> str:
+    """One request as a dictionary display."""
+    fields = f"n={number}, to={request.adapter!r}, {prompt_fields(request.prompt)}, tokens={request.max_tokens}"
+    if request.salt is not None:
+        fields += f", salt={request.salt!r}"
+    if request.offset_ms:
+        fields += f", offset_ms={request.offset_ms}"
+    return f"dict({fields})"
+
+
+def prompt_fields(prompt: Prompt) -> str:
+    """A prompt's segments as plain tuples."""
+    segments = [(s.name, s.length, s.changed) for s in prompt.segments]
+    return f"prompt={json_free(segments)}, continues={prompt.continues!r}"
+
+
+def json_free(segments: list[tuple[str, int, int | None]]) -> str:
+    """A Python literal; names come from our generators or a case file and are quoted all the same."""
+    return "[" + ", ".join(f"({json.dumps(name)}, {length!r}, {changed!r})" for name, length, changed in segments) + "]"
+
+
+def forge_source() -> str:
+    """The file maker's functions, without its docstring and imports: the template has those."""
+    source = Path(forge.__file__).read_text()
+    return source[source.index("SPECIAL = ") :].rstrip() + "\n"

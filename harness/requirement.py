@@ -1,0 +1,75 @@
+"""What a suite's test declares about the requirement it stands for, and what became of it while it ran."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import msgspec
+import pytest
+
+from adapters.base import Capability
+from harness.evidence import Evidence
+from harness.judge import Judgement
+from harness.workload import Workload
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """An id, a short title, the capabilities it needs and the evidence without which it was not exercised."""
+
+    id: str
+    title: str
+    needs: tuple[Capability, ...]
+    shows: tuple[Evidence, ...]
+
+
+def requirement(
+    requirement_id: str, title: str, *, needs: tuple[Capability, ...] = (), shows: tuple[Evidence, ...]
+) -> pytest.MarkDecorator:
+    """Mark a test as standing for a requirement. Its docstring is the statement, read aloud by the report."""
+    if not shows:
+        raise ValueError(f"{requirement_id} names no evidence: it could pass on nothing")
+    return pytest.mark.requirement(Requirement(requirement_id, title, needs, shows))
+
+
+class Violation(AssertionError):
+    """A workload broke the requirement under test."""
+
+
+class Failing(msgspec.Struct, frozen=True):
+    """The smallest counterexample so far, and how often it failed out of how many tries."""
+
+    workload: Workload
+    judgement: Judgement
+    failed: int
+    tries: int
+
+
+class Trial:
+    """One requirement in one cell while it runs: evidence so far, and the smallest counterexample."""
+
+    def __init__(self, requirement: Requirement, cell: str, statement: str, test: str) -> None:
+        self.requirement, self.cell, self.statement, self.test = requirement, cell, statement, test
+        self.started = time.monotonic()
+        self.evidence: Counter[str] = Counter()
+        self.examples = self.requests = self.noise = 0
+        self.best: Failing | None = None
+        self.failed: set[bytes] = set()
+        self.passed: set[bytes] = set()
+        self.shrinking_since: float | None = None
+        self.overlapped_too = True
+
+    def seconds(self) -> float:
+        """Since the trial began."""
+        return round(time.monotonic() - self.started, 3)
+
+    def add(self, judgement: Judgement) -> None:
+        """Count an example's evidence."""
+        self.examples += 1
+        self.requests += len(judgement.history.outcomes)
+        self.noise += len(judgement.noise)
+        self.evidence.update(judgement.evidence)
+
+    def missing(self) -> list[Evidence]:
+        """Evidence that the requirement cannot do without and that stayed at zero."""
+        return [name for name in self.requirement.shows if not self.evidence[name]]

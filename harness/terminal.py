@@ -1,0 +1,110 @@
+"""Shows a run's events where pytest writes: what is going on, how far it is, about how long it still takes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from reports.schema import Results, Verdict
+
+STYLES = {
+    Verdict.CONFORMS: "green",
+    Verdict.VIOLATED: "bold red",
+    Verdict.KNOWN_ISSUE: "cyan",
+    Verdict.ERROR: "bold red",
+}
+
+
+class Terminal:
+    """A subscriber to the run's events. On a terminal it keeps a live line; in a log it writes a line an event."""
+
+    def __init__(self, reporter: Any, capture: Any) -> None:
+        self.capture = capture
+        self.console = Console(file=reporter._tw._file, soft_wrap=True, highlight=False)
+        self.live: Live | None = None
+        self.began = time.monotonic()
+        self.done = self.examples = 0
+        self.now = ""
+
+    def on_event(self, kind: str, fields: dict[str, Any]) -> None:
+        """Show one event, if it is for people. Tests run with their output captured; this line is not theirs."""
+        with self.capture.global_and_fixture_disabled() if self.capture else contextlib.nullcontext():
+            self.show(kind, fields)
+
+    def show(self, kind: str, fields: dict[str, Any]) -> None:
+        """Write what an event has to tell."""
+        match kind:
+            case "phase":
+                self.working(f"{fields['words']} ...")
+            case "calibration":
+                self.line(f"comparison rule: {fields['calibration'].rule}")
+                for note in fields["calibration"].notes:
+                    self.line(f"note: {note}")
+            case "trial":
+                self.examples, self.now = 0, f"{fields['requirement']} {fields['title']} [{fields['cell']}]"
+                self.working(self.now)
+            case "example":
+                self.examples += 1
+                self.working(f"{self.now}: {self.examples} examples")
+            case "engine_lost":
+                self.line("the engine was lost and is started again; the end of its log:\n" + fields["log_tail"])
+            case "verdict":
+                self.verdict(fields)
+
+    def verdict(self, fields: dict[str, Any]) -> None:
+        """A requirement is concluded: say so, and estimate the rest from the time so far."""
+        self.done += 1
+        verdict: Verdict = fields["verdict"]
+        elapsed = time.monotonic() - self.began
+        left = elapsed / self.done * max(0, fields["of"] - self.done)
+        about = f"; about {left / 60:.0f} min left" if left > 90 else f"; about {left:.0f} s left" if left > 1 else ""
+        words = Text(f"[{self.done}/{fields['of']}] {fields['requirement']} ")
+        words.append(verdict.value, style=STYLES.get(verdict, "yellow"))
+        words.append(f" {fields['title']}: {fields['examples']} examples, {fields['seconds']:.0f} s{about}")
+        self.stop_live()
+        self.console.print(words)
+        if verdict not in (Verdict.CONFORMS, Verdict.UNSUPPORTED):
+            self.line(f"    {fields['reason'][:400]}")
+
+    def working(self, words: str) -> None:
+        """What is going on now. Only phases are worth a line in a log; examples are not."""
+        if not self.console.is_terminal:
+            if words.endswith("..."):
+                self.line(words)
+            return
+        if self.live is None:
+            self.live = Live(console=self.console, auto_refresh=False, transient=True)
+            self.live.start()
+        self.live.update(Spinner("dots", text=Text(words)), refresh=True)
+
+    def line(self, words: str) -> None:
+        """One plain line."""
+        self.stop_live()
+        self.console.print(Text(words))
+
+    def stop_live(self) -> None:
+        """Take the live line away."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def end(self, results: Results, folder: Path) -> None:
+        """The last words: headline, waivers, where the report is."""
+        self.line("")
+        self.line(results.headline)
+        for waiver in results.waivers:
+            if waiver.state in ("used", "stale", "expired"):
+                self.line(f"known issue {waiver.state}: {waiver.requirement} '{waiver.signature}' {waiver.link}")
+        for case in results.cases:
+            if case.known_issue is None:
+                self.line(f"replay {case.id}: {case.replay}")
+        if results.problem:
+            self.line(f"stopped: {results.problem}")
+        self.line(f"report: {folder.resolve() / 'index.html'}")

@@ -1,0 +1,34 @@
+"""From a finished trial to its verdict. Starts from 'not shown', never from 'passed'."""
+
+from __future__ import annotations
+
+from harness.requirement import Trial
+from reports.schema import Case, FailureClass, Verdict
+
+
+def verdict_of_case(case: Case) -> tuple[Verdict, str]:
+    """A counterexample's verdict before any waiver.
+
+    One that does not reproduce on a fresh engine depends on a longer history. It still counts where a positive match
+    or a count proves it; 'equals nothing known' alone, seen once, does not.
+    """
+    if case.history_dependent and case.failure_class is FailureClass.CORRUPT:
+        return Verdict.INCONCLUSIVE, f"seen once, did not reproduce on a fresh engine: {case.sentence}"
+    if case.reproduction.fresh_oracle_agrees is False:
+        return Verdict.INCONCLUSIVE, "a just-started engine does not give the oracle's answer: the oracle is in doubt"
+    if case.known_issue is not None:
+        return Verdict.KNOWN_ISSUE, case.known_issue
+    return Verdict.VIOLATED, f"{case.failure_class.value}: {case.sentence}"
+
+
+def verdict_without_case(trial: Trial, problem: BaseException | None) -> tuple[Verdict, str]:
+    """The verdict of a trial in which nothing failed."""
+    if problem is not None:
+        return Verdict.ERROR, f"{type(problem).__name__}: {problem}"
+    if trial.noise:
+        return Verdict.INCONCLUSIVE, f"{trial.noise} differences below the noise floor of the calibration"
+    missing = trial.missing()
+    if missing:
+        return Verdict.NOT_EXERCISED, "never seen: " + "; ".join(name.value for name in missing)
+    shown = ", ".join(f"{trial.evidence[name]:g} {name.value}" for name in trial.requirement.shows)
+    return Verdict.CONFORMS, shown

@@ -1,0 +1,154 @@
+"""What to do to an engine, as plain data.
+
+A workload is frozen, survives JSON and names nothing of one run: prompts are built from named segments whose tokens
+follow from (nonce, name), adapters from contents behind symbolic names and paths. Two prompts therefore share a prefix
+exactly as far as their leading segments agree, shrinking keeps the sharing, and a new nonce replays the same story
+on untouched keys.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import random
+from collections.abc import Iterator
+
+import msgspec
+
+FIRST_TOKEN, LAST_TOKEN = 32, 126  # printable bytes: plain tokens in every byte-level or larger vocabulary
+NONCE_TOKENS = 4  # 95**4 values: two examples of one run do not meet
+
+
+class Route(enum.StrEnum):
+    """How an adapter gets behind a name. The field reports show each losing the cache key separately."""
+
+    LOAD = "load"
+    IN_PLACE = "in-place reload"
+    UNLOAD_LOAD = "unload, then load"
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """`length` tokens that follow from the name; `changed` replaces the one at that index (a near-collision)."""
+
+    name: str
+    length: int
+    changed: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.length}" + ("" if self.changed is None else f" (token {self.changed} changed)")
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """Segments in order; with `continues`, behind the prompt and the answer of that earlier request (a next turn)."""
+
+    segments: tuple[Segment, ...]
+    continues: int | None = None
+
+    def __str__(self) -> str:
+        own = " + ".join(map(str, self.segments))
+        return own if self.continues is None else f"[request {self.continues} and its answer] + {own}"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One greedy request. `adapter`: a symbolic name (None: the base model); `offset_ms`: from the burst's start."""
+
+    prompt: Prompt
+    adapter: str | None = None
+    salt: str | None = None
+    max_tokens: int = 8
+    offset_ms: int = 0
+
+
+class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):
+    """Put adapter `content` behind `name` from symbolic `path`; a path's files change when another content uses it."""
+
+    name: str
+    content: str
+    path: str
+    route: Route = Route.LOAD
+
+
+class Unload(msgspec.Struct, frozen=True, tag="unload"):
+    """Forget a name."""
+
+    name: str
+
+
+class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter change once the burst's first request has produced `after_tokens` tokens (0: as it is sent)."""
+
+    change: SetAdapter
+    after_tokens: int
+
+
+class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
+    """Requests sent together (apart from their offsets) and awaited together."""
+
+    requests: tuple[Request, ...]
+    meanwhile: Meanwhile | None = None
+
+
+Step = Burst | SetAdapter | Unload
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Steps in order. Requests are numbered through, in the order of their bursts; `continues` uses that number."""
+
+    steps: tuple[Step, ...]
+
+    def requests(self) -> Iterator[tuple[int, int, Request]]:
+        """(request number, step number, request), in order."""
+        number = 0
+        for step_number, step in enumerate(self.steps):
+            if isinstance(step, Burst):
+                for request in step.requests:
+                    yield number, step_number, request
+                    number += 1
+
+    def size(self) -> tuple[int, int, int]:
+        """(steps, requests, tokens): smaller is easier to read, in this order of importance."""
+        requests = [request for _, _, request in self.requests()]
+        tokens = sum(s.length for r in requests for s in r.prompt.segments) + sum(r.max_tokens for r in requests)
+        return len(self.steps), len(requests), tokens
+
+
+def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
+    """The tokens of a segment under a nonce; lengths are prefixes of one another, a changed token differs for sure."""
+    source = random.Random(f"{nonce}/{segment.name}")
+    tokens = [source.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(segment.length)]
+    if segment.changed is not None:
+        span = LAST_TOKEN - FIRST_TOKEN + 1
+        tokens[segment.changed] = FIRST_TOKEN + (tokens[segment.changed] - FIRST_TOKEN + 1) % span
+    return tuple(tokens)
+
+
+def nonce_tokens(nonce: str) -> tuple[int, ...]:
+    """What stands first in every prompt of a run, so that no example hits what another one left behind."""
+    digest = hashlib.sha256(nonce.encode()).digest()
+    return tuple(FIRST_TOKEN + byte % (LAST_TOKEN - FIRST_TOKEN + 1) for byte in digest[:NONCE_TOKENS])
+
+
+def new_prompt_length(prompt: Prompt) -> int:
+    """Tokens of the prompt's own segments, nonce included when it starts from nothing."""
+    return sum(s.length for s in prompt.segments) + (NONCE_TOKENS if prompt.continues is None else 0)
+
+
+def describe(step: Step, first_request: int) -> str:
+    """One line in words, for reports and bug reports. `first_request` numbers the burst's requests."""
+    match step:
+        case SetAdapter(name=name, content=content, path=path, route=route):
+            return f"{route.value}: adapter {content} as '{name}' from path {path}"
+        case Unload(name=name):
+            return f"unload '{name}'"
+        case Burst(requests=requests, meanwhile=meanwhile):
+            asked = "; ".join(
+                f"request {first_request + i} to {'the base model' if r.adapter is None else repr(r.adapter)}"
+                + ("" if r.salt is None else f" with salt {r.salt!r}")
+                + f": {r.prompt}, {r.max_tokens} tokens"
+                + (f", {r.offset_ms} ms later" if r.offset_ms else "")
+                for i, r in enumerate(requests)
+            )
+            together = "ask" if len(requests) == 1 else f"ask {len(requests)} at once"
+            if meanwhile is None:
+                return f"{together}: {asked}"
+            return f"{together}: {asked}; after {meanwhile.after_tokens} tokens {describe(meanwhile.change, 0)}"

@@ -1,0 +1,124 @@
+"""What every report says alike: is the run valid, how many of each verdict, what was not shown.
+
+The HTML page, the JUnit file and the summary all ask here, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.schema import Case, CellResult, RequirementResult, Results, SelfTestRow, Verdict, Waiver
+
+GLYPH = {
+    Verdict.CONFORMS: "✓",
+    Verdict.UNSUPPORTED: "–",
+    Verdict.KNOWN_ISSUE: "◆",
+    Verdict.NOT_EXERCISED: "○",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.ERROR: "!",
+    Verdict.VIOLATED: "✕",
+}
+
+# Worst first: what a reader came for stands at the top.
+WORST_FIRST = tuple(reversed(Verdict))
+
+EXIT_MEANING = {
+    0: "every requirement conforms, is a known issue or is unsupported",
+    1: "something is violated, inconclusive or not exercised",
+    3: "the harness failed, its self-test failed or a report could not be written",
+    4: "usage",
+    5: "nothing was selected",
+}
+
+_NOT_SHOWN = (Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED, Verdict.UNSUPPORTED)
+_WAIVER_ORDER = ("expired", "stale", "used")  # what needs a hand first
+
+
+@dataclass(frozen=True, slots=True)
+class NotShown:
+    """One requirement in one cell about which the run proved nothing, and why."""
+
+    requirement: str
+    title: str
+    row: CellResult
+
+
+def missed(results: Results) -> list[SelfTestRow]:
+    """The self-test rows on which the detector was wrong. Any at all makes the run invalid."""
+    return [row for row in results.selftest if not row.caught]
+
+
+def invalid_sentence(results: Results) -> str:
+    """Why no verdict is shown; empty for a valid run."""
+    wrong = len(missed(results))
+    if not wrong:
+        return ""
+    return f"The detector was wrong on {wrong} of {len(results.selftest)} self-tests, so no verdict of this run counts."
+
+
+def headline(results: Results) -> str:
+    """The run in one sentence. An invalid run gets its own: the stored one may speak of verdicts."""
+    return invalid_sentence(results) or results.headline
+
+
+def marks(results: Results) -> list[str]:
+    """The words that stand before the headline, in capitals."""
+    invalid = ["RUN INVALID"] if missed(results) else []
+    return invalid + ([] if results.complete else ["INCOMPLETE RUN"])
+
+
+def counts(results: Results) -> list[tuple[Verdict, int]]:
+    """How many requirements have each verdict, worst first, zeros included."""
+    verdicts = [requirement.verdict for requirement in results.requirements]
+    return [(verdict, verdicts.count(verdict)) for verdict in WORST_FIRST]
+
+
+def rows(requirement: RequirementResult) -> list[CellResult]:
+    """The requirement cell by cell, plus itself where no cell has its verdict: the verdict is never lost."""
+    if any(cell.verdict is requirement.verdict for cell in requirement.cells):
+        return list(requirement.cells)
+    whole = CellResult(
+        cell="(all cells)",
+        verdict=requirement.verdict,
+        reason=requirement.reason,
+        examples=requirement.examples,
+        requests=0,
+        evidence=requirement.evidence,
+        seconds=0.0,
+    )
+    return [*requirement.cells, whole]
+
+
+def not_shown(results: Results) -> list[NotShown]:
+    """Every requirement and cell that is neither pass nor violation, worst first, then in the run's order."""
+    found = [
+        NotShown(requirement.id, requirement.title, row)
+        for requirement in results.requirements
+        for row in rows(requirement)
+        if row.verdict in _NOT_SHOWN
+    ]
+    return sorted(found, key=lambda entry: _NOT_SHOWN.index(entry.row.verdict))
+
+
+def waivers(results: Results) -> list[Waiver]:
+    """The known-issues file as the run used it, expired and stale entries first."""
+    return sorted(results.waivers, key=_waiver_rank)
+
+
+def _waiver_rank(waiver: Waiver) -> tuple[int, str, str, str]:
+    state = waiver.state.casefold()
+    rank = next((place for place, word in enumerate(_WAIVER_ORDER) if word in state), len(_WAIVER_ORDER))
+    return rank, waiver.requirement, waiver.cell, waiver.signature
+
+
+def ordered_cases(cases: Sequence[Case]) -> list[Case]:
+    """Violations before known issues, otherwise as found."""
+    return sorted(cases, key=lambda case: case.known_issue is not None)
+
+
+def engine_name(results: Results) -> str:
+    """Engine and version in words."""
+    if results.engine is None:
+        return "no engine was reached"
+    return f"{results.engine.name} {results.engine.version or '(version unknown)'}"

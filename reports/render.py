@@ -1,0 +1,148 @@
+"""results.json in, one self-contained HTML page out.
+
+Invariants: the same results give the same bytes; nothing is loaded from anywhere; every value passes through `visible`
+and is escaped, because prompts, answers, names and logs are an engine's and not ours. The only text let through as it
+is are our own style sheet and script, and the page's content policy allows just these two by hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from reports import caseview, overview, text
+from reports.schema import VERDICT_MEANING, CellResult, RequirementResult, Results, Verdict
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_UNFOLDED = 3  # with more cases than this the page is a list first and detail on demand
+_LINKED = 3  # links to cases in one row of the table
+_FIGURES = 3  # evidence figures in one row of the table
+
+
+def render_html(results: Results) -> str:
+    """The report as one HTML document. Does no I/O but reading its own templates, and reads no clock."""
+    style, script = _own("style.css"), _own("script.js")
+    cases = caseview.case_views(overview.ordered_cases(results.cases), unfolded=_UNFOLDED)
+    return (
+        _environment()
+        .get_template("index.html.j2")
+        .render(
+            results=results,
+            style=style,
+            script=script,
+            policy=content_policy(style=style, script=script),
+            cases=cases,
+            anchors={view.case.id: view.anchor for view in reversed(cases)},
+            invalid=bool(overview.missed(results)),
+        )
+    )
+
+
+def content_policy(*, style: str, script: str) -> str:
+    """A Content-Security-Policy that allows exactly these two and no other style, script, image or connection."""
+    return (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+def _own(name: str) -> Markup:
+    """A file of ours as it is. Never called on data."""
+    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(_filters())
+    environment.globals.update(
+        glyph=overview.GLYPH,
+        worst_first=overview.WORST_FIRST,
+        verdict_meaning=VERDICT_MEANING,
+        exit_meaning=overview.EXIT_MEANING,
+        overview=overview,
+        verdict_of=Verdict,
+        caseview=caseview,
+    )
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """Applied by jinja2 to every expression, so that no template can forget it. Ours (Markup) passes as it is."""
+    return text.visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _filters() -> dict[str, Callable[..., object]]:
+    return {
+        "number": text.number,
+        "duration": text.duration,
+        "moment": text.moment,
+        "token_text": text.token_text,
+        "tail": text.tail,
+        "web_link": text.web_link,
+        "slug": text.slug,
+        "kind": verdict_class,
+        "in_order": _in_order,
+        "main_figures": main_figures,
+        "linked_cases": _linked_cases,
+        "shown_capabilities": _shown_capabilities,
+        "seconds_of": _seconds_of,
+    }
+
+
+def verdict_class(verdict: Verdict) -> str:
+    """The CSS class of a verdict."""
+    return f"v-{verdict.name.lower().replace('_', '-')}"
+
+
+def _in_order(mapping: dict[str, Any]) -> list[tuple[str, Any]]:
+    """By key: results read back from a file have sorted keys, and must give the same page as those in memory."""
+    return sorted(mapping.items())
+
+
+def main_figures(requirement: RequirementResult | CellResult) -> list[tuple[str, float]]:
+    """The evidence for the table's row. What is zero goes first where it is the reason for the verdict."""
+    figures = sorted(requirement.evidence.items())
+    if requirement.verdict is Verdict.NOT_EXERCISED:
+        figures.sort(key=lambda figure: figure[1] != 0)
+    return figures[:_FIGURES]
+
+
+def _linked_cases(requirement: RequirementResult) -> tuple[list[str], int]:
+    """The cases to link from the table's row, and how many more there are."""
+    return requirement.cases[:_LINKED], max(0, len(requirement.cases) - _LINKED)
+
+
+def _seconds_of(requirement: RequirementResult) -> float:
+    return sum(cell.seconds for cell in requirement.cells)
+
+
+def _shown_capabilities(capabilities: dict[str, dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Name, state and evidence; what the adapter could not find out is unknown, never taken for absent."""
+    return [
+        (name, _presence(facts.get("present")), str(facts.get("evidence") or ""))
+        for name, facts in sorted(capabilities.items())
+    ]
+
+
+def _presence(present: object) -> str:
+    return "supported" if present is True else "unsupported" if present is False else "unknown"

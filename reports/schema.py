@@ -1,0 +1,287 @@
+"""The shape of results.json and of a saved case: what every report is drawn from.
+
+Ids and field names are a contract with other tools; a change of meaning raises `SCHEMA_VERSION`. Both directions are
+strict: what does not validate is neither written nor read.
+"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class Verdict(enum.StrEnum):
+    """What a run may say about one requirement. `worst` knows their order."""
+
+    CONFORMS = "CONFORMS"
+    UNSUPPORTED = "UNSUPPORTED"
+    KNOWN_ISSUE = "KNOWN ISSUE"
+    NOT_EXERCISED = "NOT EXERCISED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    ERROR = "ERROR"
+    VIOLATED = "VIOLATED"
+
+
+VERDICT_MEANING = {
+    Verdict.CONFORMS: "Exercised, with the evidence shown, and no counterexample found.",
+    Verdict.UNSUPPORTED: "The engine or this way of reaching it lacks something that the requirement needs.",
+    Verdict.KNOWN_ISSUE: "Violated, and waived by name in the known-issues file.",
+    Verdict.NOT_EXERCISED: "Nothing failed, but the risky path was not shown to have been taken: no pass.",
+    Verdict.INCONCLUSIVE: "The engine is not deterministic enough here to tell, or the case did not reproduce.",
+    Verdict.ERROR: "The harness or the set-up broke; nothing is said about the engine.",
+    Verdict.VIOLATED: "A counterexample was found and confirmed as the case says.",
+}
+
+
+def worst(verdicts: list[Verdict]) -> Verdict:
+    """The verdict of several cells together: the last of them in declaration order; nothing at all was not exercised.
+
+    A requirement that some cell supports is not called unsupported because of another that does not.
+    """
+    supported = [v for v in verdicts if v is not Verdict.UNSUPPORTED]
+    if not supported:
+        return Verdict.UNSUPPORTED if verdicts else Verdict.NOT_EXERCISED
+    return max(supported, key=list(Verdict).index)
+
+
+class FailureClass(enum.StrEnum):
+    """What kind of wrong it is. A positive match with a known wrong answer is the strongest evidence there is."""
+
+    STALE_STATE = "stale state"
+    CROSS_REQUEST = "cross-request"
+    CORRUPT = "corrupt"
+    NOT_THE_CACHE = "not the cache"
+    ACCOUNTING = "accounting"
+    LOST_REUSE = "lost reuse"
+    HANG = "hang"
+    CRASH = "crash"
+    API = "api"
+
+
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One output position of the failing request. Text is illustration; ids are authoritative."""
+
+    position: int
+    expected: int | None
+    observed: int | None
+    expected_text: str = ""
+    observed_text: str = ""
+    expected_gap: float | None = None  # the oracle's top-2 logprob gap, nats
+
+
+class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a case as it ran, times in seconds since the workload began."""
+
+    request: int
+    step: int
+    model: str
+    identity: str
+    prompt_in_words: str
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int | None
+    cached_at_least: int | None
+    cached_at_most: int | None
+    sent: float
+    finished: float
+    correct: bool | None  # None: not compared
+    answers_as: str = ""  # whose cold answer it equals, in words
+    error: str = ""
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One step in words, when it ran, and its error if it had one."""
+
+    step: int
+    words: str
+    started: float
+    finished: float
+    error: str = ""
+
+
+class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
+    """How often it failed: while it was being minimised, on a fresh engine, and with prefix caching off."""
+
+    while_shrinking_failed: int
+    while_shrinking_tries: int
+    fresh_failed: int | None = None
+    fresh_tries: int | None = None
+    caching_off_failed: int | None = None
+    caching_off_tries: int | None = None
+    fresh_oracle_agrees: bool | None = None
+    note: str = ""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved counterexample: everything needed to replay it and to draw it.
+
+    `workload` is the harness's own JSON of the workload and `recipes` that of the adapter contents by symbolic name;
+    reports do not look inside either.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    requirement: str
+    cell: str
+    failure_class: FailureClass
+    sentence: str
+    signature: str  # stable over runs: requirement | class | shape of the workload
+    engine: str
+    engine_version: str | None
+    oracle: str
+    rule: str
+    nonce: str
+    workload: dict[str, Any]
+    recipes: dict[str, dict[str, Any]]
+    contents: dict[str, str]  # symbolic content -> digest
+    engine_config: dict[str, str]
+    failing_request: int | None
+    first_difference: int | None
+    steps: list[StepRow]
+    requests: list[RequestRow]
+    tokens: list[TokenRow]
+    findings: list[str]
+    reproduction: Reproduction
+    history_dependent: bool = False
+    replay: str
+    log_tail: str = ""
+    known_issue: str | None = None
+
+
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One requirement in one cell."""
+
+    cell: str
+    verdict: Verdict
+    reason: str
+    examples: int
+    requests: int
+    evidence: dict[str, float]
+    seconds: float
+
+
+class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One requirement over all cells that ran."""
+
+    id: str
+    title: str
+    statement: str
+    verdict: Verdict
+    reason: str
+    examples: int
+    evidence: dict[str, float]
+    cells: list[CellResult]
+    cases: list[str]
+
+
+class EngineResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine under test. `capabilities`: name -> {present, evidence}."""
+
+    name: str
+    version: str | None
+    adapter: str
+    worker: str
+    config: dict[str, str]
+    capabilities: dict[str, dict[str, Any]]
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """How exact the comparisons may be, and which mixtures of requests the ground rule broke on."""
+
+    oracle: str
+    rule: str  # in words
+    exact: bool
+    noise_nats: float | None
+    probes: int
+    differing: int
+    mixtures: dict[str, bool]  # "base with adapter" -> the same alone and together, caching off
+    notes: list[str]
+
+
+class SelfTestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One planted bug (or the clean engine) and whether the detector was right about it."""
+
+    planted: str
+    caught: bool
+    said: str
+
+
+class Waiver(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the known-issues file as this run used it: used, stale, expired or not applicable."""
+
+    requirement: str
+    cell: str
+    signature: str
+    versions: str
+    reason: str
+    link: str
+    expires: str | None
+    state: str
+    cases: list[str] = []
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time went. Seconds; idle is the share of the suites' time with no request in the engine."""
+
+    command_to_first_verdict: float | None = None
+    engine_start: list[float] = []
+    calibration: float | None = None
+    suites: float | None = None
+    engine_idle_share: float | None = None
+    requests_per_minute: float | None = None
+    examples_per_minute: float | None = None
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole run: results.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    coldproof_version: str
+    started: str  # ISO 8601, UTC
+    duration_s: float
+    complete: bool
+    headline: str
+    exit_code: int
+    problem: str = ""  # the one clear line when the run could not go on
+    command: str
+    profile: str
+    seed: str
+    engine: EngineResult | None
+    environment: dict[str, str]
+    selftest: list[SelfTestRow]
+    calibration: Calibration | None
+    requirements: list[RequirementResult]
+    cases: list[Case]
+    waivers: list[Waiver]
+    totals: dict[str, int]
+    timing: Timing
+
+
+def write_results(results: Results, path: Path) -> None:
+    """Validate, then write with sorted keys: the same results give the same bytes.
+
+    Raises msgspec.ValidationError if a value does not fit the schema, OSError if the file cannot be written.
+    """
+    path.write_bytes(encode(results))
+
+
+def read_results(path: Path) -> Results:
+    """Read and validate. Raises msgspec.ValidationError or OSError."""
+    return msgspec.json.decode(path.read_bytes(), type=Results)
+
+
+def read_case(path: Path) -> Case:
+    """Read and validate a saved case. Raises msgspec.ValidationError, msgspec.DecodeError or OSError."""
+    return msgspec.json.decode(path.read_bytes(), type=Case)
+
+
+def encode(value: Results | Case) -> bytes:
+    """JSON of a result or a case, validated by reading it back, keys sorted, two spaces of indent."""
+    raw = msgspec.json.encode(value, order="sorted")
+    msgspec.json.decode(raw, type=type(value))
+    return msgspec.json.format(raw, indent=2) + b"\n"

@@ -1,0 +1,108 @@
+"""The run as Markdown for a CI step summary.
+
+Text of the engine stays text: outside code every character that Markdown or HTML gives a meaning is escaped, inside
+code the fence is longer than any in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from reports import overview
+from reports.schema import Case, RequirementResult, Results, Waiver
+from reports.text import duration, number, one_line
+
+_MOST = 50  # CI systems cut or refuse a long summary; the page has everything
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+# "www." and "://" are escaped too: both would become links by themselves.
+_MEANT = re.compile(r"[&<>\\`*_\[\](){}#|~!$@]|(?<=www)\.|:(?=//)", re.IGNORECASE)
+
+
+def summary_markdown(results: Results) -> str:
+    """Headline, verdicts, violations with how to replay them, waivers, and what was not shown."""
+    blocks = [*_head(results)]
+    if overview.missed(results):
+        blocks += _self_test(results)
+    else:
+        blocks += [*_table(results), *_violations(results), *_waivers(results), *_not_shown(results)]
+    return "\n".join(blocks).rstrip() + "\n"
+
+
+def escaped(text: str) -> str:
+    """One line of text that Markdown shows as it is."""
+    return _MEANT.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line(text))
+
+
+def code(text: str) -> str:
+    """One line of text as a code span."""
+    line = one_line(text, 2000)
+    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
+    gap = " " if line[:1] == "`" or line[-1:] == "`" or not line else ""
+    return f"{fence}{gap}{line}{gap}{fence}"
+
+
+def _head(results: Results) -> list[str]:
+    marks = "".join(f"{mark}: " for mark in overview.marks(results))
+    lines = ["## Coldproof", "", f"**{marks}{escaped(overview.headline(results))}**", ""]
+    if results.problem:
+        lines += [f"**The run could not go on:** {escaped(results.problem)}", ""]
+    facts = f"{overview.engine_name(results)}, profile {results.profile}, seed {results.seed}"
+    return [*lines, f"{escaped(facts)}, {duration(results.duration_s)}, exit code {results.exit_code}", ""]
+
+
+def _self_test(results: Results) -> list[str]:
+    rows = [f"| {escaped(row.planted)} | {escaped(row.said)} |" for row in overview.missed(results)]
+    return ["### Self-tests the detector got wrong", "", "| Planted | It said |", "|---|---|", *rows, ""]
+
+
+def _table(results: Results) -> list[str]:
+    if not results.requirements:
+        return ["No requirement was tested. Nothing is shown to conform.", ""]
+    head = ["| Requirement | Verdict | Examples | Why |", "|---|---|--:|---|"]
+    return [*head, *map(_row, results.requirements), ""]
+
+
+def _row(requirement: RequirementResult) -> str:
+    verdict = f"{overview.GLYPH[requirement.verdict]} {requirement.verdict.value}"
+    name = f"{escaped(requirement.id)} {escaped(requirement.title)}"
+    return f"| {name} | {verdict} | {number(requirement.examples)} | {escaped(requirement.reason)} |"
+
+
+def _violations(results: Results) -> list[str]:
+    cases = [case for case in overview.ordered_cases(results.cases) if case.known_issue is None]
+    return _section("Violations", map(_violation, cases))
+
+
+def _violation(case: Case) -> str:
+    where = f"**{escaped(case.requirement)}** in {escaped(case.cell)}, {case.failure_class.value}"
+    return f"- {where}: {escaped(case.sentence)}\n  Replay: {code(case.replay)}"
+
+
+def _waivers(results: Results) -> list[str]:
+    return _section("Waivers", map(_waiver, overview.waivers(results)))
+
+
+def _waiver(waiver: Waiver) -> str:
+    where = f"**{escaped(waiver.state)}** {escaped(waiver.requirement)} in {escaped(waiver.cell)}"
+    expiry = f", expires {escaped(waiver.expires)}" if waiver.expires else ""
+    return f"- {where}: {escaped(waiver.reason)} ({escaped(waiver.link)}{expiry})"
+
+
+def _not_shown(results: Results) -> list[str]:
+    return _section(
+        "Not shown",
+        (
+            f"- **{entry.row.verdict.value}** {escaped(entry.requirement)} in {escaped(entry.row.cell)}: "
+            + escaped(entry.row.reason or "no reason was recorded")
+            for entry in overview.not_shown(results)
+        ),
+    )
+
+
+def _section(title: str, items: Iterable[str]) -> list[str]:
+    lines = list(items)
+    if not lines:
+        return []
+    more = [f"- and {len(lines) - _MOST} more, in index.html"] if len(lines) > _MOST else []
+    return [f"### {title}", "", *lines[:_MOST], *more, ""]

@@ -1,0 +1,143 @@
+"""Adapters that change behind a name: the KV of the old content must never answer for the new one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.base import Capability
+from harness.evidence import Evidence
+from harness.generators.adapters import Life, churn, lives, neighbours
+from harness.lab import Lab
+from harness.requirement import requirement
+from harness.workload import Route
+
+ADAPTERS = (
+    Capability.TOKEN_PROMPTS,
+    Capability.TOKEN_OUTPUTS,
+    Capability.STREAMING,
+    Capability.CACHED_TOKENS,
+    Capability.RUNTIME_LORA,
+)
+IN_PLACE = (*ADAPTERS, Capability.LORA_IN_PLACE)
+RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
+
+
+@requirement("LORA-1", "in-place reload, other path", needs=IN_PLACE, shows=(Evidence.IN_PLACE_RELOADS, *RISK))
+@given(data=st.data())
+def test_in_place_reload_from_another_path(lab: Lab, data: st.DataObject) -> None:
+    """After an in-place reload under the same name from another path, a conforming engine answers as the new adapter
+    cold.
+
+    Why it can break: the block hash holds the adapter's name and not what is behind it (vllm#42125). Oracle: cold
+    start. Vacuous when the warm-up never hit, no block of the old content lay ready for a later prompt, or the two
+    contents answer alike.
+    """
+    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.IN_PLACE,))), label="workload"))
+
+
+@requirement("LORA-2", "unload + load, other path", needs=ADAPTERS, shows=(Evidence.UNLOAD_LOADS, *RISK))
+@given(data=st.data())
+def test_unload_and_load_from_another_path(lab: Lab, data: st.DataObject) -> None:
+    """After unload + load under the same name, a conforming engine answers as the new adapter cold.
+
+    Why it can break: unloading forgets the name in the front end and leaves the blocks in the pool (vllm#42125).
+    Oracle: cold start. Vacuous as LORA-1 is.
+    """
+    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.UNLOAD_LOAD,))), label="workload"))
+
+
+@requirement(
+    "LORA-3",
+    "in-place reload, same path, changed files",
+    needs=IN_PLACE,
+    shows=(Evidence.IN_PLACE_RELOADS, Evidence.SAME_PATH_RELOADS, *RISK),
+)
+@given(data=st.data())
+def test_in_place_reload_of_changed_files(lab: Lab, data: st.DataObject) -> None:
+    """After an in-place reload from the same path whose files changed, a conforming engine answers as the new adapter
+    cold.
+
+    Why it can break: a key of name and path looks like a version and is none; trainers write every checkpoint to the
+    same folder. Oracle: cold start. Vacuous as LORA-1 is, or when no path was used again with other files.
+    """
+    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.IN_PLACE,), same_path=True)), label="workload"))
+
+
+@requirement(
+    "LORA-3",
+    "unload + load, same path, changed files",
+    needs=ADAPTERS,
+    shows=(Evidence.UNLOAD_LOADS, Evidence.SAME_PATH_RELOADS, *RISK),
+)
+@given(data=st.data())
+def test_unload_and_load_of_changed_files(lab: Lab, data: st.DataObject) -> None:
+    """After unload + load from the same path whose files changed, a conforming engine answers as the new adapter
+    cold."""
+    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.UNLOAD_LOAD,), same_path=True)), label="workload"))
+
+
+@requirement(
+    "LORA-4", "adapters and base model apart", needs=ADAPTERS, shows=(Evidence.STALE_CHANCES, Evidence.TELLING)
+)
+@given(data=st.data())
+def test_no_sharing_between_adapters_or_with_the_base_model(lab: Lab, data: st.DataObject) -> None:
+    """A conforming engine never shares KV between two adapters, or between an adapter and the base model, whatever
+    their names, ranks and load order.
+
+    Why it can break: the adapter has been lost from the cache key again and again (vllm PR#3263, PR#8240, #30931).
+    Oracle: cold start. Vacuous when no block of another identity lay ready for a prompt, or the identities answer
+    alike.
+    """
+    lab.check(data.draw(neighbours(lab.grounds), label="workload"))
+
+
+@requirement(
+    "LORA-5",
+    "going back: A, B, A",
+    needs=IN_PLACE,
+    shows=(Evidence.RETURNS, Evidence.IN_PLACE_RELOADS, *RISK),
+)
+@given(data=st.data())
+def test_going_back(lab: Lab, data: st.DataObject) -> None:
+    """Going back (A, B, A), a conforming engine answers as A cold, hits or not.
+
+    Why it can break: requests that were running while B replaced A go on writing blocks under A's key, with B's
+    weights; they lie in wait until A is back. Oracle: cold start; requests that the change itself overlapped are
+    LORA-6's matter and may here answer as either. Vacuous when no content ever came back.
+    """
+    workload = data.draw(
+        lives(lab.grounds, Life(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, under_traffic=True)),
+        label="workload",
+    )
+    lab.check(workload, overlapped_too=False)
+
+
+@requirement("LORA-6", "reload under traffic", needs=IN_PLACE, shows=(Evidence.OVERLAPPED, Evidence.IN_PLACE_RELOADS))
+@given(data=st.data())
+def test_reload_while_requests_run(lab: Lab, data: st.DataObject) -> None:
+    """At a reload while requests run, each answer of a conforming engine is wholly one version's, never a mixture; and
+    every request after the reload returned is the new one's.
+
+    Why it can break: the reload swaps weights between two steps of a running request. Oracle: cold start under the old
+    or the new content for the requests that the reload overlapped, under the new one for those after it. Vacuous when
+    no reload overlapped a request.
+    """
+    life = Life(routes=(Route.IN_PLACE,), under_traffic=True, most_names=1, base_traffic=False)
+    lab.check(data.draw(lives(lab.grounds, life), label="workload"))
+
+
+@requirement(
+    "LORA-7",
+    "more adapters than slots",
+    needs=IN_PLACE,
+    shows=(Evidence.BEYOND_SLOTS, Evidence.HITS, Evidence.STALE_CHANCES, Evidence.TELLING),
+)
+@given(data=st.data())
+def test_churn_beyond_the_adapter_slots(lab: Lab, data: st.DataObject) -> None:
+    """With adapters churning beyond the engine's adapter slots, a conforming engine keeps all of the above.
+
+    Why it can break: an adapter that was thrown out of its slot is loaded again by a path of its own, and its blocks
+    outlive it. Oracle: cold start. Vacuous when all names fitted into the slots.
+    """
+    lab.check(data.draw(churn(lab.grounds), label="workload"))
