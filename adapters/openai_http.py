@@ -42,6 +42,7 @@ COUNTERS = {
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "pool_usage",
 }
+SCRAPED = (*COUNTERS, "vllm:cache_config", "vllm:lora_requests_info")
 
 
 class Wire:
@@ -175,7 +176,9 @@ class Wire:
         if response.status_code != 200:
             return None
         families: dict[str, list[tuple[dict[str, str], float]]] = {}
-        for family in text_string_to_metric_families(response.text):
+        # A server publishes hundreds of histogram lines; parsing them all would cost more than a request.
+        wanted = "\n".join(line for line in response.text.splitlines() if any(name in line for name in SCRAPED))
+        for family in text_string_to_metric_families(wanted + "\n"):
             samples = [(s.labels, s.value) for s in family.samples if not s.name.endswith(("_created", "_bucket"))]
             families[family.name] = samples
         return families

@@ -123,6 +123,9 @@ class Conductor:
         self.log.emit("calibration", calibration=lab.calibration, seconds=lab.calibration_seconds)
         if self.suites_began is None:
             self.suites_began = time.monotonic()
+        waivers = self.waivers(lab.engine.version)
+        if any(waivers.in_force(issue) for issue in self.issues):
+            lab.order_standby(caching=True)  # a known issue is going to need it, and starting is slow
         return lab
 
     def close_lab(self, lab: Lab) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NoReturn
 
 import msgspec
@@ -22,9 +22,9 @@ from harness.checkers.finding import Rule
 from harness.confirm import Confirmed, confirm
 from harness.evidence import Evidence
 from harness.generators.prompts import DEFAULT_BLOCK, Grounds
-from harness.history import History
+from harness.history import History, Outcome
 from harness.judge import Judgement, judge
-from harness.oracle.base import Oracle
+from harness.oracle.base import Oracle, question
 from harness.oracle.engine import EngineOracle
 from harness.oracle.fresh import FreshOracle
 from harness.requirement import Failing, Trial, Violation
@@ -42,6 +42,7 @@ class Lab:
     def __init__(self, session: Session, cell: Cell) -> None:
         self.session, self.cell = session, cell
         self.trial: Trial | None = None
+        self.thinking = ThreadPoolExecutor(1)
         self.standby: dict[bool, Future[CheckedEngine]] = {}  # by whether it caches
         self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
         began = time.monotonic()
@@ -116,7 +117,7 @@ class Lab:
             fail("fails, as it did before")
         if trial.best is not None and (key in trial.passed or self.out_of_patience(trial)):
             return
-        tries = 1 if trial.best is None else RETRIES_WHILE_SHRINKING
+        tries = RETRIES_WHILE_SHRINKING if trial.best is not None and workload.depends_on_timing() else 1
         for attempt in range(1, tries + 1):
             judgement = self.observe(engine, workload)
             trial.add(judgement)
@@ -171,7 +172,15 @@ class Lab:
     def run(self, engine: CheckedEngine, workload: Workload) -> History:
         """One run under a new nonce. Six hex digits tell the runs of one engine's life apart."""
         nonce = secrets.token_hex(3)
-        return Run(engine, workload, nonce, self.session.contents, self.session.folder()).history()
+        apart = self.oracle_engine is not None and engine is not self.oracle_engine
+        early = self.ask_early if apart else lambda _: None
+        return Run(engine, workload, nonce, self.session.contents, self.session.folder(), on_outcome=early).history()
+
+    def ask_early(self, outcome: Outcome) -> None:
+        """Have the oracle think about a request while the engine under test goes on. The judge asks again and waits."""
+        if outcome.error is None:
+            for identity in outcome.identities:
+                self.thinking.submit(self.oracle.ask, question(outcome, identity))
 
     def replace(self, engine: CheckedEngine) -> CheckedEngine:
         """A new engine in place of a dead or silent one. Raises EngineDied for one that is not ours to restart."""

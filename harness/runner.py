@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,9 +50,17 @@ class Run:
     """One workload on one engine under one nonce."""
 
     def __init__(
-        self, engine: Engine, workload: Workload, nonce: str, contents: dict[str, AdapterFiles], folder: Path
+        self,
+        engine: Engine,
+        workload: Workload,
+        nonce: str,
+        contents: dict[str, AdapterFiles],
+        folder: Path,
+        *,
+        on_outcome: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         self.engine = engine
+        self.on_outcome = on_outcome
         self.workload = workload
         self.nonce = nonce
         self.contents = contents
@@ -99,7 +108,8 @@ class Run:
             error = str(problem)
             self.note_loss(problem)
         finished = self.clock()
-        self.last_metrics = self.metrics()
+        if isinstance(step, Burst):  # nothing else moves a counter
+            self.last_metrics = self.metrics()
         return StepRecord(
             step=number, started=started, finished=finished, before=before, after=self.last_metrics, error=error
         )
@@ -119,6 +129,7 @@ class Run:
                 answered = [future.result() for future in futures]
         for outcome in answered:
             self.outcomes[outcome.request] = outcome if change is None else change.widen(outcome)
+            self.on_outcome(self.outcomes[outcome.request])
         if problem is not None:
             raise problem
 

@@ -105,6 +105,10 @@ class Workload(msgspec.Struct, frozen=True):
                     yield number, step_number, request
                     number += 1
 
+    def depends_on_timing(self) -> bool:
+        """Whether anything in it happens side by side."""
+        return any(isinstance(s, Burst) and (len(s.requests) > 1 or s.meanwhile is not None) for s in self.steps)
+
     def size(self) -> tuple[int, int, int]:
         """(steps, requests, tokens): smaller is easier to read, in this order of importance."""
         requests = [request for _, _, request in self.requests()]

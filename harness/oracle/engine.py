@@ -7,6 +7,7 @@ once, under a name of its own that nothing else uses.
 from __future__ import annotations
 
 import secrets
+import threading
 
 from adapters.base import CompletionRequest, Engine, EngineError
 from harness.models.adapters import AdapterFiles
@@ -28,12 +29,14 @@ class EngineOracle:
         self.memo = memo
         self.salted = salted
         self.loaded: dict[str, str] = {}
+        self.lock = threading.Lock()  # one question at a time, whoever asks
 
     def ask(self, question: Question) -> Answer:
         """The cold answer, from memory if it was asked before."""
-        if question not in self.memo:
-            self.memo[question] = self.ask_anew(question)
-        return self.memo[question]
+        with self.lock:
+            if question not in self.memo:
+                self.memo[question] = self.ask_anew(question)
+            return self.memo[question]
 
     def ask_anew(self, question: Question) -> Answer:
         """Ask the engine, memory aside. Raises OracleError when it cannot answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import threading
 from contextlib import AbstractContextManager
 
 from adapters.base import Engine
@@ -20,11 +21,13 @@ class FreshOracle:
         self, start: Callable[[], AbstractContextManager[Engine]], adapters: list[AdapterFiles], *, memo: Answers
     ) -> None:
         self.start, self.adapters, self.memo = start, adapters, memo
+        self.lock = threading.Lock()
 
     def ask(self, question: Question) -> Answer:
         """The cold answer. Raises OracleError, or EngineStartError when the engine does not come up."""
-        if question not in self.memo:
-            with self.start() as engine:
-                oracle = EngineOracle(self.name, engine, self.adapters, memo={})
-                self.memo[question] = oracle.ask_anew(question)
-        return self.memo[question]
+        with self.lock:
+            if question not in self.memo:
+                with self.start() as engine:
+                    oracle = EngineOracle(self.name, engine, self.adapters, memo={})
+                    self.memo[question] = oracle.ask_anew(question)
+            return self.memo[question]
