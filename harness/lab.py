@@ -27,6 +27,7 @@ from harness.judge import Judgement, judge
 from harness.oracle.base import Oracle, question
 from harness.oracle.engine import EngineOracle
 from harness.oracle.fresh import FreshOracle
+from harness.reduction import smaller
 from harness.requirement import Failing, Trial, Violation
 from harness.runner import Run
 from harness.session import Session
@@ -206,11 +207,34 @@ class Lab:
             noise=judgement.noise,
         )
 
+    def reduce(self, trial: Trial, failing: Failing) -> Failing:
+        """Leave out what the counterexample does not need, as long as patience lasts."""
+        until = time.monotonic() + self.session.profile.shrink_seconds
+        engine = self.oracle_engine if self.on_cold(trial) and self.oracle_engine is not None else None
+        shrunk = True
+        while shrunk and time.monotonic() < until:
+            shrunk = False
+            for candidate in smaller(failing.workload, failing.judgement.worst().request):
+                found = self.fails_again(candidate, engine or self.engine) if time.monotonic() < until else None
+                if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
+                    failing, shrunk = found, True
+                    break
+        return failing
+
+    def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:
+        """Whether a workload fails, given as many chances as its timing asks for."""
+        tries = RETRIES_WHILE_SHRINKING if workload.depends_on_timing() else 1
+        for attempt in range(1, tries + 1):
+            judgement = self.observe(engine, workload)
+            if judgement.findings:
+                return Failing(workload, judgement, failed=1, tries=attempt)
+        return None
+
     def confirm(self, trial: Trial) -> Case:
-        """Confirm the smallest counterexample on a fresh engine and make its case."""
-        failing = trial.best
-        if failing is None:
+        """Reduce the smallest counterexample, confirm it on a fresh engine and make its case."""
+        if trial.best is None:
             raise RuntimeError("nothing to confirm")
+        failing = self.reduce(trial, trial.best)
         cold = self.on_cold(trial)
         fresh, problem = self.take_standby(caching=not cold)
         confirmed = confirm(

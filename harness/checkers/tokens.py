@@ -56,6 +56,10 @@ def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[Failu
         if identity not in {i.adapter for i in outcome.identities} and answer.ids == outcome.token_ids:
             what = "the base model" if identity is None else f"adapter content {identity}"
             return FailureClass.STALE_STATE, f": it answers exactly as {what} does, which it must not be."
+    if outcome.overlapped:
+        expected = closest(outcome, answers)
+        shared = common_prefix(expected.ids, outcome.token_ids)
+        return FailureClass.CORRUPT, f": {shared} tokens of one version, then neither the old one's nor the new one's."
     other = same_answer_elsewhere(history, outcome)
     if other is not None:
         return FailureClass.CROSS_REQUEST, f": it equals the answer to request {other}, which asked something else."

@@ -40,7 +40,7 @@ class Stage:
         self.stem = draw(stems(grounds))
         self.behind: dict[str, str] = {}
         self.past: dict[str, list[str]] = {}
-        self.overtaken: dict[str, int] = {}  # name -> a request of its that a change overlapped
+        self.overtaken: list[tuple[str, str, int]] = []  # (name, content when sent, request) that a change overlapped
 
     def load(self, name: str) -> None:
         """First load of a name."""
@@ -97,16 +97,21 @@ class Stage:
         request = self.talk.add(Request(prompt=Prompt((self.stem,)), adapter=name, max_tokens=tokens))
         self.steps.append(Burst(requests=(request,)))
 
-    def follow(self, name: str) -> None:
-        """Go on from a request that a change overlapped: its answer's blocks were written under two contents."""
-        prompt = Prompt((Segment("turn", self.grounds.block // 2),), continues=self.overtaken[name])
-        self.steps.append(Burst(requests=(self.talk.add(Request(prompt=prompt, adapter=name)),)))
+    def probe(self, name: str) -> None:
+        """Ask a name again after a change. If an earlier change overlapped a request that was sent under the content
+        that is back now, go on from that: its answer's blocks were written under two contents and one key."""
+        poisoned = [n for where, content, n in self.overtaken if (where, content) == (name, self.behind[name])]
+        if poisoned and self.draw(st.sampled_from((True, True, False))):
+            prompt = Prompt((Segment("turn", self.grounds.block // 2),), continues=poisoned[0])
+            self.steps.append(Burst(requests=(self.talk.add(Request(prompt=prompt, adapter=name)),)))
+        else:
+            self.repeat(name)
 
     def changed_under_traffic(self, name: str, route: Route) -> None:
         """Requests that are still decoding while the adapter behind their name changes."""
         tokens = self.draw(st.sampled_from((2, 1))) * self.grounds.block + self.grounds.block // 2
         long = [self.request(name, tokens=tokens)]
-        self.overtaken[name] = len(self.talk.requests) - 1
+        self.overtaken.append((name, self.behind[name], len(self.talk.requests) - 1))
         if self.draw(st.booleans()):
             held = Prompt((Segment("beside", 2 * self.grounds.block),))
             long.append(self.talk.add(Request(prompt=held, adapter=name, max_tokens=tokens)))
@@ -131,12 +136,9 @@ def lives(draw: st.DrawFn, grounds: Grounds, life: Life) -> Workload:
         name, route = draw(st.sampled_from(names)), draw(st.sampled_from(life.routes))
         if life.under_traffic and draw(st.sampled_from((False, True, True))):
             stage.changed_under_traffic(name, route)
-            for _ in range(draw(st.integers(0, 1))):
-                stage.burst()
         else:
             stage.steps.append(stage.change(name, route))
-        follows = name in stage.overtaken and draw(st.sampled_from((False, True, True)))
-        (stage.follow if follows else stage.repeat)(name)
+        stage.probe(name)
         for _ in range(draw(st.integers(0, 2))):
             stage.burst()
     return Workload(tuple(stage.steps))

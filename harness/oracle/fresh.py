@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from adapters.base import Engine

@@ -1,0 +1,75 @@
+"""Smaller variants of a failing workload, by leaving things out. Pure: whoever asks runs them.
+
+Hypothesis shrinks the draws that a workload was made of; this works on the workload itself, where one cut takes away
+whole steps, and so finishes in a few runs what shrinking would need many slow ones for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from harness.workload import Burst, Prompt, Request, SetAdapter, Step, Unload, Workload
+
+
+def smaller(workload: Workload, failing: int | None) -> Iterator[Workload]:
+    """Valid variants, boldest cut first: what follows the failing request, then each step, then requests of bursts."""
+    numbers = {number: step for number, step, _ in workload.requests()}
+    if failing is not None and numbers[failing] + 1 < len(workload.steps):
+        yield Workload(workload.steps[: numbers[failing] + 1])
+    for position in reversed(range(len(workload.steps))):
+        doomed = {number for number, step in numbers.items() if step == position}
+        if failing not in doomed:
+            yield from without(workload, steps={position}, requests=doomed)
+    for number, step in numbers.items():
+        burst = workload.steps[step]
+        if number != failing and isinstance(burst, Burst) and len(burst.requests) > 1:
+            yield from without(workload, steps=set(), requests={number})
+
+
+def without(workload: Workload, *, steps: set[int], requests: set[int]) -> Iterator[Workload]:
+    """The workload without some steps and requests, renumbered; nothing where what is left makes no sense."""
+    numbers = [number for number, _, _ in workload.requests() if number not in requests]
+    new = {old: i for i, old in enumerate(numbers)}
+    left: list[Step] = []
+    first = 0
+    for position, step in enumerate(workload.steps):
+        count = len(step.requests) if isinstance(step, Burst) else 0
+        if position not in steps:
+            if isinstance(step, Burst):
+                kept = [r for i, r in enumerate(step.requests) if first + i not in requests]
+                if any(r.prompt.continues is not None and r.prompt.continues not in new for r in kept):
+                    return
+                step = msgspec.structs.replace(step, requests=tuple(renumbered(r, new) for r in kept))
+            left.append(step)
+        first += count
+    candidate = Workload(tuple(left))
+    if is_valid(candidate):
+        yield candidate
+
+
+def renumbered(request: Request, new: dict[int, int]) -> Request:
+    """A request whose `continues` follows the new numbers."""
+    before = request.prompt.continues
+    if before is None:
+        return request
+    return msgspec.structs.replace(request, prompt=Prompt(request.prompt.segments, new[before]))
+
+
+def is_valid(workload: Workload) -> bool:
+    """Whether every name is loaded when it is asked for, changed or unloaded."""
+    loaded: set[str] = set()
+    for step in workload.steps:
+        match step:
+            case SetAdapter(name=name):
+                loaded.add(name)
+            case Unload(name=name):
+                if name not in loaded:
+                    return False
+                loaded.remove(name)
+            case Burst(requests=requests, meanwhile=meanwhile):
+                asked = {r.adapter for r in requests if r.adapter is not None}
+                if not requests or not asked <= loaded or (meanwhile and meanwhile.change.name not in loaded):
+                    return False
+    return True

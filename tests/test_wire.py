@@ -1,0 +1,285 @@
+"""The wire tells what the server said and nothing more: missing is not zero, and a generation is sent exactly once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+from fake_server import METRICS, MODEL, Counts, FakeServer, Fault, Manners, answer, serving
+
+from adapters.base import (
+    Completion,
+    CompletionRequest,
+    EngineDied,
+    EngineError,
+    EngineSilent,
+    RequestRefused,
+)
+from adapters.openai_http import KEY_VARIABLE, StreamReader, Wire
+from adapters.probes import probe
+from adapters.server import ServerEngine, reset_cache
+
+PROMPT = tuple(range(40, 80))
+SECRET = "s3cr3t-key"
+REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own key stays out of these tests."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
+    """A stand-in server, with the manners that the test is parametrized with."""
+    with serving(getattr(request, "param", None)) as server:
+        yield server
+
+
+def live(fake: FakeServer, patience: float = 5.0) -> Wire:
+    """A wire to an engine whose process runs."""
+    return Wire(fake.url, alive=lambda: True, patience=patience)
+
+
+def dead(fake: FakeServer) -> Wire:
+    """A wire to an engine whose process has ended: no waiting for it to be reaped."""
+    return Wire(fake.url, alive=lambda: False, patience=0.3)
+
+
+def faulty(*faults: Fault) -> pytest.MarkDecorator:
+    """Run the test against a server with each of these faults."""
+    return pytest.mark.parametrize(
+        "fake", [Manners(fault=fault) for fault in faults], indirect=True, ids=[fault.name for fault in faults]
+    )
+
+
+def test_an_answer_is_what_the_server_streamed(fake: FakeServer) -> None:
+    """Tokens in order, counted aloud as they come, with the finish reason."""
+    counts: list[int] = []
+    got = live(fake).complete(REQUEST, counts.append)
+    assert [token.id for token in got.tokens] == answer(MODEL, PROMPT, 4)
+    assert got.finish_reason == "length"
+    assert sorted(set(counts)) == [1, 2, 3, 4]
+    assert [t.at for t in got.tokens] == sorted(t.at for t in got.tokens)
+
+
+def test_a_request_is_greedy_and_sampled_to_the_end(fake: FakeServer) -> None:
+    """What decides the answer is in the request, not left to the server's defaults."""
+    live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, cache_salt="tenant"))
+    body = fake.asked("POST /v1/completions")[0].body
+    assert body["prompt"] == list(PROMPT)
+    assert (body["temperature"], body["max_tokens"], body["ignore_eos"]) == (0, 4, True)
+    assert body["cache_salt"] == "tenant"
+
+
+def test_no_salt_means_no_salt_field(fake: FakeServer) -> None:
+    """A null or empty salt is an identity of its own somewhere; its absence is what is meant."""
+    live(fake).complete(REQUEST)
+    assert "cache_salt" not in fake.asked("POST /v1/completions")[0].body
+
+
+def cached_twice(fake: FakeServer) -> list[int | None]:
+    """Cached counts of the same prompt asked twice."""
+    wire = live(fake)
+    return [wire.complete(REQUEST).cached_tokens for _ in range(2)]
+
+
+def test_cached_counts_are_the_servers(fake: FakeServer) -> None:
+    """Nothing, then two whole blocks."""
+    assert cached_twice(fake) == [0, 32]
+
+
+@pytest.mark.parametrize("fake", [Manners(counts=Counts.NEVER)], indirect=True)
+def test_a_missing_count_is_none_and_not_zero(fake: FakeServer) -> None:
+    """A server that does not count has not said that nothing was cached."""
+    assert cached_twice(fake) == [None, None]
+
+
+@pytest.mark.parametrize("fake", [Manners(counts=Counts.NULL_ON_MISS)], indirect=True)
+def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer) -> None:
+    """The wire leaves null alone; the engine behind it reads it as 0 once the probe saw null turn into a count."""
+    wire = live(fake)
+    assert cached_twice(fake) == [None, 32]
+    engine = ServerEngine(
+        name="x", wire=wire, probed=probe(wire, spawned=False, adapter_path=None), config={"url": wire.printable_url}
+    )
+    assert engine.complete(CompletionRequest(model=MODEL, prompt=(1,) * 40, max_tokens=1)).cached_tokens == 0
+
+
+def test_the_gap_is_between_the_two_best(fake: FakeServer) -> None:
+    """Log probabilities come when asked for, and the gap is theirs."""
+    got = live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=2, logprobs=True))
+    assert [(t.logprob, t.gap) for t in got.tokens] == [(-0.5, 1.5)] * 2
+    assert [(t.logprob, t.gap) for t in live(fake).complete(REQUEST).tokens] == [(None, None)] * 4
+
+
+def test_one_score_is_no_gap() -> None:
+    """With a single candidate there is nothing to compare; unknown stays None."""
+    reader = StreamReader(None)
+    scores = {"token_logprobs": [-0.1], "top_logprobs": [{"token_id:7": -0.1}]}
+    reader.take(json.dumps({"choices": [{"token_ids": [7], "logprobs": scores}]}))
+    assert [(t.id, t.gap) for t in reader.tokens] == [(7, None)]
+
+
+@pytest.mark.parametrize("fake", [Manners(token_ids=False)], indirect=True)
+def test_text_is_not_taken_for_token_ids(fake: FakeServer) -> None:
+    """A server that returns text only has returned no token ids."""
+    assert live(fake).complete(REQUEST).tokens == ()
+
+
+@faulty(Fault.REFUSES)
+def test_a_refusal_is_an_answer(fake: FakeServer) -> None:
+    """Status and body reach whoever asked."""
+    with pytest.raises(RequestRefused, match=r"HTTP 400.*must be text") as caught:
+        live(fake).complete(REQUEST)
+    assert caught.value.status == 400
+    assert "prompt must be text" in caught.value.body
+
+
+@faulty(Fault.SILENT, Fault.STALLS)
+def test_silence_of_a_live_engine_is_called_silence(fake: FakeServer) -> None:
+    """Whether before the first token or after it: EngineSilent, once the patience is over."""
+    with pytest.raises(EngineSilent, match="no answer from /v1/completions"):
+        live(fake, patience=0.3).complete(REQUEST)
+
+
+@faulty(Fault.SILENT, Fault.STALLS, Fault.BREAKS, Fault.SPEECHLESS, Fault.ENDS_EARLY, Fault.ERROR_EVENT)
+def test_whatever_a_dead_engine_leaves_behind_is_its_death(fake: FakeServer) -> None:
+    """Half an answer of an engine whose process has ended is no answer."""
+    with pytest.raises(EngineDied):
+        dead(fake).complete(REQUEST)
+
+
+@faulty(Fault.BREAKS, Fault.ENDS_EARLY)
+def test_a_stream_without_its_end_is_never_an_answer(fake: FakeServer) -> None:
+    """Also while the process runs: tokens before the break could be any prefix of the truth."""
+    with pytest.raises(EngineDied, match="cannot talk to http://127"):
+        live(fake).complete(REQUEST)
+
+
+@faulty(Fault.ERROR_EVENT, Fault.GARBLED)
+def test_an_error_in_the_stream_of_a_live_engine_is_a_refusal(fake: FakeServer) -> None:
+    """The status said 200 long ago; the stream's last word counts, and it is shown."""
+    with pytest.raises(RequestRefused, match=r"EngineCore encountered|Bad Gateway"):
+        live(fake).complete(REQUEST)
+
+
+@faulty(*Fault)
+def test_a_generation_is_sent_exactly_once(fake: FakeServer) -> None:
+    """However it ends: a second one would find the cache that the first one filled."""
+    try:
+        dead(fake).complete(REQUEST)
+    except EngineError:
+        assert fake.manners.fault is not Fault.NONE
+    assert len(fake.asked("POST /v1/completions")) == 1
+
+
+@pytest.mark.parametrize("fake", [Manners(dropped_gets=2)], indirect=True)
+def test_a_scrape_survives_two_broken_sockets(fake: FakeServer) -> None:
+    """A GET changes nothing in the engine, so it may be asked again."""
+    assert live(fake).metrics().queried_tokens == 42
+    assert len(fake.asked("GET /metrics")) == 3
+
+
+@pytest.mark.parametrize("fake", [Manners(dropped_gets=99)], indirect=True)
+def test_retries_come_to_an_end(fake: FakeServer) -> None:
+    """An engine that never answers is gone."""
+    with pytest.raises(EngineDied):
+        live(fake).metrics()
+    assert len(fake.asked("GET /metrics")) == 3
+
+
+def test_nothing_is_asked_of_a_dead_process(fake: FakeServer) -> None:
+    """Another server may have taken the port."""
+    with pytest.raises(EngineDied, match="has ended"):
+        dead(fake).metrics()
+    assert fake.seen == []
+
+
+def test_metrics_are_summed_over_replicas_and_absent_ones_are_none(fake: FakeServer) -> None:
+    """Zero only where the engine says zero, and a counter's time of creation is no count."""
+    metrics = live(fake).metrics()
+    assert (metrics.queried_tokens, metrics.running) == (42, 0)
+    assert (metrics.hit_tokens, metrics.preemptions, metrics.pool_usage) == (None, None, None)
+    assert "prefix_cache_hits" not in METRICS
+
+
+@pytest.mark.parametrize("fake", [Manners(metrics=None)], indirect=True)
+def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
+    """Every field unknown."""
+    assert set(live(fake).metrics().__struct_fields__) > {"hit_tokens"}
+    assert all(getattr(live(fake).metrics(), name) is None for name in live(fake).metrics().__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("fake", "done"),
+    [
+        (Manners(), True),
+        (Manners(reset='{"success": false}'), False),
+        (Manners(reset=""), False),
+        (Manners(reset="true"), False),
+    ],
+    indirect=["fake"],
+    ids=["success", "failure", "empty 200", "bare true"],
+)
+def test_a_reset_happened_only_if_the_server_says_so(fake: FakeServer, done: bool) -> None:
+    """HTTP 200 alone says nothing."""
+    assert reset_cache(live(fake)) is done
+
+
+@pytest.mark.parametrize("fake", [Manners(reset=None)], indirect=True)
+def test_a_missing_reset_is_a_refusal(fake: FakeServer) -> None:
+    """It is not a reset that failed."""
+    with pytest.raises(RequestRefused, match="404"):
+        reset_cache(live(fake))
+
+
+def test_the_key_is_sent_and_shown_nowhere(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes into the header of every request, and into no message."""
+    monkeypatch.setenv(KEY_VARIABLE, SECRET)
+    wire = live(fake)
+    wire.complete(REQUEST)
+    wire.metrics()
+    assert {seen.authorization for seen in fake.seen} == {f"Bearer {SECRET}"}
+    with pytest.raises(RequestRefused) as caught:
+        wire.post("/no/such/route")
+    assert SECRET not in f"{caught.value} {caught.value.body} {wire.printable_url}"
+
+
+def test_without_a_key_no_header_is_sent(fake: FakeServer) -> None:
+    """An empty bearer token is not the same as none."""
+    live(fake).metrics()
+    assert [seen.authorization for seen in fake.seen] == [None]
+
+
+def test_a_password_in_the_url_is_not_printed(fake: FakeServer) -> None:
+    """Neither as the address nor when the wire breaks."""
+    wire = Wire("http://ann:hunter2@127.0.0.1:9/base/v1/", alive=lambda: False)
+    assert wire.printable_url == "http://127.0.0.1:9/base"
+    with pytest.raises(EngineDied) as caught:
+        wire.complete(REQUEST)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_proxies_and_netrc_do_not_come_between(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy of the developer's shell would answer in the engine's place."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert live(fake).metrics().queried_tokens == 42
+
+
+def test_many_threads_may_ask_at_once(fake: FakeServer) -> None:
+    """Each gets the answer to its own prompt."""
+    wire, got = live(fake), dict[int, Completion]()
+
+    def ask(first: int) -> None:
+        got[first] = wire.complete(CompletionRequest(model=MODEL, prompt=(first, 2, 3), max_tokens=5))
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {i: [t.id for t in c.tokens] for i, c in got.items()} == {i: answer(MODEL, (i, 2, 3), 5) for i in range(8)}
