@@ -248,13 +248,12 @@ class Lab:
         case = self.case(trial, confirmed, cold=cold, problem=problem)
         if fresh is not None:
             self.session.close_engine(fresh)
+        if not cold:
+            self.order_standby(caching=True)  # where one requirement failed another may, and starting is slow
         return case
 
     def take_standby(self, *, caching: bool) -> tuple[CheckedEngine | None, str]:
-        """The fresh engine that was ordered when the counterexample first showed; None and why, if it did not come.
-
-        Where one requirement failed another may: the next fresh engine is ordered at once, for starting is slow.
-        """
+        """The fresh engine that was ordered when the counterexample first showed; None and why, if it did not come."""
         ordered = self.standby.pop(caching, None)
         if ordered is None:
             return None, ""
@@ -262,9 +261,6 @@ class Lab:
             return ordered.result(), ""
         except EngineStartError as failure:
             return None, str(failure)
-        finally:
-            if caching:
-                self.order_standby(caching=True)
 
     def case(self, trial: Trial, confirmed: Confirmed, *, cold: bool, problem: str) -> Case:
         """The case of a confirmed counterexample."""

@@ -20,14 +20,15 @@ MODEL, VERSION, BLOCK = "tiny", "9.9", 16
 METRICS = """\
 # TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="16",num_gpu_blocks="100",enable_prefix_caching="True"} 1
-# TYPE vllm:prefix_cache_queries counter
+# TYPE vllm:prefix_cache_queries_total counter
 vllm:prefix_cache_queries_total{engine="0"} 40
 vllm:prefix_cache_queries_total{engine="1"} 2
+# TYPE vllm:prefix_cache_queries_created gauge
 vllm:prefix_cache_queries_created{engine="0"} 1700000000
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0"} 0
 """
-BARE_METRICS = "# TYPE http_requests counter\nhttp_requests_total 3\n"
+BARE_METRICS = "# TYPE http_requests_total counter\nhttp_requests_total 3\n"
 
 
 class Fault(enum.Enum):
@@ -133,6 +134,7 @@ def serving(manners: Manners | None = None) -> Iterator[FakeServer]:
 class _Handler(BaseHTTPRequestHandler):
     server_state: FakeServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each response waits 40 ms for an acknowledgement
 
     def log_message(self, *_: object) -> None:
         """Nothing to say."""

@@ -129,7 +129,8 @@ def lives(draw: st.DrawFn, grounds: Grounds, life: Life) -> Workload:
     for name in names:
         stage.load(name)
         stage.repeat(name)
-    for _ in range(draw(st.integers(0, 2))):
+    aside = 1 if life.under_traffic else 2  # traffic under a change is long enough
+    for _ in range(draw(st.integers(0, aside))):
         stage.burst()
     # Going back takes two changes; three also return to what came between.
     for _ in range(draw(st.integers(2 if life.goes_back else 1, 3))):
@@ -139,7 +140,7 @@ def lives(draw: st.DrawFn, grounds: Grounds, life: Life) -> Workload:
         else:
             stage.steps.append(stage.change(name, route))
         stage.probe(name)
-        for _ in range(draw(st.integers(0, 2))):
+        for _ in range(draw(st.integers(0, aside))):
             stage.burst()
     return Workload(tuple(stage.steps))
 

@@ -1,0 +1,140 @@
+"""Third-party adapters are trusted because what they return is checked, and what is wrong is said in English."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from adapters.base import Capability, Completion, CompletionRequest, EngineDied, EngineShape, Metrics, Support, Token
+from adapters.checked import AdapterFault, CheckedEngine
+
+SHAPE = EngineShape(block_size=16, pool_blocks=None, max_model_tokens=64, adapter_slots=None, prefix_caching=None)
+GOOD = Completion(tokens=(Token(5, 0.1), Token(6, 0.2)), finish_reason="length", cached_tokens=None)
+REQUEST = CompletionRequest(model="m", prompt=(1, 2), max_tokens=2)
+
+
+class Scripted:
+    """An adapter that answers what it is told to."""
+
+    name = "scripted"
+    version = "1"
+    base_model = "m"
+    shape = SHAPE
+    config = {"a": "b"}  # noqa: RUF012 - a protocol's property
+
+    def __init__(self, answer: Callable[[], Completion], left_out: frozenset[Capability] = frozenset()) -> None:
+        self.answer = answer
+        self.capabilities = {c: Support(True, "scripted") for c in Capability if c not in left_out}
+        self.calls: list[tuple[object, ...]] = []
+
+    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+        return self.answer()
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        self.calls.append(("load", name, path, in_place))
+
+    def unload_adapter(self, name: str) -> None:
+        self.calls.append(("unload", name))
+
+    def reset_cache(self) -> bool:
+        return False
+
+    def metrics(self) -> Metrics:
+        return Metrics(running=3)
+
+    def alive(self) -> bool:
+        return False
+
+    def log_tail(self) -> str:
+        return "last words"
+
+    def stop(self) -> None:
+        self.calls.append(("stop",))
+
+
+def checked(answer: Completion) -> CheckedEngine:
+    """A checked engine that gives this answer."""
+    return CheckedEngine(Scripted(lambda: answer))
+
+
+def test_a_good_answer_passes_unchanged() -> None:
+    """No count at all is a good answer too."""
+    assert checked(GOOD).complete(REQUEST) is GOOD
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (Completion(tokens=(Token(-1, 0.1),), finish_reason=None, cached_tokens=0), "a negative token id"),
+        (Completion(tokens=(Token(1, 0.1),) * 3, finish_reason=None, cached_tokens=0), "3 tokens for max_tokens 2"),
+        (Completion(tokens=(), finish_reason=None, cached_tokens=-1), "cached_tokens -1"),
+    ],
+)
+def test_an_impossible_answer_is_the_adapters_fault(answer: Completion, complaint: str) -> None:
+    """The adapter is named, and so is what it got wrong."""
+    with pytest.raises(AdapterFault, match=f"adapter scripted returned {complaint}"):
+        checked(answer).complete(REQUEST)
+
+
+def test_silence_on_a_capability_is_not_a_no() -> None:
+    """An adapter says something about every capability, if only that it does not know."""
+    silent = Scripted(lambda: GOOD, left_out=frozenset({Capability.METRICS, Capability.CACHE_SALT}))
+    with pytest.raises(AdapterFault, match="adapter scripted says nothing about: cache salt, metrics"):
+        CheckedEngine(silent)
+
+
+def test_levers_and_facts_are_passed_on() -> None:
+    """The wrapper adds nothing of its own."""
+    engine = Scripted(lambda: GOOD)
+    wrapped = CheckedEngine(engine)
+    wrapped.load_adapter("n", "/p", in_place=True)
+    wrapped.unload_adapter("n")
+    wrapped.stop()
+    assert engine.calls == [("load", "n", "/p", True), ("unload", "n"), ("stop",)]
+    assert (wrapped.alive(), wrapped.log_tail(), wrapped.metrics().running) == (False, "last words", 3)
+    assert wrapped.reset_cache() is False
+    assert (wrapped.name, wrapped.version, wrapped.base_model, wrapped.shape) == ("scripted", "1", "m", SHAPE)
+    assert (wrapped.config, wrapped.capabilities) == (engine.config, engine.capabilities)
+
+
+def test_overlapping_requests_are_busy_once() -> None:
+    """Four at a time for 0.3 s is 0.3 s busy, not 1.2; the time between requests is not busy."""
+    together = threading.Barrier(4)
+
+    def slowly() -> Completion:
+        together.wait(10)
+        time.sleep(0.3)
+        return GOOD
+
+    engine = CheckedEngine(Scripted(slowly))
+    threads = [threading.Thread(target=engine.complete, args=(REQUEST,)) for _ in range(4)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = time.monotonic() - began
+    time.sleep(0.1)
+    assert engine.requests == 4
+    assert 0.3 <= engine.busy_seconds <= whole
+
+
+def test_a_request_that_fails_was_busy_too_and_is_over() -> None:
+    """The meter does not go on running after an error."""
+
+    def dies() -> Completion:
+        time.sleep(0.05)
+        raise EngineDied("gone")
+
+    engine = CheckedEngine(Scripted(dies))
+    for count in (1, 2):
+        with pytest.raises(EngineDied):
+            engine.complete(REQUEST)
+        assert engine.requests == count
+    before = engine.busy_seconds
+    time.sleep(0.05)
+    assert before >= 0.1
+    assert engine.busy_seconds == before

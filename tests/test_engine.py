@@ -1,0 +1,142 @@
+"""The suites against a real vLLM server: what they must find, what they must not, and what they do without a cache.
+
+One server serves all the attached runs here; only what is about starting an engine starts another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from adapters.base import Capability
+from adapters.server import ServerEngine
+from adapters.vllm import VllmOptions, spawn
+from harness.models.adapters import forge_adapter, tiny_model
+from harness.session import CACHE
+from reports.schema import FailureClass, Results, Verdict, read_results
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
+    """A real vLLM with prefix caching on."""
+    cache = ROOT / CACHE / "cache"
+    model = tiny_model(cache)
+    adapter = forge_adapter(cache, json.loads((model / "config.json").read_text()), seed=1, rank=8)
+    log = tmp_path_factory.mktemp("engine") / "engine.log"
+    engine = spawn(VllmOptions(model=str(model), log=log, adapter_path=str(adapter.folder)), on_process=lambda _: None)
+    yield engine
+    engine.stop()
+
+
+def suites(*arguments: str, report: Path) -> tuple[int, Results, str]:
+    """Run the suites as a user does: (exit code, results, terminal output)."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "suites",
+        "-p",
+        "no:cacheprovider",
+        "--report-dir",
+        str(report),
+        *arguments,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
+    return done.returncode, read_results(report / "results.json"), done.stdout + done.stderr
+
+
+def verdicts(results: Results) -> dict[str, Verdict]:
+    """Requirement id -> verdict."""
+    return {r.id: r.verdict for r in results.requirements}
+
+
+def test_every_capability_that_the_suites_need_is_there(server: ServerEngine) -> None:
+    """On this build the probes find all of them: nothing is UNSUPPORTED that should be tested."""
+    absent = [c.value for c in Capability if server.capabilities[c].present is not True]
+    assert absent == []
+
+
+@pytest.fixture(scope="module")
+def attached(server: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Results, str, Path]:
+    """One attached run over the reload requirements, judged by the same-engine oracle."""
+    report = tmp_path_factory.mktemp("attached")
+    selected = "another_path or changed_files or salts"
+    code, results, output = suites("--engine-url", server.wire.url, "-k", selected, report=report)
+    return code, results, output, report
+
+
+def test_attached_run_tells_right_from_wrong(attached: tuple[int, Results, str, Path]) -> None:
+    """Reload from another path conforms; the same path with changed files does not, by either route."""
+    code, results, output, _ = attached
+    assert verdicts(results) == {
+        "LORA-1": Verdict.CONFORMS,
+        "LORA-2": Verdict.CONFORMS,
+        "LORA-3": Verdict.VIOLATED,
+        "SALT-1": Verdict.CONFORMS,
+    }, output
+    assert code == 1
+    assert len(results.cases) == 2
+
+
+def test_the_lora_3_case_is_minimal_and_says_why(attached: tuple[int, Results, str, Path]) -> None:
+    """Four steps, as a person would write it; hit tokens above the bound; stale state; failing every time."""
+    _, results, _, _ = attached
+    for case in results.cases:
+        assert len(case.steps) == 4
+        assert case.failure_class is FailureClass.STALE_STATE
+        failing = next(r for r in case.requests if r.request == case.failing_request)
+        assert failing.cached_tokens is not None
+        assert failing.cached_at_most is not None
+        assert failing.cached_tokens > failing.cached_at_most
+        assert case.reproduction.while_shrinking_failed >= 1
+        assert "attached" in case.reproduction.note
+
+
+def test_a_saved_case_replays(attached: tuple[int, Results, str, Path], server: ServerEngine, tmp_path: Path) -> None:
+    """`--replay` runs that one case and finds the violation again."""
+    _, results, _, report = attached
+    case = report / "cases" / f"{results.cases[0].id}.json"
+    code, replayed, output = suites("--replay", str(case), "--engine-url", server.wire.url, report=tmp_path)
+    assert verdicts(replayed) == {"LORA-3": Verdict.VIOLATED}, output
+    assert code == 1
+
+
+def test_the_stand_alone_reproducer_reproduces(
+    attached: tuple[int, Results, str, Path], server: ServerEngine, tmp_path: Path
+) -> None:
+    """`cases/ID.py URL` exits 1 on this engine, without importing anything of ours."""
+    _, results, _, report = attached
+    script = report / "cases" / f"{results.cases[0].id}.py"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, str(script), server.wire.url],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG" in done.stdout
+
+
+def test_without_prefix_caching_nothing_passes(tmp_path: Path) -> None:
+    """With caching switched off nothing was warm: NOT EXERCISED, exit code 1, and no process is left behind."""
+    code, results, output = suites(
+        "--engine-args", "--no-enable-prefix-caching", "-k", "in_place_reload_from_another_path", report=tmp_path
+    )
+    assert verdicts(results) == {"LORA-1": Verdict.NOT_EXERCISED}, output
+    assert code == 1
+    assert results.complete
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]

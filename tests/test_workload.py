@@ -1,0 +1,150 @@
+"""A workload is plain data: it survives JSON, and its prompts share exactly what their segments' names say."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.generators.adapters import Life, lives
+from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
+from harness.generators.salts import salted
+from harness.reference_cache import common_prefix
+from harness.workload import (
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    NONCE_TOKENS,
+    Burst,
+    Meanwhile,
+    Prompt,
+    Request,
+    Route,
+    Segment,
+    Unload,
+    Workload,
+    describe,
+    new_prompt_length,
+    nonce_tokens,
+    segment_tokens,
+)
+from tests.histories import ask, burst, put
+
+GROUNDS = Grounds(block=32, slots=4, contents=("A", "B"), mixtures=frozenset({ADAPTERS_TOGETHER, BASE_WITH_ADAPTER}))
+NAMES = st.text(max_size=8)
+LENGTHS = st.integers(1, 80)
+
+
+@settings(max_examples=40)
+@given(st.one_of(lives(GROUNDS, Life(under_traffic=True)), salted(GROUNDS, with_adapter=True)))
+def test_a_workload_survives_json(workload: Workload) -> None:
+    """What is read back is equal, and so is what is written again."""
+    raw = msgspec.json.encode(workload)
+    back = msgspec.json.decode(raw, type=Workload)
+    assert back == workload
+    assert msgspec.json.encode(back) == raw
+
+
+def test_every_kind_of_step_survives_json() -> None:
+    """Unloads and changes in the midst of a burst too."""
+    midst = Burst(requests=(ask(salt="red"),), meanwhile=Meanwhile(change=put("B"), after_tokens=3))
+    workload = Workload((put("A"), midst, Unload("tenant"), burst(ask(continues=0, offset_ms=5))))
+    assert msgspec.convert(msgspec.to_builtins(workload), Workload) == workload
+
+
+@given(NAMES, LENGTHS, LENGTHS)
+def test_equal_names_share_as_far_as_the_shorter_reaches(name: str, one: int, other: int) -> None:
+    """A segment's lengths are prefixes of one another."""
+    left, right = segment_tokens("n", Segment(name, one)), segment_tokens("n", Segment(name, other))
+    assert common_prefix(left, right) == min(one, other)
+    assert {len(left), len(right)} == {one, other}
+
+
+@given(st.lists(NAMES, min_size=2, max_size=2, unique=True))
+def test_unequal_names_share_nothing_to_speak_of(names: list[str]) -> None:
+    """Thirty tokens of two segments agree in a few places by chance, never in a block."""
+    left, right = (segment_tokens("n", Segment(name, 30)) for name in names)
+    assert common_prefix(left, right) < 8
+
+
+@given(st.text(max_size=8), st.data(), LENGTHS)
+def test_a_near_collision_changes_exactly_the_named_token(name: str, data: st.DataObject, length: int) -> None:
+    """Always one token and always another one, even where the draw would have repeated itself."""
+    place = data.draw(st.integers(0, length - 1))
+    plain, near = segment_tokens("n", Segment(name, length)), segment_tokens("n", Segment(name, length, changed=place))
+    assert [i for i in range(length) if plain[i] != near[i]] == [place]
+    assert all(FIRST_TOKEN <= token <= LAST_TOKEN for token in near)
+
+
+def test_the_last_token_of_the_range_changes_into_the_first() -> None:
+    """A changed token stays a plain one."""
+    segment = next(s for i in range(1000) if segment_tokens("n", s := Segment(f"s{i}", 1)) == (LAST_TOKEN,))
+    assert segment_tokens("n", msgspec.structs.replace(segment, changed=0)) == (FIRST_TOKEN,)
+
+
+def test_another_nonce_is_another_story() -> None:
+    """Neither the leading tokens nor a segment's own meet under two nonces."""
+    nonces = [f"{i:06x}" for i in range(200)]
+    assert len({nonce_tokens(nonce) for nonce in nonces}) == len(nonces)
+    assert len({segment_tokens(nonce, Segment("stem", 20)) for nonce in nonces}) == len(nonces)
+    assert nonce_tokens("n") == nonce_tokens("n")
+
+
+def test_the_nonce_counts_where_a_prompt_starts_from_nothing() -> None:
+    """A next turn has its nonce already."""
+    segments = (Segment("a", 3), Segment("b", 4))
+    assert new_prompt_length(Prompt(segments)) == NONCE_TOKENS + 7
+    assert new_prompt_length(Prompt(segments, continues=0)) == 7
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger"),
+    [
+        (Workload((burst(ask(("s", 999)), ask()),)), Workload((burst(ask()), put("A")))),
+        (Workload((burst(ask(("s", 999))),)), Workload((burst(ask(("s", 1)), ask(("s", 1))),))),
+        (Workload((burst(ask(("s", 9))),)), Workload((burst(ask(("s", 10))),))),
+        (Workload((burst(ask(max_tokens=7)),)), Workload((burst(ask(max_tokens=8)),))),
+    ],
+)
+def test_fewer_steps_then_fewer_requests_then_fewer_tokens(smaller: Workload, larger: Workload) -> None:
+    """What is easier to read is smaller, in this order of importance."""
+    assert smaller.size() < larger.size()
+
+
+def test_requests_are_numbered_through() -> None:
+    """Steps that ask nothing take no number."""
+    first, second, third = ask(("a", 1)), ask(("b", 1)), ask(("c", 1))
+    workload = Workload((put("A"), burst(first, second), put("B"), burst(third)))
+    assert list(workload.requests()) == [(0, 1, first), (1, 1, second), (2, 3, third)]
+
+
+@pytest.mark.parametrize(
+    ("step", "timed"),
+    [
+        (burst(ask()), False),
+        (put("A"), False),
+        (burst(ask(), ask()), True),
+        (Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B"), after_tokens=1)), True),
+    ],
+)
+def test_only_what_runs_side_by_side_depends_on_timing(step: Burst, timed: bool) -> None:
+    """A workload without concurrency is deterministic and need not be tried twice."""
+    assert Workload((step,)).depends_on_timing() is timed
+
+
+def test_steps_are_told_in_words() -> None:
+    """Names, paths, routes, salts, turns, delays and near-collisions all appear."""
+    near = Prompt((Segment("stem", 40, changed=39),), continues=2)
+    asked = Burst(
+        requests=(Request(prompt=near, adapter="tenant", salt="red", max_tokens=5, offset_ms=20), ask()),
+        meanwhile=Meanwhile(change=put("B", path="p", route=Route.IN_PLACE), after_tokens=3),
+    )
+    assert describe(asked, 4) == (
+        "ask 2 at once: request 4 to 'tenant' with salt 'red': "
+        "[request 2 and its answer] + stem:40 (token 39 changed), 5 tokens, 20 ms later; "
+        "request 5 to the base model: stem:40, 8 tokens; "
+        "after 3 tokens in-place reload: adapter B as 'tenant' from path p"
+    )
+    assert describe(burst(ask()), 0) == "ask: request 0 to the base model: stem:40, 8 tokens"
+    assert describe(put("A", path="p"), 0) == "load: adapter A as 'tenant' from path p"
+    assert describe(Unload("tenant"), 0) == "unload 'tenant'"
