@@ -19,7 +19,7 @@ import tenacity
 
 from adapters.base import EngineDied, EngineStartError
 from adapters.openai_http import Wire
-from adapters.probes import probe
+from adapters.probes import Probed, probe
 from adapters.process import EngineProcess, free_port, port_is_taken
 from adapters.server import ServerEngine
 
@@ -49,6 +49,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     log: Path
     adapter_path: str | None = None
+    probed: Probed | None = None  # of an engine just like it: then nothing is asked, and it stays untouched
     port: int | None = None
 
 
@@ -67,7 +68,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     wire = Wire(f"http://127.0.0.1:{port}", alive=process.running)
     try:
         wait_ready(wire, process)
-        probed = probe(wire, spawned=True, adapter_path=options.adapter_path)
+        probed = options.probed or probe(wire, spawned=True, adapter_path=options.adapter_path)
     except EngineDied as problem:
         tail = process.tail()
         process.stop()

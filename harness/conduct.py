@@ -20,6 +20,7 @@ from harness.cases import load_case
 from harness.cells import Cell
 from harness.environment import coldproof_version, environment
 from harness.events import EventLog
+from harness.folder import engine_facts, prepare_folder
 from harness.known_issues import Waivers, read_known_issues
 from harness.lab import Lab
 from harness.options import Options, UsageError
@@ -125,7 +126,7 @@ class Conductor:
             self.suites_began = time.monotonic()
         waivers = self.waivers(lab.engine.version)
         if any(waivers.in_force(issue) for issue in self.issues):
-            lab.order_standby(caching=True)  # a known issue is going to need it, and starting is slow
+            lab.standby.order(caching=True)  # a known issue is going to need it, and starting is slow
         return lab
 
     def close_lab(self, lab: Lab) -> None:
@@ -158,7 +159,7 @@ class Conductor:
             (lab.check_without_cache if on_cold else lab.check)(workload)
             trial.passed.clear()
 
-    def conclude(self, lab: Lab, trial: Trial, problem: Exception | None) -> None:
+    def conclude(self, lab: Lab, trial: Trial, problem: BaseException | None) -> None:
         """Confirm, waive, and give the verdict; raise pytest's outcome for it."""
         absent = missing(lab.engine, trial.requirement.needs)
         case = None
@@ -260,45 +261,12 @@ class Conductor:
             self.terminal.end(results, self.options.report_dir)
 
 
-def prepare_folder(folder: Path, *, clear: bool) -> None:
-    """Make the report folder and take away an earlier run's files, so that nothing old passes for new."""
-    (folder / "cases").mkdir(parents=True, exist_ok=True)
-    if not clear:
-        return
-    for pattern in (
-        "events.ndjson",
-        "results.json",
-        "index.html",
-        "junit.xml",
-        "summary.md",
-        "engine-*.log",
-        "cases/*",
-    ):
-        for old in folder.glob(pattern):
-            old.unlink()
-
-
-def engine_facts(lab: Lab) -> dict[str, object]:
-    """The engine part of results.json."""
-    engine = lab.engine
-    return {
-        "name": "vLLM" if engine.name == "vllm" else engine.name,
-        "version": engine.version,
-        "adapter": engine.name,
-        "worker": "model",
-        "config": dict(engine.config),
-        "capabilities": {
-            c.value: {"present": s.present, "evidence": s.evidence} for c, s in engine.capabilities.items()
-        },
-    }
-
-
 def replace_known_issue(case: Case, text: str) -> Case:
     """The case with its waiver's words."""
     return msgspec.structs.replace(case, known_issue=text)
 
 
-def show(verdict: Verdict, trial: Trial, reason: str, problem: Exception | None) -> None:
+def show(verdict: Verdict, trial: Trial, reason: str, problem: BaseException | None) -> None:
     """Turn a verdict into pytest's outcome."""
     said = f"{trial.requirement.id} {verdict.value}: {reason}"
     match verdict:

@@ -29,6 +29,7 @@ class Evidence(enum.StrEnum):
     STALE_CHANCES = "requests that could have hit another identity's blocks"
     TELLING = "of these, with a cold answer that differs from the other identity's"
     RETURNS = "requests after an earlier content came back"
+    AFTER_OVERLAP = "requests that could have hit blocks written across a change"
     OVERLAPPED = "requests running while their adapter was changed"
     TOGETHER = "requests that ran beside another"
     MIXED = "base and adapter requests that ran side by side"
@@ -53,6 +54,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         Evidence.STALE_CHANCES: len({o.request for o, _ in older}),
         Evidence.TELLING: len({o.request for o, i in older if differs(o, i, answers)}),
         Evidence.RETURNS: sum(returned(history, o) for o in outcomes),
+        Evidence.AFTER_OVERLAP: sum(after_overlap(history, o) for o in outcomes),
         Evidence.OVERLAPPED: sum(o.overlapped for o in outcomes),
         Evidence.TOGETHER: sum(bool(beside(history, o)) for o in outcomes),
         Evidence.MIXED: sum(
@@ -116,6 +118,18 @@ def returned(history: History, outcome: Outcome) -> bool:
         if change is not None and change.name == outcome.residence.name:
             seen.append(change.content)
     return bool(seen) and seen[-1] in seen[:-1] and any(content != seen[-1] for content in seen)
+
+
+def after_overlap(history: History, outcome: Outcome) -> bool:
+    """Whether a whole block of an overlapped request's answer lay ready under the identity it began with."""
+    block = history.shape.block_size or 16
+    return any(
+        other.overlapped
+        and not outcome.overlapped
+        and other.identities[0] == outcome.identities[0]
+        and common_prefix(computed(other), outcome.prompt) // block * block > len(other.prompt)
+        for other in history.outcomes
+    )
 
 
 def beside(history: History, outcome: Outcome) -> list[Outcome]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import msgspec
 from hypothesis import currently_in_test_context, event, target
 
-from adapters.base import Capability, EngineDied, EngineStartError
+from adapters.base import Capability, EngineDied
 from adapters.checked import CheckedEngine
 from harness.calibration import calibrate
 from harness.cases import make_case
@@ -24,13 +24,14 @@ from harness.evidence import Evidence
 from harness.generators.prompts import DEFAULT_BLOCK, Grounds
 from harness.history import History, Outcome
 from harness.judge import Judgement, judge
-from harness.oracle.base import Oracle, question
+from harness.oracle.base import Oracle, OracleError, question
 from harness.oracle.engine import EngineOracle
 from harness.oracle.fresh import FreshOracle
 from harness.reduction import smaller
 from harness.requirement import Failing, Trial, Violation
 from harness.runner import Run
 from harness.session import Session
+from harness.standby import Standby
 from harness.workload import Workload
 from reports.schema import Calibration, Case, FailureClass
 
@@ -44,14 +45,14 @@ class Lab:
         self.session, self.cell = session, cell
         self.trial: Trial | None = None
         self.thinking = ThreadPoolExecutor(1)
-        self.standby: dict[bool, Future[CheckedEngine]] = {}  # by whether it caches
+        self.standby = Standby(session, cell)
         self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
         began = time.monotonic()
         self.calibration, self.rule = self.calibrate()
         self.calibration_seconds = round(time.monotonic() - began, 2)
         self.grounds = self.make_grounds()
         if not all(self.calibration.mixtures.values()) and self.oracle_engine is not None:
-            self.order_standby(caching=False)  # GROUND-1 is going to need it
+            self.standby.order(caching=False)  # GROUND-1 is going to need it
 
     def open(self) -> tuple[CheckedEngine, CheckedEngine | None, Oracle, EngineOracle]:
         """Start what the chosen oracle needs, both engines at once. Raises EngineStartError."""
@@ -146,14 +147,9 @@ class Lab:
         trial.failed.add(key)
         if trial.shrinking_since is None:
             trial.shrinking_since = time.monotonic()
-            self.order_standby(caching=not self.on_cold(trial))
+            self.standby.order(caching=not self.on_cold(trial))
         if trial.best is None or failing.workload.size() < trial.best.workload.size():
             trial.best = failing
-
-    def order_standby(self, *, caching: bool) -> None:
-        """Have a fresh engine of that kind started in the background, unless one is on its way."""
-        if not self.session.options.attached and caching not in self.standby:
-            self.standby[caching] = self.session.open_in_background(self.cell, caching=caching, purpose="fresh")
 
     def on_cold(self, trial: Trial) -> bool:
         """Whether a trial is about the engine without its cache."""
@@ -167,7 +163,13 @@ class Lab:
         if history.engine_lost is not None and engine is self.engine:
             self.engine = self.replace(engine)
         exclusive = not self.session.options.attached and engine is not self.oracle_engine
-        judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
+        try:
+            judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
+        except OracleError:
+            if self.oracle_engine is None or self.oracle_engine.alive() or engine is self.oracle_engine:
+                raise
+            self.replace_oracle(self.oracle_engine)
+            judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
         return judgement if self.current().overlapped_too else judgement.without_overlapped()
 
     def run(self, engine: CheckedEngine, workload: Workload) -> History:
@@ -193,6 +195,15 @@ class Lab:
         if isinstance(self.oracle, EngineOracle) and self.oracle.engine is engine:
             self.oracle = self.cold = self.session.oracle_for(self.oracle.name, new)
         return new
+
+    def replace_oracle(self, dead: CheckedEngine) -> None:
+        """A new cold engine in place of one that died: the oracle's troubles are no verdict on the engine."""
+        self.session.log.emit("engine_lost", cell=self.cell.name, log_tail=dead.log_tail())
+        self.session.close_engine(dead)
+        self.oracle_engine = self.session.open_engine(self.cell, caching=False, purpose="cold")
+        self.cold = self.session.oracle_for("cold-engine", self.oracle_engine)
+        if isinstance(self.oracle, EngineOracle):
+            self.oracle = self.cold
 
     def tell(self, judgement: Judgement, trial: Trial) -> None:
         """Write the example down for later judges."""
@@ -236,7 +247,7 @@ class Lab:
             raise RuntimeError("nothing to confirm")
         failing = self.reduce(trial, trial.best)
         cold = self.on_cold(trial)
-        fresh, problem = self.take_standby(caching=not cold)
+        fresh, problem = self.standby.take(caching=not cold)
         confirmed = confirm(
             failing,
             observe=self.observe,
@@ -249,18 +260,8 @@ class Lab:
         if fresh is not None:
             self.session.close_engine(fresh)
         if not cold:
-            self.order_standby(caching=True)  # where one requirement failed another may, and starting is slow
+            self.standby.order(caching=True)  # where one requirement failed another may, and starting is slow
         return case
-
-    def take_standby(self, *, caching: bool) -> tuple[CheckedEngine | None, str]:
-        """The fresh engine that was ordered when the counterexample first showed; None and why, if it did not come."""
-        ordered = self.standby.pop(caching, None)
-        if ordered is None:
-            return None, ""
-        try:
-            return ordered.result(), ""
-        except EngineStartError as failure:
-            return None, str(failure)
 
     def case(self, trial: Trial, confirmed: Confirmed, *, cold: bool, problem: str) -> Case:
         """The case of a confirmed counterexample."""

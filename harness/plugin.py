@@ -221,10 +221,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     assert isinstance(opened, Lab)
     trial = Trial(requirement, cell_name(pyfuncitem), statement_of(pyfuncitem), test_name(pyfuncitem))
     pyfuncitem.obj = conductor.what_to_run(opened, trial, pyfuncitem.obj)
-    problem: Exception | None = None
+    problem: BaseException | None = None
     try:
         yield
-    except Exception as failure:  # noqa: BLE001 - whatever it was becomes the trial's verdict
+    except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - it becomes the trial's verdict
         problem = failure
     conductor.conclude(opened, trial, problem)
     return None

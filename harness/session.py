@@ -20,6 +20,7 @@ from typing import Any
 from adapters import endpoint, vllm
 from adapters.base import Capability, EngineStartError
 from adapters.checked import CheckedEngine
+from adapters.probes import Probed
 from adapters.process import EngineProcess
 from adapters.server import ServerEngine
 from harness.cells import Cell
@@ -47,6 +48,7 @@ class Session:
         self.tested: list[CheckedEngine] = []
         self.processes: list[EngineProcess] = []
         self.closing = False
+        self.probed: dict[tuple[Cell, bool], Probed] = {}  # engines of one kind are asked once what they can do
         self.starts: list[float] = []
         self.started_engines = 0
         shared = options.shared_dir or root / CACHE
@@ -99,9 +101,11 @@ class Session:
                 arguments=(*cell.arguments, *arguments),
                 log=log.resolve(),
                 adapter_path=str(next(iter(self.contents.values())).folder.resolve()) if self.contents else None,
+                probed=self.probed.get((cell, caching)),
                 port=port if purpose == "tested" else None,
             )
             engine = vllm.spawn(options, on_process=self.keep)
+            self.probed[cell, caching] = engine.probed
         checked = CheckedEngine(engine)
         self.engines.append(checked)
         if purpose == "tested":

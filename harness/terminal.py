@@ -26,7 +26,7 @@ class Terminal:
     """A subscriber to the run's events. On a terminal it keeps a live line; in a log it writes a line an event."""
 
     def __init__(self, reporter: Any, capture: Any) -> None:
-        self.capture = capture
+        self.reporter, self.capture = reporter, capture
         self.console = Console(file=reporter._tw._file, soft_wrap=True, highlight=False)
         self.live: Live | None = None
         self.began = time.monotonic()
@@ -37,6 +37,11 @@ class Terminal:
         """Show one event, if it is for people. Tests run with their output captured; this line is not theirs."""
         with self.capture.global_and_fixture_disabled() if self.capture else contextlib.nullcontext():
             self.show(kind, fields)
+
+    def fresh_line(self) -> None:
+        """End the line of dots that pytest may be writing."""
+        self.stop_live()
+        self.reporter.ensure_newline()
 
     def show(self, kind: str, fields: dict[str, Any]) -> None:
         """Write what an event has to tell."""
@@ -68,7 +73,7 @@ class Terminal:
         words = Text(f"[{self.done}/{fields['of']}] {fields['requirement']} ")
         words.append(verdict.value, style=STYLES.get(verdict, "yellow"))
         words.append(f" {fields['title']}: {fields['examples']} examples, {fields['seconds']:.0f} s{about}")
-        self.stop_live()
+        self.fresh_line()
         self.console.print(words)
         if verdict not in (Verdict.CONFORMS, Verdict.UNSUPPORTED):
             self.line(f"    {fields['reason'][:400]}")
@@ -86,7 +91,7 @@ class Terminal:
 
     def line(self, words: str) -> None:
         """One plain line."""
-        self.stop_live()
+        self.fresh_line()
         self.console.print(Text(words))
 
     def stop_live(self) -> None:

@@ -25,7 +25,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[Route, ...] = (Route.IN_PLACE,)
     same_path: bool = False
     goes_back: bool = False
-    under_traffic: bool = False
+    under_traffic: bool = False  # changes happen while requests run; coming back to an earlier content does not
     most_names: int = 2
     base_traffic: bool = True
 
@@ -56,6 +56,10 @@ class Stage:
         self.past.setdefault(name, []).append(content)
         path = f"files-of-{name.replace('/', '_')}" if self.life.same_path else f"files-{content}"
         return SetAdapter(name=name, content=content, path=path, route=route)
+
+    def comes_back(self, name: str) -> bool:
+        """Whether the next change of a name brings an earlier content back."""
+        return self.life.goes_back and any(c != self.behind[name] for c in self.past[name])
 
     def request(self, adapter: str | None, *, tokens: int | None = None) -> Request:
         """A request that has much in common with the others."""
@@ -135,7 +139,7 @@ def lives(draw: st.DrawFn, grounds: Grounds, life: Life) -> Workload:
     # Going back takes two changes; three also return to what came between.
     for _ in range(draw(st.integers(2 if life.goes_back else 1, 3))):
         name, route = draw(st.sampled_from(names)), draw(st.sampled_from(life.routes))
-        if life.under_traffic and draw(st.sampled_from((False, True, True))):
+        if life.under_traffic and not stage.comes_back(name):
             stage.changed_under_traffic(name, route)
         else:
             stage.steps.append(stage.change(name, route))

@@ -28,6 +28,7 @@ class EngineOracle:
         self.adapters = {files.digest: files for files in adapters}
         self.memo = memo
         self.salted = salted
+        self.scores = name != "fresh-engine"  # a fresh engine is asked for tokens and nothing else
         self.loaded: dict[str, str] = {}
         self.lock = threading.Lock()  # one question at a time, whoever asks
 
@@ -48,7 +49,7 @@ class EngineOracle:
                     prompt=question.prompt,
                     max_tokens=question.max_tokens,
                     cache_salt=self.salt(),
-                    logprobs=True,
+                    logprobs=self.scores,
                 )
             )
         except EngineError as problem:

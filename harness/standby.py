@@ -1,0 +1,33 @@
+"""Fresh engines, ordered before they are needed: starting one is slow, and mostly waiting."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from adapters.base import EngineStartError
+from adapters.checked import CheckedEngine
+from harness.cells import Cell
+from harness.session import Session
+
+
+class Standby:
+    """At most one engine of each kind (caching or not) that has answered nothing yet, for one cell."""
+
+    def __init__(self, session: Session, cell: Cell) -> None:
+        self.session, self.cell = session, cell
+        self.ordered: dict[bool, Future[CheckedEngine]] = {}
+
+    def order(self, *, caching: bool) -> None:
+        """Have one started in the background, unless it is on its way or the engine is not ours to start."""
+        if not self.session.options.attached and caching not in self.ordered:
+            self.ordered[caching] = self.session.open_in_background(self.cell, caching=caching, purpose="fresh")
+
+    def take(self, *, caching: bool) -> tuple[CheckedEngine | None, str]:
+        """The engine that was ordered; None and why, if it did not come."""
+        ordered = self.ordered.pop(caching, None)
+        if ordered is None:
+            return None, ""
+        try:
+            return ordered.result(), ""
+        except EngineStartError as failure:
+            return None, str(failure)
