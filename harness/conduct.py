@@ -84,7 +84,13 @@ class Conductor:
         """Say that a requirement is going to be tested: whatever happens, the report will speak of it."""
         self.announced += 1
         self.log.emit(
-            "requirement", id=requirement.id, title=requirement.title, statement=statement, cell=cell, test=test
+            "requirement",
+            id=requirement.id,
+            title=requirement.title,
+            statement=statement,
+            shows=requirement.shows,
+            cell=cell,
+            test=test,
         )
 
     def begin(self) -> None:

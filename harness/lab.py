@@ -221,12 +221,14 @@ class Lab:
     def reduce(self, trial: Trial, failing: Failing) -> Failing:
         """Leave out what the counterexample does not need, as long as patience lasts."""
         until = time.monotonic() + self.session.profile.shrink_seconds
-        engine = self.oracle_engine if self.on_cold(trial) and self.oracle_engine is not None else None
+        cold = self.on_cold(trial)
+        engine = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
         shrunk = True
         while shrunk and time.monotonic() < until:
             shrunk = False
-            for candidate in smaller(failing.workload, failing.judgement.worst().request):
-                found = self.fails_again(candidate, engine or self.engine) if time.monotonic() < until else None
+            about = failing.judgement.worst().request
+            for candidate in smaller(failing.workload, about, keep_loads=cold):
+                found = self.fails_again(candidate, engine) if time.monotonic() < until else None
                 if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
                     failing, shrunk = found, True
                     break

@@ -13,14 +13,17 @@ import msgspec
 from harness.workload import Burst, Prompt, Request, SetAdapter, Step, Unload, Workload
 
 
-def smaller(workload: Workload, failing: int | None) -> Iterator[Workload]:
-    """Valid variants, boldest cut first: what follows the failing request, then each step, then requests of bursts."""
+def smaller(workload: Workload, failing: int | None, *, keep_loads: bool) -> Iterator[Workload]:
+    """Valid variants, boldest cut first: what follows the failing request, then each step, then requests of bursts.
+
+    `keep_loads`: adapters that nobody asks stay loaded, where it is their number that matters.
+    """
     numbers = {number: step for number, step, _ in workload.requests()}
     if failing is not None and numbers[failing] + 1 < len(workload.steps):
         yield Workload(workload.steps[: numbers[failing] + 1])
     for position in reversed(range(len(workload.steps))):
         doomed = {number for number, step in numbers.items() if step == position}
-        if failing not in doomed:
+        if failing not in doomed and not (keep_loads and isinstance(workload.steps[position], SetAdapter)):
             yield from without(workload, steps={position}, requests=doomed)
     for number, step in numbers.items():
         burst = workload.steps[step]

@@ -114,6 +114,7 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
                 reason=next(cell.reason for cell in merged if cell.verdict is verdict),
                 examples=sum(cell.examples for cell in merged),
                 evidence=added([cell.evidence for cell in merged]),
+                needed=list(dict.fromkeys(name for test in tests for name in test.get("shows", ()))),
                 cells=merged,
                 cases=[
                     e["case"]["id"]

@@ -18,7 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from reports import caseview, overview, text
-from reports.schema import VERDICT_MEANING, CellResult, RequirementResult, Results, Verdict
+from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _UNFOLDED = 3  # with more cases than this the page is a list first and detail on demand
@@ -119,12 +119,17 @@ def _in_order(mapping: dict[str, Any]) -> list[tuple[str, Any]]:
     return sorted(mapping.items())
 
 
-def main_figures(requirement: RequirementResult | CellResult) -> list[tuple[str, float]]:
-    """The evidence for the table's row. What is zero goes first where it is the reason for the verdict."""
-    figures = sorted(requirement.evidence.items())
+def main_figures(requirement: RequirementResult) -> list[tuple[str, float]]:
+    """The evidence for the table's row: what the requirement cannot do without, else the first that are not zero.
+
+    What is zero goes first where it is the reason for the verdict.
+    """
+    needed = [(name, requirement.evidence[name]) for name in requirement.needed if name in requirement.evidence]
+    if not needed:
+        needed = [figure for figure in sorted(requirement.evidence.items()) if figure[1]][:_FIGURES]
     if requirement.verdict is Verdict.NOT_EXERCISED:
-        figures.sort(key=lambda figure: figure[1] != 0)
-    return figures[:_FIGURES]
+        needed.sort(key=lambda figure: figure[1] != 0)
+    return needed
 
 
 def _linked_cases(requirement: RequirementResult) -> tuple[list[str], int]:

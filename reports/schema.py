@@ -175,6 +175,7 @@ class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     examples: int
     evidence: dict[str, float]
+    needed: list[str] = []  # the evidence without which the requirement was not exercised
     cells: list[CellResult]
     cases: list[str]
 

@@ -105,8 +105,8 @@ def answer(model: str, prompt: tuple[int, ...], count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def serving(manners: Manners | None = None) -> Iterator[FakeServer]:
-    """A stand-in on a free port of 127.0.0.1, for as long as the block runs."""
+def serving(manners: Manners | None = None, *, port: int = 0) -> Iterator[FakeServer]:
+    """A stand-in on 127.0.0.1, on a free port unless one is given, for as long as the block runs."""
     fake = FakeServer(manners or Manners())
 
     class Handler(_Handler):
@@ -119,7 +119,7 @@ def serving(manners: Manners | None = None) -> Iterator[FakeServer]:
         def handle_error(self, *_: object) -> None:
             """A client that gave up is part of the script."""
 
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", port), Handler) as server:
         fake.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

@@ -1,0 +1,182 @@
+"""Calibration finds how exact comparisons may be, and which mixtures break without any cache."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.base import Completion, CompletionRequest, EngineDied, Token
+from harness.calibration import ROUNDS, calibrate, compare, lengths
+from harness.checkers.finding import Rule
+from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
+from harness.oracle.base import Answer, OracleError, Question
+from harness.oracle.engine import EngineOracle
+from harness.scripted import BLOCK, ScriptedEngine
+from reports.schema import Calibration
+from tests.histories import Tampered, contents
+
+
+class Mixed(ScriptedEngine):
+    """A cold engine that answers wrongly where models of two kinds are in it at the same moment."""
+
+    def __init__(self, breaks: Callable[[set[str]], bool]) -> None:
+        super().__init__(caching=False)
+        self.breaks, self.guard = breaks, threading.Lock()
+        self.inside: list[str] = []
+
+    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+        """Wait a moment for company, look who is there, answer."""
+        with self.guard:
+            self.inside.append(request.model)
+        time.sleep(0.02)
+        with self.guard:
+            company = set(self.inside)
+        honest = super().complete(request, on_token)
+        time.sleep(0.005)
+        with self.guard:
+            self.inside.remove(request.model)
+        return changed(honest, 3) if self.breaks(company) else honest
+
+
+def changed(honest: Completion, position: int, by: float = 0.0) -> Completion:
+    """A close call that went the other way at one position, with all logprobs moved."""
+    answer = [msgspec.structs.replace(t, logprob=(t.logprob or 0.0) - by, gap=0.1) for t in honest.tokens]
+    answer[position] = msgspec.structs.replace(answer[position], id=answer[position].id ^ 1)
+    return msgspec.structs.replace(honest, tokens=tuple(answer))
+
+
+def oracle_over(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> EngineOracle:
+    """An oracle that knows three adapter contents."""
+    return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={}, salted=salted)
+
+
+def calibrated(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> tuple[Calibration, Rule]:
+    """Calibrate on an engine with four slots."""
+    oracle = oracle_over(engine, folder, salted=salted)
+    return calibrate(oracle, list(oracle.adapters), block=BLOCK, slots=4)
+
+
+def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path) -> None:
+    """No noise, no difference, every mixture holds, nothing to note."""
+    found, rule = calibrated(ScriptedEngine(caching=False), tmp_path)
+    assert rule == Rule(exact=True)
+    assert (found.exact, found.noise_nats, found.differing, found.notes) == (True, 0.0, 0, [])
+    assert found.mixtures == {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
+    assert found.probes == 3 * 9
+
+
+def test_an_engine_that_varies_is_compared_by_margin(tmp_path: Path) -> None:
+    """The noise is the largest logprob difference that was seen while the tokens still agreed."""
+    calls = itertools.count()
+
+    def vary(_: CompletionRequest, honest: Completion) -> Completion:
+        position = 5 if next(calls) % 2 else 6
+        return changed(honest, position, by=0.25 * (position == 5))
+
+    found, rule = calibrated(Tampered(vary, caching=False), tmp_path)
+    assert not rule.exact
+    assert rule.noise == pytest.approx(0.25)
+    assert found.noise_nats == rule.noise
+    assert found.differing > 0
+    assert "margin rule" in found.rule
+
+
+def test_logprobs_that_vary_under_equal_tokens_stay_exact(tmp_path: Path) -> None:
+    """What counts is whether tokens repeat; the noise is still told."""
+    calls = itertools.count()
+
+    def vary(_: CompletionRequest, honest: Completion) -> Completion:
+        moved = tuple(msgspec.structs.replace(t, logprob=-0.1 * (1 + next(calls) % 2)) for t in honest.tokens)
+        return msgspec.structs.replace(honest, tokens=moved)
+
+    found, rule = calibrated(Tampered(vary, caching=False), tmp_path)
+    assert rule == Rule(exact=True)
+    assert found.noise_nats is not None
+
+
+@pytest.mark.parametrize("broken", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])
+def test_a_mixture_that_breaks_is_named_and_the_rest_stays_exact(broken: str, tmp_path: Path) -> None:
+    """The fault is the engine's and not the cache's (GROUND-1)."""
+
+    def breaks(company: set[str]) -> bool:
+        if broken == BASE_WITH_ADAPTER:
+            return "base" in company and len(company) > 1
+        return len(company - {"base"}) > 1
+
+    found, rule = calibrated(Mixed(breaks), tmp_path)
+    assert rule.exact
+    assert found.mixtures[broken] is False
+    assert found.mixtures[ADAPTERS_TOGETHER] is (broken != ADAPTERS_TOGETHER)
+    assert any(broken in note and "GROUND-1" in note for note in found.notes)
+
+
+def test_every_slot_is_in_use_while_mixtures_are_looked_at(tmp_path: Path) -> None:
+    """Some faults only show when the last slot is taken."""
+    engine = ScriptedEngine(caching=False)
+    calibrated(engine, tmp_path)
+    assert sum(name.startswith("slot-") for name in engine.contents) == 4
+
+
+def test_an_oracle_that_is_served_from_a_cache_is_no_oracle(tmp_path: Path) -> None:
+    """The second question of the same prompt hits, and says so."""
+    with pytest.raises(OracleError, match="not cold"):
+        calibrated(ScriptedEngine(caching=True), tmp_path)
+
+
+def test_unused_salts_make_a_caching_engine_an_oracle_that_admits_its_blind_spot(tmp_path: Path) -> None:
+    """It cannot see salts being ignored, and the report says so."""
+    found, rule = calibrated(ScriptedEngine(caching=True), tmp_path, salted=True)
+    assert rule.exact
+    assert ["cannot see salts" in note for note in found.notes] == [True]
+
+
+def test_an_engine_that_dies_gives_no_rule(tmp_path: Path) -> None:
+    """An oracle that cannot answer is the harness's failure, not the engine's under test."""
+
+    def die(_: CompletionRequest, honest: Completion) -> Completion:
+        raise EngineDied("gone")
+
+    with pytest.raises(OracleError, match=r"cold-engine oracle cannot answer: gone"):
+        calibrated(Tampered(die, caching=False), tmp_path)
+
+
+def test_an_oracle_asks_once_and_remembers(tmp_path: Path) -> None:
+    """By content: the adapter is loaded once, under a name of the oracle's own."""
+    engine = ScriptedEngine(caching=False)
+    oracle = oracle_over(engine, tmp_path)
+    question = Question(tuple(range(40, 60)), next(iter(oracle.adapters)), 4)
+    assert oracle.ask(question) == oracle.ask(question)
+    assert engine.queried == 20
+    assert list(engine.contents) == [oracle.loaded[str(question.adapter)]]
+
+
+def answer(*said: tuple[int, float | None]) -> Answer:
+    """An answer of (id, logprob), every token a tie with its runner-up."""
+    return Answer(tuple(Token(id=i, at=0.0, logprob=logprob, gap=0.0) for i, logprob in said))
+
+
+def test_answers_are_compared_while_they_agree() -> None:
+    """Behind the first difference logprobs belong to different texts."""
+    left, right = answer((1, -1.0), (2, -1.0), (3, -1.0)), answer((1, -1.1), (2, -1.3), (9, -9.0))
+    assert compare(left, left) == (0.0, True)
+    delta, same = compare(left, right)
+    assert delta == pytest.approx(0.3)
+    assert not same
+
+
+def test_an_answer_without_logprobs_shows_no_noise() -> None:
+    """Nothing to measure by."""
+    assert compare(answer((1, None), (2, None)), answer((1, None), (3, None))) == (0.0, False)
+
+
+@pytest.mark.parametrize("block", [8, 16, 32, 64])
+def test_probes_lie_around_block_boundaries(block: int) -> None:
+    """Below one block, at a boundary, and just behind one."""
+    assert [length % block for length in lengths(block)] == [block - 1, 0, 1]
+    assert ROUNDS > 1

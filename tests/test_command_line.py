@@ -1,0 +1,243 @@
+"""Bad input ends the run with one clear line, the right exit code and no traceback; a run that began always reports.
+
+Each test is a run of its own: `python -m pytest suites ...`. No engine starts: a stub stands in front of vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.openai_http import KEY_VARIABLE
+from harness.cells import CELLS
+from reports.schema import SCHEMA_VERSION, Results, encode, read_results
+from tests import report_samples
+from tests.fake_server import Manners, serving
+
+ROOT = Path(__file__).parent.parent
+DECLARED = re.compile(r'@requirement\(\s*"([A-Z]+-\d+)"')
+# Only what a run needs: other plugins take as long to import as the run itself.
+PLUGINS = ("-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", "-p", "pytest_timeout", "-p", "one_look")
+# Loaded with `-p`: attaching looks once instead of for ten seconds.
+ONE_LOOK = (
+    "import tenacity\nfrom adapters import endpoint\nendpoint.reach.retry.stop = tenacity.stop_after_attempt(1)\n"
+)
+USAGE, HARNESS, NOTHING = 4, 3, 5
+
+
+class Run:
+    """What a run of the suites left: exit code, what it said, and its report folder."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str], report: Path) -> None:
+        self.code, self.said, self.report = done.returncode, done.stdout + done.stderr, report
+
+    @property
+    def results(self) -> Results:
+        """The report's data, validated."""
+        return read_results(self.report / "results.json")
+
+    def clear_line(self) -> str:
+        """The one line that says what to do. Fails where there are several, none, or a traceback."""
+        assert "Traceback" not in self.said
+        assert "INTERNALERROR" not in self.said
+        (line,) = [line for line in self.said.splitlines() if "coldproof:" in line]
+        return line
+
+
+Coldproof = Callable[..., Run]
+
+
+@pytest.fixture
+def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldproof:
+    """Runs the suites with these arguments, reporting into `tmp_path / "report"`."""
+    stub = tmp_path / "stub"
+    (stub / "vllm").mkdir(parents=True)
+    (stub / "vllm" / "__init__.py").write_text("raise SystemExit('the unit tests start no engine')\n")
+    (stub / "one_look.py").write_text(ONE_LOOK)
+
+    def run(*arguments: str | Path, report: Path = tmp_path / "report", **variables: str) -> Run:
+        command = [sys.executable, "-m", "pytest", "suites", *PLUGINS, "--report-dir", str(report)]
+        command += map(str, arguments)
+        inherited = {name: text for name, text in os.environ.items() if name not in (KEY_VARIABLE, "PYTEST_ADDOPTS")}
+        environment = {
+            **inherited,
+            "PYTHONPATH": f"{stub}:{ROOT}",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONDONTWRITEBYTECODE": "",  # compiling anew would double the time of each run
+            "PYTHONPYCACHEPREFIX": str(tmp_path_factory.getbasetemp() / "pycache"),
+            **variables,
+        }
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        return Run(done, report)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, endpoint"),
+        (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
+        (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
+        (["--engine", "endpoint"], "needs --engine-url http://HOST:PORT"),
+        (["--engine", "vllm", "--engine-url", "http://h:1"], "leave out --engine-url, or say --engine endpoint"),
+        (["--engine-url", "http://h:1", "--engine-args=--x"], "give them to your own server instead"),
+        (["--engine-url", "http://h:1", "--oracle", "cold-engine"], "use --oracle same-engine"),
+        (["--adapter", "/tmp"], "give at least two that answer differently"),
+        (["--engine-args", '--a "open'], "No closing quotation"),
+        (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),
+        (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_options_are_usage_in_one_line(coldproof: Coldproof, arguments: list[str], says: str) -> None:
+    """Exit code 4, before any engine or report."""
+    run = coldproof(*arguments)
+    assert says in run.clear_line()
+    assert run.code == USAGE
+    assert not run.report.exists()
+
+
+def case_file(**changes: object) -> str:
+    """A saved case of the default cell that can be read, but for the changes."""
+    return encode(msgspec.structs.replace(report_samples.case(), cell="default", **changes)).decode()
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "says"),
+    [
+        ("--known-issues", "[[issue]\n", "Expected"),
+        ("--known-issues", '[[issue]]\nrequirement = "LORA-1"\n', "missing required field"),
+        ("--replay", "no json", "is no case file of this version"),
+        ("--replay", "{}", "is no case file of this version"),
+        ("--replay", case_file(workload={"steps": 3}), "is no case file of this version"),
+        (
+            "--replay",
+            case_file(schema_version=99),
+            f"has schema version 99; this version reads {SCHEMA_VERSION}",
+        ),
+    ],
+    ids=["toml", "field", "no-json", "no-case", "no-workload", "schema"],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    coldproof: Coldproof, tmp_path: Path, option: str, content: str, says: str
+) -> None:
+    """With what is wrong in it; exit code 4."""
+    file = tmp_path / "given"
+    file.write_text(content)
+    run = coldproof(option, file)
+    line = run.clear_line()
+    assert says in line
+    assert option == "--replay" or str(file) in line
+    assert run.code == USAGE
+
+
+def test_an_adapter_that_is_none_is_named_with_what_is_missing(coldproof: Coldproof, tmp_path: Path) -> None:
+    """The self-test has run by then, so there is a report, and it says why it is empty."""
+    run = coldproof("--adapter", tmp_path, "--adapter", tmp_path)
+    assert f"{tmp_path} is no PEFT LoRA adapter" in run.clear_line()
+    assert run.code == run.results.exit_code == USAGE
+    assert "no PEFT LoRA adapter" in run.results.problem
+
+
+def test_a_report_folder_that_is_a_file_is_the_harnesses_failure(coldproof: Coldproof, tmp_path: Path) -> None:
+    """A verdict that nobody could read is not worth an engine's time."""
+    file = tmp_path / "file"
+    file.write_text("mine")
+    run = coldproof(report=file)
+    assert "choose another folder with --report-dir" in run.clear_line()
+    assert run.code == HARNESS
+    assert file.read_text() == "mine"
+
+
+def assert_reported(run: Run, problem: str) -> None:
+    """The run could not begin, and its report says so of every requirement there is."""
+    assert run.code == run.results.exit_code == HARNESS
+    assert problem in run.clear_line()
+    assert problem in run.results.problem
+    declared = {name for suite in (ROOT / "suites").glob("test_*.py") for name in DECLARED.findall(suite.read_text())}
+    assert {requirement.id for requirement in run.results.requirements} == declared
+    assert {requirement.verdict for requirement in run.results.requirements} == {"NOT EXERCISED"}
+    assert not run.results.complete
+    assert run.results.headline.startswith("NOT SHOWN TO CONFORM")
+    assert problem in (run.report / "index.html").read_text()
+
+
+def test_a_wrong_model_is_reported(coldproof: Coldproof) -> None:
+    """Nothing was tested, so nothing conforms."""
+    assert_reported(coldproof("--model", "/no/such/model"), "no model at /no/such/model")
+
+
+def test_a_server_that_is_not_there_is_reported(coldproof: Coldproof) -> None:
+    """The line names the address and what to check."""
+    assert_reported(coldproof("--engine-url", "http://127.0.0.1:9"), "no server answers at http://127.0.0.1:9")
+
+
+def test_an_engine_that_ends_at_once_is_reported(coldproof: Coldproof) -> None:
+    """With the end of its log, which is kept beside the report."""
+    run = coldproof("-k", "test_salts_keep_apart_what_they_should")
+    assert run.code == run.results.exit_code == HARNESS
+    assert "the unit tests start no engine" in run.results.problem
+    logs = sorted(run.report.glob("engine-*.log"))
+    assert len(logs) == 2  # the engine under test and the cold one, which start side by side
+    assert {log.read_text() for log in logs} == {"the unit tests start no engine\n"}
+
+
+def test_an_earlier_runs_verdicts_do_not_pass_for_this_ones(coldproof: Coldproof, tmp_path: Path) -> None:
+    """A folder that is used again is emptied of reports, and of nothing else."""
+    report = tmp_path / "report"
+    (report / "cases").mkdir(parents=True)
+    for name in ("summary.md", "results.json", "cases/LORA-1-old.json", "mine.txt"):
+        (report / name).write_text("an earlier run")
+    coldproof("--model", "/no/such/model", "-k", "salts")
+    assert (report / "mine.txt").read_text() == "an earlier run"
+    assert "an earlier run" not in (report / "summary.md").read_text()
+    assert list((report / "cases").iterdir()) == []
+
+
+def test_the_key_is_in_no_file_and_on_no_line(coldproof: Coldproof) -> None:
+    """Neither a key that opens the server nor one that does not."""
+    for key, code in (("s3cr3t-right", 0), ("s3cr3t-wrong", HARNESS)):
+        with serving(Manners(key="s3cr3t-right", lora=(404, "Not Found"))) as fake:
+            run = coldproof("--engine-url", fake.url, "-k", "test_going_back", **{KEY_VARIABLE: key})
+        assert run.code == code
+        written = [file.read_text() for file in run.report.rglob("*") if file.is_file()]
+        assert len(written) >= 5
+        assert "s3cr3t" not in run.said + "".join(written)
+
+
+def test_what_is_unsupported_is_no_failure_and_gives_its_reason(coldproof: Coldproof) -> None:
+    """Exit code 0: the server lacks what the requirement needs, and the report says what that is."""
+    with serving(Manners(lora=(404, "Not Found"))) as fake:
+        run = coldproof("--engine-url", fake.url, "-k", "test_going_back")
+    (requirement,) = run.results.requirements
+    assert (run.code, requirement.id, requirement.verdict) == (0, "LORA-5", "UNSUPPORTED")
+    assert "adapter load and unload at run time" in requirement.reason
+    assert json.loads((run.report / "results.json").read_text())["complete"] is True
+
+
+def test_cells_can_be_listed(coldproof: Coldproof) -> None:
+    """A line each, with what it is for; nothing else is done."""
+    run = coldproof("--cells", "list")
+    lines = run.said.splitlines()
+    assert run.code == 0
+    assert [line.split()[0] for line in lines] == list(CELLS)
+    assert all(cell.about in line for cell, line in zip(CELLS.values(), lines, strict=True))
+    assert not run.report.exists()
+
+
+def test_nothing_selected_is_not_a_pass(coldproof: Coldproof) -> None:
+    """A misspelt -k shows nothing."""
+    run = coldproof("-k", "nothing_matches_this")
+    assert run.code == NOTHING
+    assert not (run.report / "index.html").exists()

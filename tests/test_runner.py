@@ -1,0 +1,229 @@
+"""The runner acts and records: what an engine refuses or dies of is a fact of the history, never an exception."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.base import Completion, CompletionRequest, EngineDied, EngineError, EngineSilent, RequestRefused
+from harness.history import History, Identity, Outcome
+from harness.models.adapters import digest_of
+from harness.runner import Run
+from harness.scripted import Plant, ScriptedEngine
+from harness.workload import Burst, Meanwhile, Route, Segment, Unload, Workload, nonce_tokens, segment_tokens
+from tests.histories import Tampered, ask, burst, contents, play, put
+
+
+class Logged(ScriptedEngine):
+    """Writes down every adapter change that reaches it, with the digest of the files at that moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[tuple[str, str]] = []
+        self.digests: list[str] = []
+        self.paths: list[str] = []
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Note and obey."""
+        self.said.append(("replace" if in_place else "load", name))
+        self.digests.append(digest_of(Path(path)))
+        self.paths.append(path)
+        super().load_adapter(name, path, in_place=in_place)
+
+    def unload_adapter(self, name: str) -> None:
+        """Note and obey."""
+        self.said.append(("unload", name))
+        super().unload_adapter(name)
+
+
+class Patient(ScriptedEngine):
+    """Stops a request at its third token until an adapter has been loaded, so that a change really overlaps it."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        super().__init__()
+        self.refuses, self.changed, self.waits = refuses, threading.Event(), False
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Load, or refuse a replacement."""
+        try:
+            if in_place and self.refuses:
+                raise RequestRefused(400, "no in-place reload today")
+            super().load_adapter(name, path, in_place=in_place)
+        finally:
+            if self.waits:
+                self.changed.set()
+
+    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+        """Answer; once the third token is told, wait for the change."""
+
+        def told(count: int) -> None:
+            if on_token is not None:
+                self.waits = True
+                on_token(count)
+                assert count < 3 or self.changed.wait(5)
+
+        return super().complete(request, told)
+
+
+def tampered_with(problem: EngineError, at: int) -> Tampered:
+    """An engine whose answer number `at` is a problem instead."""
+    count = iter(range(1000))
+
+    def tamper(_: CompletionRequest, honest: Completion) -> Completion:
+        if next(count) == at:
+            raise problem
+        return honest
+
+    return Tampered(tamper)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The contents' digests, as `play` made them."""
+    return {name: digest_of(folder / f"content-{name}") for name in "ABC"}
+
+
+def test_prompts_are_the_nonce_and_the_segments_tokens(tmp_path: Path) -> None:
+    """Prompt and salt on the wire follow from workload and nonce alone."""
+    (one,) = play(ScriptedEngine(), tmp_path, burst(ask(("a", 9), ("b", 4), salt="red"))).outcomes
+    parts = [segment_tokens("n", Segment("a", 9)), segment_tokens("n", Segment("b", 4))]
+    assert one.prompt == nonce_tokens("n") + parts[0] + parts[1]
+    assert one.residence.salt == "red-n"
+    assert one.model == "base"
+
+
+def test_identity_is_the_content_behind_the_name_when_it_was_asked(tmp_path: Path) -> None:
+    """Never the name: it stays the same while what is behind it changes."""
+    steps = (put("A"), burst(ask(adapter="tenant")), put("B", route=Route.IN_PLACE), burst(ask(adapter="tenant")))
+    first, second = play(ScriptedEngine(), tmp_path, *steps).outcomes
+    made = digests(tmp_path)
+    assert [first.identities, second.identities] == [(Identity(made["A"], None),), (Identity(made["B"], None),)]
+    assert first.model == second.model == "tenant-n"
+    assert first.residence.load < second.residence.load
+
+
+@pytest.mark.parametrize(
+    ("route", "said"),
+    [
+        (Route.IN_PLACE, ["load", "replace", "unload"]),
+        (Route.UNLOAD_LOAD, ["load", "unload", "load", "unload"]),
+    ],
+)
+def test_a_route_is_what_the_engine_is_told(route: Route, said: list[str], tmp_path: Path) -> None:
+    """The last unload is the runner's cleaning up."""
+    engine = Logged()
+    play(engine, tmp_path, put("A"), put("B", route=route))
+    assert [what for what, _ in engine.said] == said
+
+
+@pytest.mark.parametrize("route", [Route.IN_PLACE, Route.UNLOAD_LOAD])
+def test_a_change_of_nothing_is_a_plain_load(route: Route, tmp_path: Path) -> None:
+    """A shrunk workload may have lost the first load."""
+    engine = Logged()
+    assert play(engine, tmp_path, put("A", route=route)).steps[0].error is None
+    assert engine.said[0] == ("load", "tenant-n")
+
+
+def test_a_path_used_again_holds_the_new_files(tmp_path: Path) -> None:
+    """Same path, other bytes: what LORA-3 is about."""
+    engine = Logged()
+    play(engine, tmp_path, put("A", path="p"), put("B", path="p", route=Route.IN_PLACE))
+    assert engine.digests == [digests(tmp_path)["A"], digests(tmp_path)["B"]]
+    assert len(set(engine.paths)) == 1
+
+
+def test_a_turn_replays_the_engines_own_answer(tmp_path: Path) -> None:
+    """Prompt, answer as the engine gave it, then the new segments; no second nonce."""
+    first, second = play(ScriptedEngine(), tmp_path, burst(ask()), burst(ask(("turn", 5), continues=0))).outcomes
+    assert second.prompt == first.prompt + first.token_ids + segment_tokens("n", Segment("turn", 5))
+
+
+def overlapping(engine: ScriptedEngine, folder: Path) -> History:
+    """A request to `tenant`, with one to `other` beside it, during which `tenant` goes from A to B; then once more."""
+    change = Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=2)
+    busy = Burst(requests=(ask(adapter="tenant"), ask(adapter="other")), meanwhile=change)
+    return play(engine, folder, put("A"), put("C", name="other"), busy, burst(ask(adapter="tenant")))
+
+
+def test_a_change_in_its_midst_widens_a_requests_identities(tmp_path: Path) -> None:
+    """The overlapped request may be either version, its neighbour of another name only its own, later ones the new."""
+    during, beside, after = overlapping(Patient(), tmp_path).outcomes
+    made = {name: Identity(digest, None) for name, digest in digests(tmp_path).items()}
+    assert during.identities == (made["A"], made["B"])
+    assert during.overlapped
+    assert beside.identities == (made["C"],)
+    assert after.identities == (made["B"],)
+
+
+def test_a_refused_change_is_an_error_of_its_step(tmp_path: Path) -> None:
+    """The run goes on, and what is asked next is still the old content."""
+    history = overlapping(Patient(refuses=True), tmp_path)
+    assert [bool(step.error) for step in history.steps] == [False, False, True, False]
+    assert history.outcomes[-1].identities == (Identity(digests(tmp_path)["A"], None),)
+    assert history.engine_lost is None
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_death_is_a_fact_of_the_history(requests: int, tmp_path: Path) -> None:
+    """Nothing is raised, later steps are not run, and the reason is kept."""
+    again = burst(*[ask()] * requests)
+    history = play(ScriptedEngine(Plant.DIES), tmp_path, put("A"), burst(ask()), again, burst(ask()))
+    assert history.engine_lost == "the scripted engine has died"
+    assert [o.error for o in history.outcomes] == [None, *["the scripted engine has died"] * requests]
+    assert len(history.steps) == 3
+    assert history.steps[-1].after.hit_tokens is None
+
+
+def test_silence_is_told_from_death_and_from_refusal(tmp_path: Path) -> None:
+    """A silent engine is given up, a dead one too; one that says no is asked again."""
+    seen: dict[type[EngineError], tuple[bool, bool, int]] = {}
+    for problem in (EngineSilent("no byte"), EngineDied("gone"), RequestRefused(400, "too long")):
+        folder = tmp_path / type(problem).__name__
+        history = play(tampered_with(problem, 0), folder, burst(ask()), burst(ask()))
+        assert history.outcomes[0].error == str(problem)
+        seen[type(problem)] = (history.outcomes[0].silent, history.engine_lost is not None, len(history.outcomes))
+    assert seen == {EngineSilent: (True, True, 1), EngineDied: (False, True, 1), RequestRefused: (False, False, 2)}
+
+
+def test_a_refused_load_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
+    """The same name loaded twice by the plain route: the engine says no, the first content stays."""
+    history = play(ScriptedEngine(), tmp_path, put("A"), put("B"), burst(ask(adapter="tenant")))
+    assert history.steps[1].error is not None
+    assert "HTTP 400" in history.steps[1].error
+    assert history.outcomes[0].identities == (Identity(digests(tmp_path)["A"], None),)
+
+
+def test_no_adapter_name_is_left_behind(tmp_path: Path) -> None:
+    """What the workload unloaded itself is not unloaded twice."""
+    engine = Logged()
+    play(engine, tmp_path, put("A"), put("B", name="other"), put("C", name="third"), Unload("other"))
+    assert engine.contents == {}
+    assert sorted(name for what, name in engine.said if what == "unload") == ["other-n", "tenant-n", "third-n"]
+
+
+def test_a_nonce_keeps_two_runs_apart(tmp_path: Path) -> None:
+    """The same workload again on the same engine hits nothing of the first run."""
+    engine, made = ScriptedEngine(), contents(tmp_path)
+    workload = Workload((put("A"), burst(ask(adapter="tenant", salt="red"))))
+    runs = [Run(engine, workload, nonce, made, tmp_path / nonce).history() for nonce in ("one", "two")]
+    assert [run.outcomes[0].cached_tokens for run in runs] == [0, 0]
+    assert len({run.outcomes[0].model for run in runs} | {run.outcomes[0].residence.salt for run in runs}) == 4
+
+
+def test_every_outcome_is_told_as_it_comes(tmp_path: Path) -> None:
+    """The oracle thinks ahead from these: they are the history's own."""
+    told: list[Outcome] = []
+    workload = Workload((burst(ask(), ask()), burst(ask())))
+    run = Run(ScriptedEngine(), workload, "n", contents(tmp_path), tmp_path / "run", on_outcome=told.append)
+    outcomes = run.history().outcomes
+    assert sorted(told, key=lambda o: o.request) == list(outcomes)
+    assert len(outcomes) == 3
+
+
+def test_a_history_survives_json(tmp_path: Path) -> None:
+    """Whoever judges it later has only the file."""
+    history = overlapping(Patient(), tmp_path)
+    assert msgspec.json.decode(msgspec.json.encode(history), type=History) == history
