@@ -87,6 +87,14 @@ def test_an_engine_that_varies_is_compared_by_margin(tmp_path: Path) -> None:
     assert "margin rule" in found.rule
 
 
+def test_an_engine_that_varies_from_its_first_token_on_is_not_exact(tmp_path: Path) -> None:
+    """Where no token agrees no logprobs can be compared, and the answers differ all the same."""
+    calls = itertools.count()
+    found, rule = calibrated(Tampered(lambda _, honest: changed(honest, next(calls) % 2), caching=False), tmp_path)
+    assert not rule.exact
+    assert not found.exact
+
+
 def test_logprobs_that_vary_under_equal_tokens_stay_exact(tmp_path: Path) -> None:
     """What counts is whether tokens repeat; the noise is still told."""
     calls = itertools.count()

@@ -114,10 +114,11 @@ def test_another_requests_answer_is_cross_request() -> None:
 
 
 def test_an_answer_like_nothing_known_is_corrupt() -> None:
-    """Also where an honest writer of the same prefix is as likely a source."""
-    first, then = outcome(0, PROMPT, COLD), outcome(1, PROMPT, OTHER, cached_tokens=32)
-    found = wrong(history(first, then), cold(first))
-    assert (found.request, found.failure_class) == (1, FailureClass.CORRUPT)
+    """Also beside a foreign writer, where an honest writer of the same prefix is as likely a source."""
+    foreign, honest = outcome(0, PROMPT, STALE, adapter="digest-a"), outcome(1, PROMPT, COLD)
+    reader = outcome(2, PROMPT, OTHER, cached_tokens=32)
+    found = wrong(history(foreign, honest, reader), cold(reader) | cold(foreign, STALE, "digest-a"))
+    assert (found.request, found.failure_class) == (2, FailureClass.CORRUPT)
 
 
 def test_an_overlapped_answer_may_be_either_version_and_no_mixture() -> None:

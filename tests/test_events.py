@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 from harness.events import EventLog
 from harness.terminal import Terminal
@@ -32,10 +33,10 @@ HOSTILE = "[red]not red[/red] [/nope] [link=file:///etc]\x00\x07\x08\r\n\x9b31m 
 
 
 @pytest.fixture
-def shown() -> tuple[Terminal, io.StringIO]:
+def shown(pytestconfig: pytest.Config) -> tuple[Terminal, io.StringIO]:
     """A terminal that writes into a string, as pytest's does into a log."""
     file = io.StringIO()
-    return Terminal(SimpleNamespace(_tw=SimpleNamespace(_file=file), ensure_newline=lambda: None), None), file
+    return Terminal(TerminalReporter(pytestconfig, file), None), file
 
 
 def verdict(verdict: Verdict = Verdict.CONFORMS, **changes: Any) -> dict[str, Any]:

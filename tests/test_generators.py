@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from harness.generators.adapters import Life, churn, lives, neighbours
 from harness.generators.ground import mixed_bursts
-from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
+from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, MOST_TOKENS, Grounds, Talk
 from harness.generators.salts import salted
 from harness.workload import Burst, Prompt, Request, Route, SetAdapter, Step, Workload, new_prompt_length
+from tests.histories import ask
 
 LONGEST = 2048  # --max-model-len of the embedded engine
 LIVES = {
@@ -168,6 +169,18 @@ def test_prompts_are_neither_empty_nor_too_long(block: int) -> None:
         assert max(lengths(workload)) < LONGEST
 
     check()
+
+
+def test_a_talk_that_has_grown_long_is_not_continued() -> None:
+    """Nor is another model's: turns stay affordable, and within one identity's name."""
+    talk = Talk()
+    talk.add(ask(("stem", 400)))
+    talk.add(ask(("turn", MOST_TOKENS - 430), continues=0))
+    talk.add(ask(("stem", 9), adapter="tenant"))
+    assert (talk.latest(None), talk.latest("tenant"), talk.latest("nobody")) == (1, 2, None)
+    talk.add(ask(("turn", 9), continues=1))
+    assert talk.latest(None) == 1
+    assert talk.lengths[-1] >= MOST_TOKENS
 
 
 @some

@@ -36,11 +36,8 @@ def of_case(failure: FailureClass, *, agrees: bool | None = True, **changes: Any
 
 
 def test_a_requirement_conforms_when_all_its_evidence_was_seen() -> None:
-    """And the reason shows the figures."""
-    verdict, reason = verdict_without_case(trial(HIT_TOKENS=320, TELLING=2), None)
-    assert verdict is Verdict.CONFORMS
-    assert "320 hit tokens" in reason
-    assert f"2 {Evidence.TELLING.value}" in reason
+    """Once is enough."""
+    assert verdict_without_case(trial(HIT_TOKENS=320, TELLING=1), None)[0] is Verdict.CONFORMS
 
 
 @pytest.mark.parametrize("seen", [{}, {"HIT_TOKENS": 320.0}, {"HIT_TOKENS": 320.0, "TELLING": 0.0, "HITS": 9.0}])
@@ -85,9 +82,11 @@ def test_a_confirmed_counterexample_is_a_violation_unless_waived(failure: Failur
 
 
 def test_what_was_seen_once_counts_only_with_a_positive_match_or_a_count() -> None:
-    """'Equals nothing known', not reproduced on a fresh engine, is inconclusive; a waiver does not change that."""
+    """'Equals nothing known' or a lost engine, not reproduced on a fresh one, is inconclusive; waived or not."""
     for failure, verdict in (
         (FailureClass.CORRUPT, Verdict.INCONCLUSIVE),
+        (FailureClass.CRASH, Verdict.INCONCLUSIVE),
+        (FailureClass.HANG, Verdict.INCONCLUSIVE),
         (FailureClass.STALE_STATE, Verdict.VIOLATED),
         (FailureClass.CROSS_REQUEST, Verdict.VIOLATED),
         (FailureClass.LOST_REUSE, Verdict.VIOLATED),

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import tenacity
 
 from adapters.base import Completion, CompletionRequest, EngineDied, EngineError, EngineSilent, Metrics, RequestRefused
 from adapters.openai_http import KEY_VARIABLE, StreamReader, Wire
@@ -34,8 +35,9 @@ def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
 
 @pytest.fixture
 def at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wire looks once whether the engine is dead, instead of for two seconds."""
+    """The wire looks once whether the engine is dead, instead of for two seconds, and retries at once."""
     monkeypatch.setattr(Wire, "wait_dead", lambda self, seconds: not self.alive())
+    monkeypatch.setattr(Wire._get.retry, "wait", tenacity.wait_none())
 
 
 def live(fake: FakeServer, patience: float = 5.0) -> Wire:
@@ -186,6 +188,7 @@ def test_a_generation_is_sent_exactly_once(fake: FakeServer) -> None:
     assert len(fake.asked("POST /v1/completions")) == 1
 
 
+@pytest.mark.usefixtures("at_a_glance")
 @pytest.mark.parametrize("fake", [Manners(dropped_gets=2)], indirect=True)
 def test_a_scrape_survives_two_broken_sockets(fake: FakeServer) -> None:
     """A GET changes nothing in the engine, so it may be asked again."""
@@ -193,6 +196,7 @@ def test_a_scrape_survives_two_broken_sockets(fake: FakeServer) -> None:
     assert len(fake.asked("GET /metrics")) == 3
 
 
+@pytest.mark.usefixtures("at_a_glance")
 @pytest.mark.parametrize("fake", [Manners(dropped_gets=99)], indirect=True)
 def test_retries_come_to_an_end(fake: FakeServer) -> None:
     """An engine that never answers is gone."""
