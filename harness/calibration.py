@@ -7,6 +7,7 @@ and the other requirements go on without that mixture.
 
 from __future__ import annotations
 
+import math
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,7 +41,7 @@ def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, sl
             delta, same = compare(alone[probe], answer)
             noise, differing = max(noise, delta), differing + (not same)
     exact = differing == 0
-    rule = Rule(exact=exact, noise=None if exact else noise)
+    rule = Rule(exact=exact, noise=None if exact or math.isinf(noise) else noise)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     if exact and len(digests) >= 2:
         oracle.fill_slots(slots)
@@ -50,7 +51,7 @@ def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, sl
         oracle=oracle.name,
         rule=str(rule),
         exact=exact,
-        noise_nats=noise,
+        noise_nats=noise if math.isfinite(noise) else None,
         probes=3 * len(probes),
         differing=differing,
         mixtures=mixtures,
@@ -74,13 +75,20 @@ def together(oracle: EngineOracle, batch: list[Question]) -> list[tuple[Question
 
 
 def compare(left: Answer, right: Answer) -> tuple[float, bool]:
-    """(largest logprob difference over the agreeing tokens, whether all tokens agree)."""
+    """(largest difference in nats, whether all tokens agree).
+
+    Where tokens part, each side's top-2 gap there is noise too: that much was overcome without any cache. A gap that
+    the engine does not tell is as large as can be.
+    """
     shared = common_prefix(left.ids, right.ids)
     differences = [
         abs(a.logprob - b.logprob)
         for a, b in zip(left.tokens[:shared], right.tokens[:shared], strict=True)
         if a.logprob is not None and b.logprob is not None
     ]
+    if left.ids != right.ids:
+        parting = [answer.tokens[shared].gap for answer in (left, right) if shared < len(answer.tokens)]
+        differences += [math.inf if gap is None else gap for gap in parting]
     return max(differences, default=0.0), left.ids == right.ids
 
 

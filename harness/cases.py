@@ -16,6 +16,7 @@ from harness.history import History, Identity, Outcome
 from harness.judge import Judgement
 from harness.options import UsageError
 from harness.oracle.base import Answers
+from harness.reduction import is_valid
 from harness.reference_cache import bounds
 from harness.requirement import Requirement
 from harness.workload import Burst, Request, Route, SetAdapter, Workload, describe
@@ -206,4 +207,9 @@ def load_case(path: Path) -> tuple[Case, Workload]:
         raise UsageError(f"{path} is no case file of this version: {problem}") from problem
     if case.schema_version != SCHEMA_VERSION:
         raise UsageError(f"{path} has schema version {case.schema_version}; this version reads {SCHEMA_VERSION}")
+    used = changes(workload)
+    if not is_valid(workload) or not all(change.content in case.contents for change in used):
+        raise UsageError(f"{path} holds a workload that cannot be run: was it edited by hand?")
+    if any("/" in change.path or ".." in change.path for change in used):
+        raise UsageError(f"{path} wants adapter files outside its own folder: it is not a case of ours")
     return case, workload

@@ -159,7 +159,10 @@ class Conductor:
         """Run the saved case as often as the profile says; the first failure is enough."""
         if self.case is None:
             return
-        _, workload = self.case
+        case, workload = self.case
+        mine = {name: files.digest for name, files in self.needed_session().contents.items()}
+        if not case.contents.items() <= mine.items():
+            raise UsageError("the case was made with other adapters: give the same ones with --adapter, in their order")
         on_cold = lab.on_cold(trial)
         for _ in range(self.needed_session().profile.replays):
             (lab.check_without_cache if on_cold else lab.check)(workload)

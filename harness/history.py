@@ -76,6 +76,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     before: Metrics
     after: Metrics
     error: str | None = None
+    silent: bool = False
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,9 +96,12 @@ def read_known_issues(path: Path | None) -> list[KnownIssue]:
         return []
     try:
         raw = tomllib.loads(path.read_text())
+        unknown = sorted(set(raw) - {"issue"})
+        if unknown:
+            raise UsageError(f"cannot use --known-issues {path}: it has {unknown[0]!r}; waivers are written [[issue]]")
         issues = msgspec.convert(raw.get("issue", []), list[KnownIssue])
         for issue in issues:
             SpecifierSet(issue.versions)
-    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, InvalidSpecifier) as problem:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, InvalidSpecifier) as problem:
         raise UsageError(f"cannot use --known-issues {path}: {problem}") from problem
     return issues

@@ -87,6 +87,7 @@ class Lab:
             block=shape.block_size or DEFAULT_BLOCK,
             slots=shape.adapter_slots or 1,
             contents=tuple(self.session.contents) or ("A",),
+            longest=shape.max_model_tokens,
             mixtures=frozenset(m for m, holds in self.calibration.mixtures.items() if holds),
         )
 

@@ -61,6 +61,24 @@ def renumbered(request: Request, new: dict[int, int]) -> Request:
 
 
 def is_valid(workload: Workload) -> bool:
+    """Whether it can be run as it says: names loaded before use, continuations of earlier steps, sane sizes."""
+    return names_are_loaded(workload) and all(
+        is_sane(request, [n for n, s, _ in workload.requests() if s < step]) for _, step, request in workload.requests()
+    )
+
+
+def is_sane(request: Request, earlier: list[int]) -> bool:
+    """Whether a request has positive lengths, a changed token within its segment, and continues an earlier one."""
+    segments = request.prompt.segments
+    return (
+        request.max_tokens > 0
+        and request.offset_ms >= 0
+        and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
+        and (request.prompt.continues is None or request.prompt.continues in earlier)
+    )
+
+
+def names_are_loaded(workload: Workload) -> bool:
     """Whether every name is loaded when it is asked for, changed or unloaded."""
     loaded: set[str] = set()
     for step in workload.steps:

@@ -50,6 +50,8 @@ def bounds(history: History) -> dict[int, Bounds]:
 def at_most(history: History, outcome: Outcome) -> int:
     """The longest prefix computed under any identity this request may rightly have. The last token is never cached:
     its logits have to be computed."""
+    if history.shape.prefix_caching is False:
+        return 0
     shared = (common_prefix(computed(other), outcome.prompt) for other in writers(history, outcome))
     return min(max(shared, default=0), len(outcome.prompt) - 1)
 

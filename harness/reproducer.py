@@ -6,7 +6,6 @@ folder and a cache salt that nothing used before. Exit 1 while the bug is there,
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def reproducer(case: Case) -> str:
 
 def plain(text: str) -> str:
     """Text that can stand in a docstring: one line, no quote or backslash that could end it."""
-    return re.sub(r'["\\]', "'", one_line(text))
+    return re.sub(r'["\\]', "'", one_line(text, limit=20_000))
 
 
 def made_on_the_spot(case: Case) -> bool:
@@ -107,7 +106,7 @@ def prompt_fields(prompt: Prompt) -> str:
 
 def json_free(segments: list[tuple[str, int, int | None]]) -> str:
     """A Python literal; names come from our generators or a case file and are quoted all the same."""
-    return "[" + ", ".join(f"({json.dumps(name)}, {length!r}, {changed!r})" for name, length, changed in segments) + "]"
+    return "[" + ", ".join(f"({name!r}, {length!r}, {changed!r})" for name, length, changed in segments) + "]"
 
 
 def forge_source() -> str:

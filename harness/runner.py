@@ -95,7 +95,7 @@ class Run:
 
     def step(self, number: int, step: Step, first_request: int) -> StepRecord:
         """Run one step between two looks at the metrics."""
-        before, started, error = self.last_metrics, self.clock(), None
+        before, started, error, silent = self.last_metrics, self.clock(), None, False
         try:
             match step:
                 case SetAdapter():
@@ -105,13 +105,19 @@ class Run:
                 case Burst():
                     self.burst(number, step, first_request)
         except EngineError as problem:
-            error = str(problem)
+            error, silent = str(problem), isinstance(problem, EngineSilent)
             self.note_loss(problem)
         finished = self.clock()
         if isinstance(step, Burst):  # nothing else moves a counter
             self.last_metrics = self.metrics()
         return StepRecord(
-            step=number, started=started, finished=finished, before=before, after=self.last_metrics, error=error
+            step=number,
+            started=started,
+            finished=finished,
+            before=before,
+            after=self.last_metrics,
+            error=error,
+            silent=silent,
         )
 
     def burst(self, number: int, step: Burst, first_request: int) -> None:
@@ -250,6 +256,7 @@ class Change:
         self.meanwhile = meanwhile
         self.due = threading.Event()
         self.began = self.ended = 0.0
+        self.made = False
         if meanwhile.after_tokens == 0:
             self.due.set()
 
@@ -268,6 +275,7 @@ class Change:
         self.began = self.run.clock()
         try:
             self.run.set_adapter(self.meanwhile.change)
+            self.made = True
         except EngineError as problem:
             return problem
         finally:
@@ -275,12 +283,15 @@ class Change:
         return None
 
     def widen(self, outcome: Outcome) -> Outcome:
-        """Give a request that this change overlapped the new identity beside the old one."""
+        """Give a request that this change overlapped the new identity beside the old one.
+
+        What a refused change left behind is unknown: then both may be right, also afterwards.
+        """
         change = self.meanwhile.change
         if outcome.residence.name != change.name:
             return outcome
         new = Identity(self.run.contents[change.content].digest, outcome.residence.salt)
-        if outcome.sent > self.ended:
+        if outcome.sent > self.ended and self.made:
             identities: tuple[Identity, ...] = (new,)
         elif outcome.finished < self.began:
             identities = outcome.identities

@@ -42,6 +42,7 @@ class Plant(enum.StrEnum):
     OVERCOUNT = "tells of one block more than it hit"
     NEVER_HITS = "never hits"
     COUNTER_TWICE = "counts every hit twice in its metrics"
+    GARBLED_BLOCK = "hands out a block whose last slot was never written"
     STALE_WEIGHTS = "answers with the old adapter after a reload"
     DIES = "dies at a warm request"
 
@@ -81,7 +82,9 @@ class ScriptedEngine:
         with self.lock:
             if self.dead:
                 raise EngineDied("the scripted engine has died")
-            content = None if request.model == self.base_model else self.contents[request.model]
+            if request.model not in (self.base_model, *self.contents):
+                raise RequestRefused(404, f"{request.model} is not loaded")
+            content = self.contents.get(request.model)
             kv = self.lookup(request)
             if kv and self.plant is Plant.DIES:
                 self.dead = True
@@ -110,6 +113,8 @@ class ScriptedEngine:
             if key not in self.blocks:
                 break
             kv.extend(self.blocks[key])
+        if kv and self.plant is Plant.GARBLED_BLOCK:
+            kv[-1] = b"unwritten"
         return kv
 
     def keys(self, request: CompletionRequest, tokens: list[int]) -> list[object]:

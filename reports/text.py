@@ -67,7 +67,7 @@ def storable(value: object) -> object:
         return re.sub("[\ud800-\udfff]", "\ufffd", value)
     if isinstance(value, dict):
         return {storable(key): storable(item) for key, item in value.items()}
-    return [storable(item) for item in value] if isinstance(value, list) else value
+    return [storable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def number(value: float | None) -> str:

@@ -105,7 +105,7 @@ def test_going_back(lab: Lab, data: st.DataObject) -> None:
     Why it can break: blocks of A and of B live side by side under keys that must tell them apart for good. Oracle: cold
     start. Vacuous when no content ever came back.
     """
-    life = Life(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True)
+    life = Life(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, most_names=1)
     lab.check(data.draw(lives(lab.grounds, life), label="workload"))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tenacity
 
-from adapters.base import Completion, CompletionRequest, EngineDied, EngineError, EngineSilent, Metrics, RequestRefused
+from adapters.base import CompletionRequest, EngineDied, EngineError, EngineSilent, Metrics, RequestRefused
 from adapters.openai_http import KEY_VARIABLE, StreamReader, Wire
 from adapters.probes import probe
 from adapters.server import ServerEngine, reset_cache
@@ -99,15 +99,19 @@ def test_a_missing_count_is_none_and_not_zero(fake: FakeServer) -> None:
     assert cached_twice(fake) == [None, None]
 
 
-@pytest.mark.parametrize("fake", [Manners(counts=Counts.NULL_ON_MISS)], indirect=True)
-def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer) -> None:
+@pytest.mark.parametrize(
+    ("fake", "counts"),
+    [(Manners(counts=Counts.NULL_ON_MISS), [0, 32]), (Manners(counts=Counts.NEVER), [None, None])],
+    indirect=["fake"],
+)
+def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer, counts: list[int | None]) -> None:
     """The wire leaves null alone; the engine behind it reads it as 0 once the probe saw null turn into a count."""
     wire = live(fake)
-    assert cached_twice(fake) == [None, 32]
-    engine = ServerEngine(
-        name="x", wire=wire, probed=probe(wire, spawned=False, adapter_path=None), config={"url": wire.printable_url}
-    )
-    assert engine.complete(CompletionRequest(model=MODEL, prompt=(1,) * 40, max_tokens=1)).cached_tokens == 0
+    assert wire.complete(REQUEST).cached_tokens is None
+    fake.cached.clear()
+    probed = probe(wire, spawned=False, adapter_path=None)
+    engine = ServerEngine(name="x", wire=wire, probed=probed, config={})
+    assert [engine.complete(REQUEST).cached_tokens for _ in range(2)] == counts
 
 
 def test_the_gap_is_between_the_two_best(fake: FakeServer) -> None:
@@ -285,14 +289,11 @@ def test_proxies_and_netrc_do_not_come_between(fake: FakeServer, monkeypatch: py
 
 def test_many_threads_may_ask_at_once(fake: FakeServer) -> None:
     """Each gets the answer to its own prompt."""
-    wire, got = live(fake), dict[int, Completion]()
+    wire = live(fake)
 
-    def ask(first: int) -> None:
-        got[first] = wire.complete(CompletionRequest(model=MODEL, prompt=(first, 2, 3), max_tokens=5))
+    def ask(first: int) -> list[int]:
+        got = wire.complete(CompletionRequest(model=MODEL, prompt=(first, 2, 3), max_tokens=5))
+        return [token.id for token in got.tokens]
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {i: [t.id for t in c.tokens] for i, c in got.items()} == {i: answer(MODEL, (i, 2, 3), 5) for i in range(8)}
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(16))) == [answer(MODEL, (i, 2, 3), 5) for i in range(16)]

@@ -17,6 +17,8 @@ class Rule(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.exact:
             return "token-exact: cold answers repeat exactly, alone and in batches of their own kind"
+        if self.noise is None:
+            return "no rule: cold answers do not repeat and no scores say by how much, so no divergence counts"
         return f"margin rule: a divergence counts where the oracle's top-2 gap exceeds {self.noise} nats"
 
 

@@ -12,9 +12,7 @@ def check_liveness(history: History) -> list[Finding]:
     found = []
     for outcome in history.outcomes:
         if outcome.error is not None:
-            kind = (
-                FailureClass.HANG if outcome.silent else FailureClass.CRASH if history.engine_lost else FailureClass.API
-            )
+            kind = failure(silent=outcome.silent, lost=history.engine_lost)
             found.append(
                 Finding(
                     checker="liveness",
@@ -35,7 +33,7 @@ def check_liveness(history: History) -> list[Finding]:
             )
     for record in history.steps:
         if record.error is not None:
-            kind = FailureClass.CRASH if history.engine_lost else FailureClass.API
+            kind = failure(silent=record.silent, lost=history.engine_lost)
             found.append(
                 Finding(checker="liveness", failure_class=kind, sentence=f"Step {record.step} failed: {record.error}")
             )
@@ -46,3 +44,10 @@ def check_liveness(history: History) -> list[Finding]:
             )
         )
     return found
+
+
+def failure(*, silent: bool, lost: str | None) -> FailureClass:
+    """Silence is a hang, even though the engine is given up for it; an engine that is gone has crashed."""
+    if silent:
+        return FailureClass.HANG
+    return FailureClass.CRASH if lost is not None else FailureClass.API

@@ -55,7 +55,7 @@ def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[Failu
     for identity, answer in known_answers(outcome, answers):
         if identity not in {i.adapter for i in outcome.identities} and answer.ids == outcome.token_ids:
             what = "the base model" if identity is None else f"adapter content {identity}"
-            return FailureClass.STALE_STATE, f": it answers exactly as {what} does, which it must not be."
+            return FailureClass.STALE_STATE, f": it answers exactly as {what} does."
     if outcome.overlapped:
         expected = closest(outcome, answers)
         shared = common_prefix(expected.ids, outcome.token_ids)

@@ -73,10 +73,10 @@ class Stage:
 
     def burst(self) -> None:
         """One to three requests at once, in mixtures that the ground rule holds for."""
-        first = self.draw(st.sampled_from(self.models()))
-        beside = [m for m in self.models() if self.may_run_beside(first, m)]
-        count = self.draw(st.sampled_from((1, 1, 1, 2, 3)))
-        asked = [first, *(self.draw(st.sampled_from(beside)) for _ in range(count - 1))]
+        asked = [self.draw(st.sampled_from(self.models()))]
+        for _ in range(self.draw(st.sampled_from((0, 0, 0, 1, 2)))):
+            beside = [m for m in self.models() if all(self.may_run_beside(other, m) for other in asked)]
+            asked.append(self.draw(st.sampled_from(beside)))
         waiting = self.talk.requests[:]
         lengths = self.talk.lengths[:]
         requests = []
@@ -106,20 +106,20 @@ class Stage:
         that is back now, go on from that: its answer's blocks were written under two contents and one key."""
         poisoned = [n for where, content, n in self.overtaken if (where, content) == (name, self.behind[name])]
         if poisoned and self.draw(st.sampled_from((True, True, False))):
-            prompt = Prompt((Segment("turn", self.grounds.block // 2),), continues=poisoned[0])
+            prompt = Prompt((Segment("turn", self.grounds.unit // 2),), continues=poisoned[0])
             self.steps.append(Burst(requests=(self.talk.add(Request(prompt=prompt, adapter=name)),)))
         else:
             self.repeat(name)
 
     def changed_under_traffic(self, name: str, route: Route) -> None:
         """Requests that are still decoding while the adapter behind their name changes."""
-        tokens = self.draw(st.sampled_from((2, 1))) * self.grounds.block + self.grounds.block // 2
+        tokens = self.draw(st.sampled_from((2, 1))) * self.grounds.unit + self.grounds.unit // 2
         long = [self.request(name, tokens=tokens)]
         self.overtaken.append((name, self.behind[name], len(self.talk.requests) - 1))
         if self.draw(st.booleans()):
-            held = Prompt((Segment("beside", 2 * self.grounds.block),))
+            held = Prompt((Segment("beside", 2 * self.grounds.unit),))
             long.append(self.talk.add(Request(prompt=held, adapter=name, max_tokens=tokens)))
-        moment = self.draw(st.sampled_from((self.grounds.block // 2, 1)))
+        moment = self.draw(st.sampled_from((self.grounds.unit // 2, 1)))
         self.steps.append(
             Burst(requests=tuple(long), meanwhile=Meanwhile(change=self.change(name, route), after_tokens=moment))
         )

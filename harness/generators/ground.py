@@ -14,7 +14,8 @@ from harness.workload import Burst, Request, Route, SetAdapter, Step, Workload
 @st.composite
 def mixed_bursts(draw: st.DrawFn, grounds: Grounds, *, unique_salts: bool) -> Workload:
     """One to three bursts. `unique_salts`: a salt of its own for each request, where caching cannot be switched off."""
-    names = NAMES[: grounds.slots]  # every slot in use: a base-model row that reads the last one then shows
+    # Every slot in use: a base-model row that reads the last one then shows.
+    names = [*NAMES, *(f"more{i}" for i in range(grounds.slots))][: grounds.slots]
     steps: list[Step] = [
         SetAdapter(name=name, content=content, path=f"files-{content}", route=Route.LOAD)
         for name, content in zip(names, itertools.cycle(grounds.contents), strict=False)

@@ -13,7 +13,8 @@ from harness.workload import NONCE_TOKENS, Prompt, Request, Segment
 
 DEFAULT_BLOCK = 32  # where the engine does not say; lengths are then merely not aligned
 STEMS = ("stem", "other")
-MOST_TOKENS = 700  # enough for twenty blocks of 32 and cheap to ask cold
+MOST_TOKENS = 700  # a conversation as long as that is not continued: enough for twenty blocks, cheap to ask cold
+SMALLEST_UNIT = 16
 
 
 class Grounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,12 @@ class Grounds(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     contents: tuple[str, ...]
     mixtures: frozenset[str]
+    longest: int = 2048  # tokens that one request may come to
+
+    @property
+    def unit(self) -> int:
+        """A block, or as many small ones as make sixteen tokens: a prompt has to have room for a nonce and an edge."""
+        return self.block * max(1, -(-SMALLEST_UNIT // self.block))
 
     def may_mix(self, mixture: str) -> bool:
         """Whether requests of this mixture may run side by side without breaking GROUND-1."""
@@ -36,9 +43,10 @@ ADAPTERS_TOGETHER = "adapters together"
 @st.composite
 def stems(draw: st.DrawFn, grounds: Grounds, names: tuple[str, ...] = STEMS) -> Segment:
     """A leading segment whose end, nonce included, falls on, just before or just behind a block boundary."""
-    blocks = draw(st.sampled_from((2, 3, 5, 8)))
-    edge = draw(st.sampled_from((1, 0, -1, grounds.block // 2)))
-    return Segment(draw(st.sampled_from(names)), blocks * grounds.block + edge - NONCE_TOKENS)
+    unit = grounds.unit
+    blocks = draw(st.sampled_from([n for n in (2, 3, 5, 8) if n * unit <= grounds.longest // 3] or [2]))
+    edge = draw(st.sampled_from((1, 0, -1, unit // 2)))
+    return Segment(draw(st.sampled_from(names)), blocks * unit + edge - NONCE_TOKENS)
 
 
 @st.composite
@@ -47,23 +55,23 @@ def related_prompts(draw: st.DrawFn, grounds: Grounds, stem: Segment, talk: int 
     kinds = ["same", "tail", "part", "neighbour"] + (["turn"] if talk is not None else [])
     match draw(st.sampled_from(kinds)):
         case "tail":
-            length = draw(st.sampled_from((1, grounds.block - 1, grounds.block + 1)))
+            length = draw(st.sampled_from((1, grounds.unit - 1, grounds.unit + 1)))
             return Prompt((stem, Segment(draw(st.sampled_from(("tail", "end"))), length)))
         case "part":
-            cut = draw(st.sampled_from((stem.length - grounds.block, stem.length - 1)))
-            return Prompt((Segment(stem.name, cut), Segment("branch", grounds.block // 2)))
+            cut = draw(st.sampled_from((stem.length - grounds.unit, stem.length - 1)))
+            return Prompt((Segment(stem.name, cut), Segment("branch", grounds.unit // 2)))
         case "neighbour":
-            where = draw(st.sampled_from((stem.length - 1, 0, stem.length - grounds.block)))
+            where = draw(st.sampled_from((stem.length - 1, 0, stem.length - grounds.unit)))
             return Prompt((Segment(stem.name, stem.length, changed=where),))
         case "turn":
-            return Prompt((Segment("turn", draw(st.sampled_from((5, grounds.block)))),), continues=talk)
+            return Prompt((Segment("turn", draw(st.sampled_from((5, grounds.unit)))),), continues=talk)
     return Prompt((stem,))
 
 
 @st.composite
 def answers_lengths(draw: st.DrawFn, grounds: Grounds) -> int:
     """Tokens to generate: a few, one, or enough for decode to fill a block and cross into the next."""
-    return draw(st.sampled_from((8, 8, 8, 1, 4, grounds.block + 2)))
+    return draw(st.sampled_from((8, 8, 8, 1, 4, grounds.unit + 2)))
 
 
 class Talk:
