@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 import requests
 import tenacity
 
-from adapters.base import EngineStartError
-from adapters.openai_http import KEY_VARIABLE, Wire
-from adapters.probes import probe
+from adapters.base import EngineError, EngineStartError
+from adapters.openai_http import Wire
+from adapters.probes import probe, served_model
+from adapters.redact import KEY_VARIABLE, redacted
 from adapters.server import ServerEngine
 
 ATTACH_SECONDS = 10
@@ -22,9 +23,8 @@ def attach(url: str, *, adapter_for: Callable[[str | None], str | None]) -> Serv
 
     `adapter_for(root)` gives the path of an adapter that fits the model whose root the server names, if one is at hand.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise EngineStartError(f"{url!r} is no URL of a server: write it as http://HOST:PORT")
+    if not is_server_url(url):
+        raise EngineStartError(f"{redacted(url)!r} is no URL of a server: write it as http://HOST:PORT")
     wire = Wire(url, alive=lambda: True)
     try:
         reach(wire)
@@ -32,18 +32,23 @@ def attach(url: str, *, adapter_for: Callable[[str | None], str | None]) -> Serv
         raise EngineStartError(
             f"no server answers at {wire.printable_url} ({type(problem).__name__}): is it up, and is the address right?"
         ) from problem
-    probed = probe(wire, spawned=False, adapter_path=adapter_for(model_root(wire)))
+    try:
+        probed = probe(wire, spawned=False, adapter_path=adapter_for(served_model(wire).root))
+    except EngineStartError:
+        raise
+    except EngineError as problem:
+        raise EngineStartError(str(problem)) from problem
     config = {"url": wire.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}
     return ServerEngine(name="endpoint", wire=wire, probed=probed, config=config)
 
 
-def model_root(wire: Wire) -> str | None:
-    """Where the server says that it read its model from."""
+def is_server_url(url: str) -> bool:
+    """Whether a URL names a host and, if any, a possible port."""
     try:
-        models = [m for m in wire.get("/v1/models").json()["data"] if not m.get("parent")]
-        return str(models[0]["root"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        return None
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 @tenacity.retry(

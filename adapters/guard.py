@@ -20,8 +20,11 @@ GRACE_SECONDS = 8.0
 def main(command: list[str]) -> int:
     """Start the command in its own session, wait for its end or ours, and leave nothing behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the test run, which then closes the pipe
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: told.append(received))
     engine = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    while engine.poll() is None:
+    while engine.poll() is None and not told:
         readable, _, _ = select.select([sys.stdin], [], [], 0.2)
         if readable and not os.read(sys.stdin.fileno(), 1):
             break

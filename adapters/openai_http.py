@@ -28,8 +28,8 @@ from adapters.base import (
     RequestRefused,
     Token,
 )
+from adapters.redact import KEY_VARIABLE
 
-KEY_VARIABLE = "COLDPROOF_API_KEY"
 CONNECT_SECONDS = 10.0
 # Between two bytes of an answer. A tiny model answers in a tenth of a second and a loaded machine in a few; a minute
 # of nothing is an engine that hangs. Issue 3's liveness calibrates this.
@@ -58,9 +58,7 @@ class Wire:
     def printable_url(self) -> str:
         """The URL without any user name or password in it."""
         parts = urlsplit(self.url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-        return urlunsplit((parts.scheme, host + port, parts.path, "", ""))
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def session(self) -> requests.Session:
         """This thread's session, which reads no proxy settings or netrc: those would answer in the engine's place."""
@@ -208,10 +206,12 @@ class StreamReader:
             self.done = True
             return
         try:
-            event = json.loads(data)
-        except json.JSONDecodeError:
-            self.error = f"not JSON: {data[:200]}"
-            return
+            self.take_event(json.loads(data))
+        except (ValueError, TypeError, AttributeError, KeyError) as problem:
+            self.error = f"an event that is none ({type(problem).__name__}): {data[:200]}"
+
+    def take_event(self, event: dict[str, Any]) -> None:
+        """One decoded event. Raises what indexing into something of another shape raises."""
         if "error" in event:
             self.error = json.dumps(event["error"])
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 from collections.abc import Callable
@@ -41,15 +42,13 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
 
     Raises EngineError when the server does not even list a model.
     """
-    base_model, max_tokens = served_model(wire)
+    served = served_model(wire)
+    base_model, max_tokens = served.name, served.max_tokens
     families = wire.scrape()
     cache_config = first_labels(families, "vllm:cache_config")
     found: dict[Capability, Support] = {
         Capability.SPAWNABLE: Support(spawned, "started by Coldproof" if spawned else "attached by URL"),
-        Capability.METRICS: Support(
-            bool(families and families.get("vllm:prefix_cache_queries")),
-            "/metrics publishes vllm:prefix_cache_queries" if families else "no /metrics",
-        ),
+        Capability.METRICS: metrics_support(families),
         Capability.BLOCK_SIZE: published(cache_config, "block_size"),
         Capability.POOL_SIZE: published(cache_config, "num_gpu_blocks"),
     }
@@ -76,19 +75,35 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
     )
 
 
-def served_model(wire: Wire) -> tuple[str, int]:
-    """(name, longest context) of the first model that is no adapter. Raises EngineError when there is none."""
+class ServedModel(msgspec.Struct, frozen=True):
+    """The base model as the server lists it; `root` is where it says it read it from."""
+
+    name: str
+    max_tokens: int
+    root: str | None
+
+
+def served_model(wire: Wire) -> ServedModel:
+    """The first model that is no adapter. Raises EngineError when there is none."""
     response = wire.get("/v1/models")
     if response.status_code == 401:
-        raise EngineError("the server wants an API key: set COLDPROOF_API_KEY")
+        raise EngineError("the server wants an API key: set COLDPROOF_API_KEY to the right one")
     try:
-        models = [m for m in response.json()["data"] if not m.get("parent")]
-        return str(models[0]["id"]), int(models[0].get("max_model_len") or 2048)
-    except (ValueError, KeyError, IndexError, TypeError) as problem:
+        model = next(m for m in response.json()["data"] if not m.get("parent"))
+        return ServedModel(str(model["id"]), int(model.get("max_model_len") or 2048), model.get("root"))
+    except (ValueError, KeyError, StopIteration, TypeError, AttributeError) as problem:
         raise EngineError(
             f"{wire.printable_url} lists no model at /v1/models (HTTP {response.status_code}): "
             "is it an OpenAI-compatible server?"
         ) from problem
+
+
+def metrics_support(families: dict[str, list[tuple[dict[str, str], float]]] | None) -> Support:
+    """Whether the counters that the checkers compare with are there."""
+    if families is None:
+        return Support(False, "no /metrics")
+    present = bool(families.get("vllm:prefix_cache_queries"))
+    return Support(present, f"/metrics {'publishes' if present else 'lacks'} vllm:prefix_cache_queries")
 
 
 def server_version(wire: Wire) -> str | None:
@@ -153,13 +168,23 @@ def probe_reset(wire: Wire, found: dict[Capability, Support], ask: Callable[[], 
     """Reset and look whether the prompt still hits."""
     try:
         body = wire.post("/reset_prefix_cache").text
+        done = is_success(body)
     except RequestRefused as problem:
         found[Capability.CACHE_RESET] = Support(False, f"/reset_prefix_cache: HTTP {problem.status}")
         return
     after = ask().cached_tokens
     found[Capability.CACHE_RESET] = Support(
-        "true" in body, f"/reset_prefix_cache says {body[:60]}; cached_tokens afterwards {after}"
+        done, f"/reset_prefix_cache says {body[:60]}; cached_tokens afterwards {after}"
     )
+
+
+def is_success(body: str) -> bool:
+    """Older servers answer 200 whatever they did (vllm PR#12284), so only `{"success": true}` counts."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and answer.get("success") is True
 
 
 def probe_adapters(wire: Wire, path: str | None, found: dict[Capability, Support]) -> None:
@@ -170,9 +195,7 @@ def probe_adapters(wire: Wire, path: str | None, found: dict[Capability, Support
         return
     name = f"coldproof-probe-{secrets.token_hex(4)}"
     body = {"lora_name": name, "lora_path": path}
-    loaded = attempt(
-        found, wanted[0], "loaded and unloaded an adapter", lambda: wire.post("/v1/load_lora_adapter", body)
-    )
+    loaded = attempt(found, wanted[0], "loaded an adapter", lambda: wire.post("/v1/load_lora_adapter", body))
     if loaded is None:
         found[wanted[1]] = Support(False, found[wanted[0]].evidence)
         return
@@ -182,7 +205,12 @@ def probe_adapters(wire: Wire, path: str | None, found: dict[Capability, Support
         "replaced an adapter with load_inplace",
         lambda: wire.post("/v1/load_lora_adapter", {**body, "load_inplace": True}),
     )
-    wire.post("/v1/unload_lora_adapter", {"lora_name": name})
+    attempt(
+        found,
+        wanted[0],
+        "loaded and unloaded an adapter",
+        lambda: wire.post("/v1/unload_lora_adapter", {"lora_name": name}),
+    )
 
 
 def attempt(

@@ -5,6 +5,7 @@ Whatever happens to the test run, no engine process stays behind (see `guard.py`
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -48,10 +49,15 @@ class EngineProcess:
             env=dict(environment),
             start_new_session=True,
         )
+        self._known: list[psutil.Process] = []
 
     def running(self) -> bool:
         """Whether the engine's main process still runs."""
         return self._guard.poll() is None
+
+    def remember(self) -> None:
+        """Note the engine's processes, so that they can be ended even if somebody kills the guard."""
+        self._known = self.processes() or self._known
 
     def exit_code(self) -> int | None:
         """The engine's exit code once it ended."""
@@ -68,15 +74,16 @@ class EngineProcess:
         """Close the pipe and wait until the guard has ended the group. Safe to call twice."""
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             self._guard.stdin.close()
-        left = self.processes()
+        self.remember()
         try:
             self._guard.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            for process in left:
-                if process.is_running():
-                    process.kill()
             self._guard.kill()
             self._guard.wait()
+        for process in self._known:
+            with contextlib.suppress(psutil.NoSuchProcess):  # is_running() knows a reused pid from the old process
+                if process.is_running():
+                    process.kill()
         self._sink.close()
 
     def tail(self) -> str:

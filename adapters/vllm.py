@@ -21,6 +21,7 @@ from adapters.base import EngineDied, EngineStartError
 from adapters.openai_http import Wire
 from adapters.probes import Probed, probe
 from adapters.process import EngineProcess, free_port, port_is_taken
+from adapters.redact import redacted
 from adapters.server import ServerEngine
 
 START_SECONDS = 300.0
@@ -68,6 +69,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     wire = Wire(f"http://127.0.0.1:{port}", alive=process.running)
     try:
         wait_ready(wire, process)
+        process.remember()
         probed = options.probed or probe(wire, spawned=True, adapter_path=options.adapter_path)
     except EngineDied as problem:
         tail = process.tail()
@@ -76,7 +78,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     except BaseException:
         process.stop()
         raise
-    config = {"command": shlex.join(command), "environment": words(added_environment())}
+    shown = {name: os.environ.get(name, value) for name, value in added_environment().items()}
+    config = {"command": redacted(shlex.join(command)), "environment": words(shown)}
     return ServerEngine(name="vllm", wire=wire, probed=probed, config=config, process=process)
 
 

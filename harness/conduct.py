@@ -151,9 +151,13 @@ class Conductor:
         """The test function, or a replay in its place, or nothing where the engine lacks what it needs."""
         lab.trial = trial
         self.log.emit("trial", requirement=trial.requirement.id, title=trial.requirement.title, cell=trial.cell)
-        if missing(lab.engine, trial.requirement.needs):
+        if self.absent(lab, trial):
             return lambda **_: None
         return test if self.case is None else lambda **_: self.replay(lab, trial)
+
+    def absent(self, lab: Lab, trial: Trial) -> list[str]:
+        """What the engine lacks of a requirement's needs."""
+        return missing(lab.engine, trial.requirement.needs, contents=len(self.needed_session().contents))
 
     def replay(self, lab: Lab, trial: Trial) -> None:
         """Run the saved case as often as the profile says; the first failure is enough."""
@@ -170,7 +174,7 @@ class Conductor:
 
     def conclude(self, lab: Lab, trial: Trial, problem: BaseException | None) -> None:
         """Confirm, waive, and give the verdict; raise pytest's outcome for it."""
-        absent = missing(lab.engine, trial.requirement.needs)
+        absent = self.absent(lab, trial)
         case = None
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(absent)

@@ -30,7 +30,8 @@ class EventLog:
     def emit(self, kind: str, **fields: object) -> None:
         """Write one event. Values are plain data or msgspec structs."""
         line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), **fields}) + b"\n"
-        os.write(self._file, line)
+        while line:  # a full disk may take part of it; then the next write raises
+            line = line[os.write(self._file, line) :]
         for listener in self._listeners:
             listener(kind, fields)
 

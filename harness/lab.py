@@ -62,8 +62,10 @@ class Lab:
             cold = session.open_in_background(self.cell, caching=False, purpose="cold")
         engine = session.open_engine(self.cell, purpose="tested")
         if cold is None:
+            session.vet_contents(engine)
             same = session.oracle_for(name, engine)
             return engine, None, same, same
+        session.vet_contents(engine)
         cold_engine = cold.result()
         cold_oracle = session.oracle_for("cold-engine", cold_engine)
         if name == "fresh-engine":

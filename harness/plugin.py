@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.base import EngineStartError
-from harness.cells import ATTACHED, CELLS, Cell, chosen, listing
+from adapters.redact import redacted
+from harness.cases import load_case
+from harness.cells import ATTACHED, Cell, chosen, listing
 from harness.conduct import Conductor, Role
 from harness.lab import Lab
 from harness.options import Options, UsageError
@@ -57,11 +58,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """`--cells list` prints and ends."""
-    if config.getoption("--cells") != "list":
-        return None
-    sys.stdout.write(listing() + "\n")
-    return 0
+    """`--cells list` prints and ends; a cell or case that does not exist ends before anything is collected."""
+    if config.getoption("--cells") == "list":
+        sys.stdout.write(listing() + "\n")
+        return 0
+    try:
+        cells_of(config)
+    except UsageError as problem:
+        sys.stderr.write(f"coldproof: {problem}\n")
+        return EXIT_USAGE
+    return None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,18 +80,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per cell; tests of a cell run together, so each cell's engine starts once."""
     if "lab" in metafunc.fixturenames:
-        try:
-            cells = cells_of(metafunc.config)
-        except UsageError as problem:
-            pytest.exit(f"coldproof: {problem}", returncode=EXIT_USAGE)
+        cells = cells_of(metafunc.config)
         metafunc.parametrize("lab", cells, indirect=True, scope="session", ids=[cell.name for cell in cells])
 
 
 def cells_of(config: pytest.Config) -> list[Cell]:
-    """The chosen cells; an attached server is its own."""
+    """The chosen cells, or the replayed case's; an attached server is its own. Raises UsageError."""
+    replay = config.getoption("--replay")
+    case = load_case(Path(replay))[0] if replay is not None else None
     if config.getoption("--engine-url") or config.getoption("--engine") == "endpoint":
         return [ATTACHED]
-    return chosen(tuple(config.getoption("--cells").split(",")))
+    if case is not None and case.cell == ATTACHED.name:
+        return chosen(("default",))  # found on somebody's server, tried on ours
+    return chosen((case.cell,) if case is not None else tuple(config.getoption("--cells").split(",")))
 
 
 def requirement_of(item: pytest.Item) -> Requirement | None:
@@ -99,14 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: not ((r := requirement_of(item)) is not None and r.id.startswith("GROUND")))
     if config.getoption("--replay") is None:
         return
-    from harness.cases import load_case
-
-    try:
-        case, _ = load_case(Path(config.getoption("--replay")))
-        if not (config.getoption("--engine-url") or case.cell in CELLS):
-            raise UsageError(f"the case's cell {case.cell!r} does not exist here: attach to a server with --engine-url")
-    except UsageError as problem:
-        pytest.exit(f"coldproof: {problem}", returncode=EXIT_USAGE)
+    case, _ = load_case(Path(config.getoption("--replay")))
     kept = [item for item in items if (r := requirement_of(item)) is not None and r.id == case.requirement][:1]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
@@ -178,7 +178,7 @@ def read_options(config: pytest.Config) -> Options:
         shared_dir=Path(path["--shared-dir"]) if path["--shared-dir"] else None,
         allow_not_exercised=config.getoption("--allow-not-exercised"),
         allow_inconclusive=config.getoption("--allow-inconclusive"),
-        command=shlex.join(["pytest", *config.invocation_params.args]),
+        command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
         seed=str(config.option.hypothesis_seed),
     )
 
@@ -224,6 +224,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     problem: BaseException | None = None
     try:
         yield
+    except pytest.exit.Exception:
+        raise
     except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - it becomes the trial's verdict
         problem = failure
     conductor.conclude(opened, trial, problem)
@@ -232,10 +234,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """A cell whose engine does not start is an ERROR of each of its requirements."""
+    """Whatever keeps a cell's engines from starting is an ERROR of each of its requirements."""
     try:
         return (yield)
-    except EngineStartError as failure:
+    except pytest.exit.Exception:
+        raise
+    except Exception as failure:
         requirement = requirement_of(item)
         if requirement is not None:
             trial = Trial(requirement, cell_name(item), statement_of(item), test_name(item))

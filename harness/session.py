@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import shlex
 import shutil
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters import endpoint, vllm
-from adapters.base import Capability, EngineStartError
+from adapters.base import Capability, EngineStartError, RequestRefused
 from adapters.checked import CheckedEngine
 from adapters.probes import Probed
 from adapters.process import EngineProcess
@@ -136,6 +137,27 @@ class Session:
             raise UsageError("--engine endpoint needs --engine-url http://HOST:PORT")
         return endpoint.attach(self.options.engine_url, adapter_for=adapter_for)
 
+    def vet_contents(self, engine: CheckedEngine) -> None:
+        """Have the engine load every adapter content once; go on with those it takes.
+
+        Raises UsageError when it refuses one that the user gave: a run without it would not be what was asked for.
+        """
+        if engine.capabilities[Capability.RUNTIME_LORA].present is not True:
+            if self.options.adapters:
+                reason = engine.capabilities[Capability.RUNTIME_LORA].evidence
+                raise UsageError(f"the engine does not load {self.options.adapters[0]}: {reason}")
+            return
+        for name, files in list(self.contents.items()):
+            served = f"vetted-{files.digest}-{secrets.token_hex(4)}"
+            try:
+                engine.load_adapter(served, str(files.folder.resolve()), in_place=False)
+                engine.unload_adapter(served)
+            except RequestRefused as refusal:
+                if self.options.adapters:
+                    raise UsageError(f"the engine does not load {files.folder}: {refusal}") from refusal
+                self.log.emit("phase", words=f"adapter {name} {files.recipe} is left out: {refusal}")
+                del self.contents[name]
+
     def oracle_for(self, name: str, engine: CheckedEngine) -> EngineOracle:
         """An oracle over an engine, sharing this run's memory of answers."""
         adapters = list(self.contents.values())
@@ -168,9 +190,14 @@ class Session:
             self.close_engine(engine)
 
 
-def missing(engine: CheckedEngine, needs: tuple[Capability, ...]) -> list[str]:
-    """Why a requirement cannot be tested here: each capability that is absent or unknown, with the evidence."""
+def missing(engine: CheckedEngine, needs: tuple[Capability, ...], *, contents: int) -> list[str]:
+    """Why a requirement cannot be tested here: each capability that is absent or unknown, with the evidence.
+
+    Adapters need at least two contents to tell apart.
+    """
     absent = []
+    if Capability.RUNTIME_LORA in needs and contents < 2:
+        absent.append(f"{contents} usable adapter contents: give two that the engine loads with --adapter")
     for need in needs:
         support = engine.capabilities[need]
         if support.present is not True:
@@ -186,7 +213,7 @@ def split_port(arguments: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]
         if word == "--port" and i + 1 < len(rest):
             value = rest[i + 1]
         if value is not None:
-            if not value.isdigit():
+            if not value.isdigit() or not 0 < int(value) < 65536:
                 raise UsageError(f"--engine-args: {value!r} is no port")
             del rest[i : i + (2 if word == "--port" else 1)]
             return int(value), tuple(rest)

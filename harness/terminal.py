@@ -13,6 +13,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from reports.schema import Results, Verdict
+from reports.text import visible
 
 STYLES = {
     Verdict.CONFORMS: "green",
@@ -72,7 +73,8 @@ class Terminal:
         about = f"; about {left / 60:.0f} min left" if left > 90 else f"; about {left:.0f} s left" if left > 1 else ""
         words = Text(f"[{self.done}/{fields['of']}] {fields['requirement']} ")
         words.append(verdict.value, style=STYLES.get(verdict, "yellow"))
-        words.append(f" {fields['title']}: {fields['examples']} examples, {fields['seconds']:.0f} s{about}")
+        title = self.printable(fields["title"])
+        words.append(f" {title}: {fields['examples']} examples, {fields['seconds']:.0f} s{about}")
         self.fresh_line()
         self.console.print(words)
         if verdict not in (Verdict.CONFORMS, Verdict.UNSUPPORTED):
@@ -87,12 +89,17 @@ class Terminal:
         if self.live is None:
             self.live = Live(console=self.console, auto_refresh=False, transient=True)
             self.live.start()
-        self.live.update(Spinner("dots", text=Text(words)), refresh=True)
+        self.live.update(Spinner("dots", text=Text(self.printable(words))), refresh=True)
 
     def line(self, words: str) -> None:
         """One plain line."""
         self.fresh_line()
-        self.console.print(Text(words))
+        self.console.print(Text(self.printable(words)))
+
+    def printable(self, words: str) -> str:
+        """Words that can neither control the terminal nor fail to be encoded for it. Engines' logs end up here."""
+        shown = "\n".join(visible(line) for line in words.splitlines())
+        return shown.encode(self.console.encoding, "replace").decode(self.console.encoding)
 
     def stop_live(self) -> None:
         """Take the live line away."""

@@ -242,6 +242,8 @@ def headline(results: Results) -> str:
     elif results.exit_code == EXIT_OK:
         waived = results.totals.get(Verdict.KNOWN_ISSUE.value, 0)
         word = "CONFORMANT, known issues aside" if waived else "CONFORMANT"
+        if not waived and not results.totals.get(Verdict.CONFORMS.value, 0):
+            word = "NOTHING SHOWN"  # all unsupported is no failure, and no praise either
     else:
         word = "NOT SHOWN TO CONFORM"
     return f"{word} — of {results.totals['requirements']} requirements on {engine}: {what}"

@@ -68,10 +68,10 @@ def history(*outcomes: Outcome, **changes: Any) -> History:
     return History(outcomes=outcomes, **{**facts, **changes})
 
 
-def record(step: int, *, before: float | None, after: float | None, error: str | None = None) -> StepRecord:
+def record(step: int, *, before: float | None = 0.0, after: float | None = 0.0, **changes: Any) -> StepRecord:
     """One step between two readings of the hit counter."""
-    readings = {"before": Metrics(hit_tokens=before), "after": Metrics(hit_tokens=after)}
-    return StepRecord(step=step, started=float(step), finished=step + 0.5, error=error, **readings)
+    readings: dict[str, Any] = {"before": Metrics(hit_tokens=before), "after": Metrics(hit_tokens=after)}
+    return StepRecord(step=step, started=float(step), finished=step + 0.5, **{**readings, **changes})
 
 
 def ask(*segments: tuple[str, int], adapter: str | None = None, continues: int | None = None, **more: Any) -> Request:

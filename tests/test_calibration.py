@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,12 +15,13 @@ import pytest
 from adapters.base import Completion, CompletionRequest, EngineDied, Token
 from harness.calibration import ROUNDS, calibrate, compare, lengths
 from harness.checkers.finding import Rule
+from harness.checkers.tokens import check_tokens
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
-from harness.oracle.base import Answer, OracleError, Question
+from harness.oracle.base import Answer, OracleError, Question, question
 from harness.oracle.engine import EngineOracle
 from harness.scripted import BLOCK, ScriptedEngine
 from reports.schema import Calibration
-from tests.histories import Tampered, contents
+from tests.histories import Tampered, contents, history, outcome, tokens
 
 
 class Mixed(ScriptedEngine):
@@ -181,6 +183,32 @@ def test_answers_are_compared_while_they_agree() -> None:
 def test_an_answer_without_logprobs_shows_no_noise() -> None:
     """Nothing to measure by."""
     assert compare(answer((1, None), (2, None)), answer((1, None), (3, None))) == (0.0, False)
+
+
+@pytest.mark.parametrize("gap", [0.01, None])
+def test_where_answers_part_the_gap_is_noise(gap: float | None, tmp_path: Path) -> None:
+    """That much was overcome without any cache; where no score says how much, no divergence counts."""
+    calls = itertools.count()
+
+    def part(_: CompletionRequest, honest: Completion) -> Completion:
+        first = msgspec.structs.replace(honest.tokens[0], id=200 + next(calls) % 2, gap=gap)
+        return msgspec.structs.replace(honest, tokens=(first, *honest.tokens[1:]))
+
+    found, rule = calibrated(Tampered(part, caching=False), tmp_path)
+    assert rule == Rule(exact=False, noise=gap)
+    assert (found.exact, found.noise_nats) == (False, gap)
+    one = outcome(0, range(9), (1, 2, 3))
+    for certainty, counts in ((0.01, False), (5.0, gap is not None)):
+        cold = {question(one, one.identities[0]): Answer(tokens(9, 2, 3, gap=certainty))}
+        assert [not f.noise for f in check_tokens(history(one), cold, rule)] == [counts]
+
+
+def test_the_larger_gap_of_the_two_sides_counts() -> None:
+    """An unknown one is as large as can be, also behind the end of the shorter answer."""
+    small, large, unknown = (Answer(tokens(i, gap=gap)) for i, gap in ((1, 0.01), (2, 0.3), (3, None)))
+    assert compare(small, large) == compare(large, small) == (0.3, False)
+    assert compare(small, unknown) == (math.inf, False)
+    assert compare(small, Answer(tokens(1, 2, gap=0.2))) == (0.2, False)
 
 
 @pytest.mark.parametrize("block", [8, 16, 32, 64])

@@ -20,7 +20,7 @@ from harness.reproducer import reproducer
 from harness.requirement import Requirement
 from harness.runner import Run
 from harness.scripted import ClosedFormOracle, Plant, ScriptedEngine
-from harness.workload import Burst, Meanwhile, Route, SetAdapter, Step, Workload
+from harness.workload import Burst, Meanwhile, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
 from reports.schema import Case, FailureClass, Reproduction, encode
 from tests.histories import ask, burst, contents, play, put
 
@@ -41,6 +41,7 @@ HOSTILE = [
     "\\N{BULLET} \\x41 \\",
     "NUL \x00 and half \ud83d a pair",
     '\\"""',
+    "astral \U0001f9ca and \U0002070e",
 ]
 
 
@@ -191,6 +192,32 @@ def test_a_case_of_another_version_or_shape_is_refused(changes: dict[str, Any], 
     refused(written(case, tmp_path / "case.json", **changes))
 
 
+TENANT = [put("A"), put("B", route=Route.IN_PLACE)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [Burst(requests=())],
+        [burst(ask(("stem", -1)))],
+        [burst(ask(("stem", 0)))],
+        [burst(ask(max_tokens=0))],
+        [burst(Request(prompt=Prompt((Segment("stem", 9, changed=9),))))],
+        [burst(ask(continues=0))],
+        [burst(ask(), ask(continues=0))],
+        [burst(ask(continues=1)), burst(ask())],
+        [burst(ask(adapter="tenant"))],
+        [put("Z")],
+        *([put("A", path=path)] for path in ("/etc", "a/b", "..", "../a", "a..b")),
+        [*TENANT, Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("A", path="../x"), after_tokens=1))],
+    ],
+)
+def test_a_workload_that_cannot_be_run_here_is_refused(steps: list[Step], case: Case, tmp_path: Path) -> None:
+    """Before an engine is started: empty, out of bounds, out of order, of unknown content, outside its folder."""
+    for early in (steps, [*STEPS, *steps]) if isinstance(steps[0], SetAdapter) else (steps,):
+        refused(written(case, tmp_path / "case.json", workload=msgspec.to_builtins(Workload(tuple(early)))))
+
+
 def test_a_case_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     """Missing, or a folder."""
     refused(tmp_path / "none.json")
@@ -238,6 +265,14 @@ def test_names_and_paths_stand_in_the_script_as_literals(text: str, case: Case) 
     compile(source, "case.py", "exec")
     constants = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     assert constants.count(text) == 6
+
+
+def test_a_long_server_command_is_told_whole(case: Case) -> None:
+    """A cut command starts another server."""
+    command = "serve " + " ".join(f"--option-{i:03} value" for i in range(120))
+    assert len(command) > 2000
+    source = reproducer(msgspec.structs.replace(case, engine_config={"command": command}))
+    assert command in source
 
 
 def test_the_script_tells_the_workload_step_by_step(case: Case) -> None:

@@ -230,6 +230,14 @@ def test_a_failed_adapter_change_is_a_finding() -> None:
         assert [f.failure_class for f in check_liveness(history(steps=steps, engine_lost=lost))] == [expected]
 
 
+def test_an_adapter_change_that_falls_silent_is_a_hang() -> None:
+    """Also where the engine was given up for it; a change beside it that was refused is no hang."""
+    steps = (record(0, error="no byte for 60 s", silent=True), record(1, error="HTTP 400"))
+    for lost, second in ((None, FailureClass.API), ("no byte for 60 s", FailureClass.CRASH)):
+        found = check_liveness(history(steps=steps, engine_lost=lost))
+        assert [f.failure_class for f in found] == [FailureClass.HANG, second]
+
+
 def test_an_engine_that_is_gone_is_a_finding_of_its_own() -> None:
     """Also when no request and no step noticed; and one that answers is none."""
     assert [f.failure_class for f in check_liveness(history(engine_lost="gone"))] == [FailureClass.CRASH]
@@ -251,6 +259,7 @@ def test_the_self_test_catches_every_plant_and_is_silent_on_the_clean_engine() -
         ("check_bounds", Plant.SALT_DROPPED),
         ("check_bounds", Plant.NEVER_HITS),
         ("check_accounting", Plant.COUNTER_TWICE),
+        ("check_tokens", Plant.GARBLED_BLOCK),
     ],
 )
 def test_a_blinded_checker_fails_the_self_test(checker: str, unnoticed: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,10 +40,10 @@ def state(one: KnownIssue, *cases: Case, ran: tuple[str, ...] = ("LORA-3",), ver
     return row.state
 
 
-def written(folder: Path, text: str) -> Path:
+def written(folder: Path, text: str | bytes) -> Path:
     """A known-issues file with this text."""
     path = folder / "issues.toml"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
@@ -155,10 +155,16 @@ def test_a_file_is_read_with_dates_and_patterns(tmp_path: Path) -> None:
         entry().replace('"LORA-3"', "3"),
         "issue = 3",
         'issue = ["LORA-3"]',
+        entry().replace("[[issue]]", "[[issues]]"),
+        entry() + "\n" + entry().replace("[[issue]]", "[[issues]]"),
+        'version = "0.32"\n' + entry(),
+        b"\xff\xfe",
+        entry(reason="caf\xe9").encode("latin-1"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_with_its_name(text: str, tmp_path: Path) -> None:
-    """Syntax, missing, unknown or misspelled fields, wrong types, no version specifier: one line, with the path."""
+def test_a_file_that_is_wrong_is_refused_with_its_name(text: str | bytes, tmp_path: Path) -> None:
+    """Syntax, encoding, missing, unknown or misspelled fields or tables, wrong types, no version specifier: one line,
+    with the path."""
     path = written(tmp_path, text)
     with pytest.raises(UsageError, match=str(path)) as refused:
         read_known_issues(path)

@@ -166,6 +166,18 @@ def test_a_refused_change_is_an_error_of_its_step(tmp_path: Path) -> None:
     assert history.engine_lost is None
 
 
+def test_a_refused_change_leaves_the_old_identity_allowed(tmp_path: Path) -> None:
+    """What it left behind is unknown: a request sent after it in the same burst may be either version."""
+    change = Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=2)
+    late = ask(("late", 9), adapter="tenant", offset_ms=300)
+    busy = Burst(requests=(ask(adapter="tenant"), late), meanwhile=change)
+    history = play(Patient(refuses=True), tmp_path, put("A"), busy)
+    made = digests(tmp_path)
+    assert history.outcomes[1].sent > history.outcomes[0].finished
+    assert history.outcomes[1].identities == (Identity(made["A"], None), Identity(made["B"], None))
+    assert history.outcomes[1].residence == history.outcomes[0].residence
+
+
 @pytest.mark.parametrize("requests", [1, 3])
 def test_a_death_is_a_fact_of_the_history(requests: int, tmp_path: Path) -> None:
     """Nothing is raised, later steps are not run, and the reason is kept."""
@@ -186,6 +198,26 @@ def test_silence_is_told_from_death_and_from_refusal(tmp_path: Path) -> None:
         assert history.outcomes[0].error == str(problem)
         seen[type(problem)] = (history.outcomes[0].silent, history.engine_lost is not None, len(history.outcomes))
     assert seen == {EngineSilent: (True, True, 1), EngineDied: (False, True, 1), RequestRefused: (False, False, 2)}
+
+
+@pytest.mark.parametrize(("problem", "silent"), [(EngineSilent("no byte"), True), (EngineDied("gone"), False)])
+@pytest.mark.parametrize("midst", [False, True])
+def test_a_silent_adapter_change_is_recorded_as_silent(
+    problem: EngineError, silent: bool, midst: bool, tmp_path: Path
+) -> None:
+    """Alone and in the midst of a burst; the run ends there."""
+
+    class Mute(ScriptedEngine):
+        def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+            if in_place:
+                raise problem
+            super().load_adapter(name, path, in_place=in_place)
+
+    change = put("B", route=Route.IN_PLACE)
+    busy = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=0))
+    history = play(Mute(), tmp_path, put("A"), busy if midst else change, burst(ask()))
+    assert [(step.error, step.silent) for step in history.steps] == [(None, False), (str(problem), silent)]
+    assert history.engine_lost == str(problem)
 
 
 def test_a_refused_load_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -183,6 +183,14 @@ def test_a_problem_outranks_all_but_a_violation(extra: Event, verdicts: list[Ver
     assert run(*verdicts, extra=(extra,)).exit_code == code
 
 
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_verdicts_that_no_self_test_vouches_for_are_never_0(verdict: Verdict) -> None:
+    """A violation neither: nobody knows whether the detector works."""
+    events = (STARTED, announced("R-1"), concluded("R-1", verdict), FINISHED)
+    blind = assemble([{"at": float(i), **event} for i, event in enumerate(events)])
+    assert blind.exit_code == (1 if verdict is Verdict.NOT_EXERCISED else 3)
+
+
 def test_only_what_was_allowed_is_let_pass() -> None:
     """--allow-not-exercised and --allow-inconclusive relax their own verdict and nothing else."""
     assert run(Verdict.NOT_EXERCISED, allowed=(Verdict.NOT_EXERCISED,)).exit_code == 0

@@ -1,0 +1,65 @@
+"""Lives in which an earlier content comes back, and ground-rule bursts on engines with many slots."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.generators.adapters import Life, lives
+from harness.generators.ground import mixed_bursts
+from harness.generators.prompts import Grounds
+from harness.workload import Burst, Route, SetAdapter, Workload
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
+some = settings(max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
+QUIET = Life(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, most_names=1)
+BUSY = Life(routes=(Route.IN_PLACE,), goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
+
+
+def grounds(slots: int = 4) -> Grounds:
+    """Three contents and no mixture."""
+    return Grounds(block=16, slots=slots, contents=("A", "B", "C"), mixtures=frozenset())
+
+
+def changes(workload: Workload) -> list[tuple[str, bool]]:
+    """(content, whether it came under traffic) of every load, in order."""
+    found = []
+    for step in workload.steps:
+        if isinstance(step, SetAdapter):
+            found.append((step.content, False))
+        elif isinstance(step, Burst) and step.meanwhile is not None:
+            found.append((step.meanwhile.change.content, True))
+    return found
+
+
+@some
+@given(lives(grounds(), QUIET))
+def test_a_quiet_life_with_one_name_always_returns(workload: Workload) -> None:
+    """A, B, A, nothing under traffic, and A is asked once it is back."""
+    contents, busy = zip(*changes(workload), strict=True)
+    assert contents[2] == contents[0] != contents[1]
+    assert not any(busy)
+    third = [i for i, step in enumerate(workload.steps) if isinstance(step, SetAdapter)][2]
+    after = workload.steps[third + 1]
+    assert isinstance(after, Burst)
+    assert after.requests[0].adapter == "tenant"
+
+
+@some
+@given(lives(grounds(), BUSY))
+def test_a_busy_life_leaves_under_traffic_and_comes_back_between_requests(workload: Workload) -> None:
+    """Coming back under traffic would overlap the very requests that are to be judged."""
+    contents, busy = zip(*changes(workload), strict=True)
+    assert contents[2] == contents[0] != contents[1]
+    assert busy == (False, True, *[False] * (len(busy) - 2))
+    assert {request.adapter for _, _, request in workload.requests()} == {"tenant"}
+
+
+@some
+@given(st.integers(1, 20), st.booleans(), st.data())
+def test_the_ground_rule_fills_any_number_of_slots(slots: int, unique: bool, data: st.DataObject) -> None:
+    """Exactly as many names as slots, each loaded once, also where the near-equal names run out."""
+    workload = data.draw(mixed_bursts(grounds(slots), unique_salts=unique))
+    loads = [step.name for step in workload.steps if isinstance(step, SetAdapter)]
+    assert len(loads) == len(set(loads)) == slots
+    assert {request.adapter for _, _, request in workload.requests()} <= {None, *loads}
