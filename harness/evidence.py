@@ -113,11 +113,12 @@ def same_path_reloads(history: History) -> int:
 def returned(history: History, outcome: Outcome) -> bool:
     """Whether the request's content had been behind its name, then another, and is again."""
     seen: list[str] = []
-    for step in range(outcome.step):
-        change = change_of(history, step)
-        if change is not None and change.name == outcome.residence.name:
+    for record in history.steps[: outcome.step]:
+        change = change_of(history, record.step)
+        mine = change is not None and change.name == outcome.residence.name and record.error is None
+        if change is not None and mine and seen[-1:] != [change.content]:
             seen.append(change.content)
-    return bool(seen) and seen[-1] in seen[:-1] and any(content != seen[-1] for content in seen)
+    return seen[-1:] != [] and seen[-1] in seen[:-1]
 
 
 def after_overlap(history: History, outcome: Outcome) -> bool:

@@ -62,8 +62,13 @@ def renumbered(request: Request, new: dict[int, int]) -> Request:
 
 def is_valid(workload: Workload) -> bool:
     """Whether it can be run as it says: names loaded before use, continuations of earlier steps, sane sizes."""
-    return names_are_loaded(workload) and all(
-        is_sane(request, [n for n, s, _ in workload.requests() if s < step]) for _, step, request in workload.requests()
+    return (
+        names_are_loaded(workload)
+        and any(workload.requests())
+        and all(
+            is_sane(request, [n for n, s, _ in workload.requests() if s < step])
+            for _, step, request in workload.requests()
+        )
     )
 
 

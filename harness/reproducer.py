@@ -30,7 +30,7 @@ def reproducer(case: Case) -> str:
     source: str = template.render(
         case_id=case.id,
         sentence=plain(case.sentence),
-        command=server_command(case),
+        command=repr(server_command(case)),
         tiny_model=made_on_the_spot(case),
         recipes=repr(case.recipes),
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
@@ -56,11 +56,11 @@ def server_command(case: Case) -> str:
     """The engine's command with the script's own model folder and port, and the environment in front."""
     command = case.engine_config.get("command")
     if command is None:
-        return plain(f"(your server at {case.engine_config.get('url', 'its URL')})")
+        return f"(your server at {case.engine_config.get('url', 'its URL')})"
     command = re.sub(r"--port \d+", "--port 8000", command)
     if made_on_the_spot(case):
         command = re.sub(r"--model \S+", f"--model {MODEL_FOLDER}", command)
-    return plain(f"{case.engine_config.get('environment', '')} {command}".strip())
+    return f"{case.engine_config.get('environment', '')} {command}".strip()
 
 
 def scenario(workload: Workload) -> list[str]:

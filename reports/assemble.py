@@ -210,8 +210,7 @@ def exit_code(results: Results, *, usage: bool, allowed: set[Verdict]) -> int:
     verdicts = [r.verdict for r in results.requirements]
     if any(not row.caught for row in results.selftest):
         return EXIT_HARNESS
-    concluded = [v for v in verdicts if v is not Verdict.NOT_EXERCISED]
-    if concluded and not results.selftest:  # nothing vouches for the detector
+    if results.complete and verdicts and not results.selftest:  # nothing vouches for the detector
         return EXIT_HARNESS
     if Verdict.VIOLATED in verdicts:
         return EXIT_FAILED

@@ -141,7 +141,8 @@ IN_MIDST = Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B", route=Ro
     [
         ([put("A"), burst(ask(adapter="tenant"))], True),
         ([burst(ask(adapter="tenant"))], False),
-        ([put("A"), Unload("tenant")], True),
+        ([put("A"), Unload("tenant"), burst(ask())], True),
+        ([put("A"), Unload("tenant")], False),
         ([Unload("tenant")], False),
         ([put("A"), Unload("tenant"), burst(ask(adapter="tenant"))], False),
         ([put("A"), IN_MIDST], True),

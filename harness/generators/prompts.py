@@ -28,8 +28,12 @@ class Grounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> int:
-        """A block, or as many small ones as make sixteen tokens: a prompt has to have room for a nonce and an edge."""
-        return self.block * max(1, -(-SMALLEST_UNIT // self.block))
+        """A block, or as many small ones as make sixteen tokens: a prompt has to have room for a nonce and an edge.
+
+        Blocks so large that no workload of them fits into the model are cut short: shorter than a block, nothing hits,
+        and the requirement ends as not exercised.
+        """
+        return min(self.block * max(1, -(-SMALLEST_UNIT // self.block)), self.longest // 7)
 
     def may_mix(self, mixture: str) -> bool:
         """Whether requests of this mixture may run side by side without breaking GROUND-1."""
