@@ -52,7 +52,7 @@ def make_case(
         requirement=requirement.id,
         cell=cell,
         failure_class=failure_class,
-        sentence=finding.sentence,
+        sentence=in_names(finding.sentence, history),
         signature=sign,
         engine=engine.name,
         engine_version=engine.version,
@@ -68,7 +68,7 @@ def make_case(
         steps=step_rows(history),
         requests=request_rows(judgement),
         tokens=token_rows(failing, judgement.answers, finding) if failing is not None else [],
-        findings=[f.sentence for f in judgement.findings],
+        findings=[in_names(f.sentence, history) for f in judgement.findings],
         reproduction=reproduction,
         history_dependent=history_dependent,
         replay=f"python -m pytest suites --replay {report_dir}/cases/{case_id}.json",
@@ -150,10 +150,17 @@ def prompt_words(request: Request) -> str:
     return str(request.prompt)
 
 
+def in_names(sentence: str, history: History) -> str:
+    """A sentence with the adapters' names of the steps instead of their digests."""
+    for name, digest in history.contents.items():
+        sentence = sentence.replace(f"adapter content {digest}", f"adapter {name}")
+    return sentence
+
+
 def name_identity(identity: Identity, history: History) -> str:
     """An identity with the content's symbolic name, which the steps use too."""
     names = {digest: name for name, digest in history.contents.items()}
-    adapter = "base model" if identity.adapter is None else f"adapter content {names[identity.adapter]}"
+    adapter = "base model" if identity.adapter is None else f"adapter {names[identity.adapter]}"
     return adapter if identity.salt is None else f"{adapter}, salt {identity.salt!r}"
 
 

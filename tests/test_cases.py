@@ -106,7 +106,7 @@ def test_a_case_says_what_was_asked_seen_and_owed(case: Case) -> None:
     """One row a request with its bounds, one a step, the tokens around the first difference, all that is needed."""
     first, second = case.requests
     assert (first.correct, second.correct) == (True, False)
-    assert (second.identity, second.cached_at_most) == ("adapter content B", 0)
+    assert (second.identity, second.cached_at_most) == ("adapter B", 0)
     assert second.cached_tokens == 40
     assert [row.words.split(":")[0] for row in case.steps] == ["load", "ask", "in-place reload", "ask"]
     assert case.failing_request == 1

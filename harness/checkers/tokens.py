@@ -74,7 +74,7 @@ def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[Failu
     return (
         FailureClass.STALE_STATE,
         f": its cached prefix was written by request {source.request} for {source.identities[0]}, "
-        f"it belongs to {outcome.identities[-1]}.",
+        f"while this request is for {outcome.identities[-1]}.",
     )
 
 
