@@ -32,7 +32,7 @@ from adapters.redact import KEY_VARIABLE
 
 CONNECT_SECONDS = 10.0
 # Between two bytes of an answer. A tiny model answers in a tenth of a second and a loaded machine in a few; a minute
-# of nothing is an engine that hangs. Issue 3's liveness calibrates this.
+# of nothing is an engine that hangs.
 PATIENCE_SECONDS = 60.0
 COUNTERS = {
     "vllm:prefix_cache_queries": "queried_tokens",
