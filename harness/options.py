@@ -20,7 +20,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 PROFILES = {
-    "smoke": Profile(examples=8, shrink_seconds=30, replays=3),
+    "smoke": Profile(examples=8, shrink_seconds=15, replays=3),
     "ci": Profile(examples=30, shrink_seconds=60, replays=5),
     "release": Profile(examples=200, shrink_seconds=180, replays=10),
 }
