@@ -102,8 +102,7 @@ def requirement_of(item: pytest.Item) -> Requirement | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The ground comes first; with --replay, only one test of the case's requirement stays."""
-    items.sort(key=lambda item: not ((r := requirement_of(item)) is not None and r.id.startswith("GROUND")))
+    """With --replay, only one test of the case's requirement stays."""
     if config.getoption("--replay") is None:
         return
     case, _ = load_case(Path(config.getoption("--replay")))

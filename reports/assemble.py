@@ -94,14 +94,14 @@ def tests_of(events: list[Event], kind: str) -> set[tuple[str, str]]:
 
 
 def requirement_results(events: list[Event]) -> list[RequirementResult]:
-    """One result per announced requirement, its tests and cells brought together, in the order announced."""
+    """One result per announced requirement, its tests and cells brought together, by id."""
     announced: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event["event"] == "requirement":
             announced[event["id"]].append(event)
     verdicts = {(e["requirement"], e["cell"], e["test"]): e for e in events if e["event"] == "verdict"}
     results = []
-    for requirement_id, tests in announced.items():
+    for requirement_id, tests in sorted(announced.items()):
         cells = [cell_result(test, verdicts.get((requirement_id, test["cell"], test["test"]))) for test in tests]
         merged = merge_cells(cells)
         verdict = worst([cell.verdict for cell in merged])

@@ -1,4 +1,8 @@
-"""Adapters that change behind a name: the KV of the old content must never answer for the new one."""
+"""Adapters that change behind a name: the KV of the old content must never answer for the new one.
+
+The order is by cost, not by number: what engines often break stands apart, so that the fresh engine on which one
+counterexample is confirmed starts while the next requirement runs.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +40,6 @@ def test_in_place_reload_from_another_path(lab: Lab, data: st.DataObject) -> Non
     lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.IN_PLACE,))), label="workload"))
 
 
-@requirement("LORA-2", "unload + load, other path", needs=ADAPTERS, shows=(Evidence.UNLOAD_LOADS, *RISK))
-@given(data=st.data())
-def test_unload_and_load_from_another_path(lab: Lab, data: st.DataObject) -> None:
-    """After unload + load under the same name, a conforming engine answers as the new adapter cold.
-
-    Why it can break: unloading forgets the name in the front end and leaves the blocks in the pool (vllm#42125).
-    Oracle: cold start. Vacuous as LORA-1 is.
-    """
-    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.UNLOAD_LOAD,))), label="workload"))
-
-
 @requirement(
     "LORA-3",
     "in-place reload, same path, changed files",
@@ -62,6 +55,17 @@ def test_in_place_reload_of_changed_files(lab: Lab, data: st.DataObject) -> None
     same folder. Oracle: cold start. Vacuous as LORA-1 is, or when no path was used again with other files.
     """
     lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.IN_PLACE,), same_path=True)), label="workload"))
+
+
+@requirement("LORA-2", "unload + load, other path", needs=ADAPTERS, shows=(Evidence.UNLOAD_LOADS, *RISK))
+@given(data=st.data())
+def test_unload_and_load_from_another_path(lab: Lab, data: st.DataObject) -> None:
+    """After unload + load under the same name, a conforming engine answers as the new adapter cold.
+
+    Why it can break: unloading forgets the name in the front end and leaves the blocks in the pool (vllm#42125).
+    Oracle: cold start. Vacuous as LORA-1 is.
+    """
+    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.UNLOAD_LOAD,))), label="workload"))
 
 
 @requirement(
@@ -127,20 +131,6 @@ def test_going_back_after_a_change_under_traffic(lab: Lab, data: st.DataObject) 
     lab.check(data.draw(lives(lab.grounds, life), label="workload"), overlapped_too=False)
 
 
-@requirement("LORA-6", "reload under traffic", needs=IN_PLACE, shows=(Evidence.OVERLAPPED, Evidence.IN_PLACE_RELOADS))
-@given(data=st.data())
-def test_reload_while_requests_run(lab: Lab, data: st.DataObject) -> None:
-    """At a reload while requests run, each answer of a conforming engine is wholly one version's, never a mixture; and
-    every request after the reload returned is the new one's.
-
-    Why it can break: the reload swaps weights between two steps of a running request. Oracle: cold start under the old
-    or the new content for the requests that the reload overlapped, under the new one for those after it. Vacuous when
-    no reload overlapped a request.
-    """
-    life = Life(routes=(Route.IN_PLACE,), under_traffic=True, most_names=1, base_traffic=False)
-    lab.check(data.draw(lives(lab.grounds, life), label="workload"))
-
-
 @requirement(
     "LORA-7",
     "more adapters than slots",
@@ -155,3 +145,17 @@ def test_churn_beyond_the_adapter_slots(lab: Lab, data: st.DataObject) -> None:
     outlive it. Oracle: cold start. Vacuous when all names fitted into the slots.
     """
     lab.check(data.draw(churn(lab.grounds), label="workload"))
+
+
+@requirement("LORA-6", "reload under traffic", needs=IN_PLACE, shows=(Evidence.OVERLAPPED, Evidence.IN_PLACE_RELOADS))
+@given(data=st.data())
+def test_reload_while_requests_run(lab: Lab, data: st.DataObject) -> None:
+    """At a reload while requests run, each answer of a conforming engine is wholly one version's, never a mixture; and
+    every request after the reload returned is the new one's.
+
+    Why it can break: the reload swaps weights between two steps of a running request. Oracle: cold start under the old
+    or the new content for the requests that the reload overlapped, under the new one for those after it. Vacuous when
+    no reload overlapped a request.
+    """
+    life = Life(routes=(Route.IN_PLACE,), under_traffic=True, most_names=1, base_traffic=False)
+    lab.check(data.draw(lives(lab.grounds, life), label="workload"))
