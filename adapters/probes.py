@@ -15,6 +15,7 @@ from adapters.openai_http import Wire
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 PROBE_TOKENS = 512  # more than two blocks of any usual size (16 ... 256), so that asking twice must hit
+NO_ADAPTER = "no adapter at hand to try: name the served model's folder with --model, or give two with --adapter"
 CACHE_FIELDS = (
     "block_size",
     "num_gpu_blocks",
@@ -191,7 +192,7 @@ def probe_adapters(wire: Wire, path: str | None, found: dict[Capability, Support
     """Load, replace in place and unload a real adapter under a name of our own."""
     wanted = (Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)
     if path is None:
-        found |= dict.fromkeys(wanted, Support(None, "no adapter at hand to try: give two with --adapter"))
+        found |= dict.fromkeys(wanted, Support(None, NO_ADAPTER))
         return
     name = f"coldproof-probe-{secrets.token_hex(4)}"
     body = {"lora_name": name, "lora_path": path}

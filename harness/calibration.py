@@ -21,6 +21,7 @@ from reports.schema import Calibration
 
 ROUNDS = 4
 TOKENS = 12
+MIXED_TOKENS = 40  # a busy server takes requests in one by one; with short answers the first would be gone by then
 
 
 def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, slots: int) -> tuple[Calibration, Rule]:
@@ -45,8 +46,10 @@ def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, sl
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     if exact and len(digests) >= 2:
         oracle.fill_slots(slots)
-        mixtures[ADAPTERS_TOGETHER] = holds(oracle, [p for p in probes if p.adapter is not None], alone)
-        mixtures[BASE_WITH_ADAPTER] = holds(oracle, probes, alone)
+        mixed = side_by_side(identities, prompts)
+        alone |= {probe: oracle.ask_anew(probe) for probe in mixed}
+        mixtures[ADAPTERS_TOGETHER] = holds(oracle, [p for p in mixed if p.adapter is not None], alone)
+        mixtures[BASE_WITH_ADAPTER] = holds(oracle, mixed, alone)
     calibration = Calibration(
         oracle=oracle.name,
         rule=str(rule),
@@ -90,6 +93,11 @@ def compare(left: Answer, right: Answer) -> tuple[float, bool]:
         parting = [answer.tokens[shared].gap for answer in (left, right) if shared < len(answer.tokens)]
         differences += [math.inf if gap is None else gap for gap in parting]
     return max(differences, default=0.0), left.ids == right.ids
+
+
+def side_by_side(identities: list[str | None], prompts: list[tuple[int, ...]]) -> list[Question]:
+    """Probes for one mixed batch: kinds in turn, and answers long enough that late arrivals still meet early ones."""
+    return [Question(prompt, identity, MIXED_TOKENS) for prompt in prompts for identity in reversed(identities)]
 
 
 def holds(oracle: EngineOracle, batch: list[Question], alone: dict[Question, Answer]) -> bool:

@@ -179,7 +179,8 @@ class Conductor:
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(absent)
         elif trial.best is not None:
-            self.log.emit("phase", words=f"confirming {trial.requirement.id} on a fresh engine")
+            where = "the attached engine" if self.options.attached else "a fresh engine"
+            self.log.emit("phase", words=f"confirming {trial.requirement.id} on {where}")
             case = self.waived(lab.confirm(trial), lab)
             verdict, reason = verdict_of_case(case)
             self.save_case(case)
