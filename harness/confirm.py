@@ -41,10 +41,17 @@ def confirm(
     fresh: CheckedEngine | None,
     fresh_oracle: EngineOracle | None,
     control: CheckedEngine | None,
+    attached: CheckedEngine | None,
     replays: int,
 ) -> Confirmed:
-    """Replay on the given engines. `fresh` None: the engine is attached and cannot be started afresh."""
-    agrees, again, note = None, [], "the engine is attached: it could not be started afresh"
+    """Replay on the given engines. `attached`: somebody's running server, the next best thing where none can be
+    started afresh; new nonces at least keep the replays off the keys of the first run.
+    """
+    agrees, again, note = None, [], "no fresh engine could be had"
+    if attached is not None:
+        again = replay(failing.workload, attached, observe, replays)
+        count = sum(bool(j.findings) for j in again)
+        note = f"the engine is attached and not started afresh; replayed on it, it failed {count} of {len(again)} times"
     if fresh is not None:
         note = ""
         try:

@@ -287,6 +287,7 @@ class Lab:
             fresh=fresh,
             fresh_oracle=self.session.oracle_for("fresh-engine", fresh) if fresh else None,
             control=None if cold else self.oracle_engine,
+            attached=self.engine if self.session.options.attached else None,
             replays=self.session.profile.replays,
         )
         case = self.case(trial, confirmed, cold=cold, problem=problem)
