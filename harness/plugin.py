@@ -12,10 +12,12 @@ Tests without a requirement (the project's own) are left alone.
 
 from __future__ import annotations
 
+import argparse
+import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,12 @@ EXIT_HARNESS, EXIT_USAGE = 3, 4
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The command line of DESIGN.md."""
+    parse = parser.parse
+
+    def parse_joined(args: Sequence[str | os.PathLike[str]], namespace: argparse.Namespace | None = None) -> object:
+        return parse(joined(args), namespace)
+
+    parser.parse = parse_joined  # type: ignore[method-assign, assignment]
     group = parser.getgroup("coldproof", "prefix-cache conformance")
     group.addoption("--engine", default=None, help="adapter: vllm (default) or endpoint")
     group.addoption("--engine-url", default=None, metavar="URL", help="attach to a running server")
@@ -55,6 +63,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--allow-not-exercised", action="store_true", help="NOT EXERCISED does not fail the run")
     group.addoption("--allow-inconclusive", action="store_true", help="INCONCLUSIVE does not fail the run")
+
+
+def joined(args: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    """Arguments with `--engine-args VALUE` as one word.
+
+    argparse takes a value like --no-enable-prefix-caching, one word with a dash in front, for another option; and
+    that is just what a value of --engine-args looks like.
+    """
+    words = list(args)
+    for i, word in enumerate(words[:-1]):
+        if word == "--engine-args":
+            return [*words[:i], f"--engine-args={words[i + 1]}", *joined(words[i + 2 :])]
+    return words
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
