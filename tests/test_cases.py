@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +296,12 @@ def test_a_step_that_was_not_reached_says_so(judgement: Judgement) -> None:
     cut = msgspec.structs.replace(judgement.history, steps=judgement.history.steps[:1])
     rows = case_of(msgspec.structs.replace(judgement, history=cut)).steps
     assert [row.error for row in rows] == ["", "not reached", "not reached", "not reached"]
+
+
+def test_a_reproducer_that_cannot_be_tried_says_so_and_not_that_the_bug_is_there(case: Case, tmp_path: Path) -> None:
+    """Nobody listens: exit code 2, for 1 would mean WRONG and 0 would mean mended."""
+    script = tmp_path / "case.py"
+    script.write_text(reproducer(case))
+    for arguments in ([], ["http://127.0.0.1:9"]):
+        done = subprocess.run([sys.executable, str(script), *arguments], cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 2, done.stderr

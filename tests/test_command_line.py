@@ -17,6 +17,7 @@ import pytest
 
 from adapters.openai_http import KEY_VARIABLE
 from harness.cells import CELLS
+from harness.plugin import joined
 from reports.schema import SCHEMA_VERSION, Results, encode, read_results
 from tests import report_samples
 from tests.fake_server import Manners, serving
@@ -246,3 +247,17 @@ def test_nothing_selected_is_not_a_pass(coldproof: Coldproof) -> None:
     run = coldproof("-k", "nothing_matches_this")
     assert run.code == NOTHING
     assert not (run.report / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (["suites", "--engine-args", "--no-x", "-k", "a"], ["suites", "--engine-args=--no-x", "-k", "a"]),
+        (["--engine-args", "-a -b", "--engine-args", "-c"], ["--engine-args=-a -b", "--engine-args=-c"]),
+        (["suites", "--engine-args"], ["suites", "--engine-args"]),
+        (["suites", "-k", "a"], ["suites", "-k", "a"]),
+    ],
+)
+def test_a_flag_is_a_value_of_engine_args(given: list[str], read: list[str]) -> None:
+    """A value that begins with a dash is not taken for another option."""
+    assert joined(given) == read
