@@ -34,8 +34,6 @@ def attach(url: str, *, adapter_for: Callable[[str | None], str | None]) -> Serv
         ) from problem
     try:
         probed = probe(wire, spawned=False, adapter_path=adapter_for(served_model(wire).root))
-    except EngineStartError:
-        raise
     except EngineError as problem:
         raise EngineStartError(str(problem)) from problem
     config = {"url": wire.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}

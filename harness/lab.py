@@ -102,12 +102,8 @@ class Lab:
         """Whether the engine under test has a capability, for workloads that can do without it."""
         return self.engine.capabilities[capability].present is True
 
-    def check(self, workload: Workload, *, overlapped_too: bool = True) -> None:
-        """Run a workload on the engine under test. Raises Violation when the requirement is broken by it.
-
-        `overlapped_too` False leaves out requests that an adapter change overlapped.
-        """
-        self.current().overlapped_too = overlapped_too
+    def check(self, workload: Workload) -> None:
+        """Run a workload on the engine under test. Raises Violation when the requirement is broken by it."""
         self.examine(workload, self.engine)
 
     def check_without_cache(self, workload: Workload) -> None:
@@ -201,7 +197,7 @@ class Lab:
                 raise
             self.replace_oracle(self.oracle_engine)
             judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
-        return judgement if self.current().overlapped_too else judgement.without_overlapped()
+        return judgement if self.current().requirement.overlapped_too else judgement.without_overlapped()
 
     def run(self, engine: CheckedEngine, workload: Workload) -> History:
         """One run under a new nonce. Six hex digits tell the runs of one engine's life apart."""

@@ -15,21 +15,31 @@ from harness.workload import Workload
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """An id, a short title, the capabilities it needs and the evidence without which it was not exercised."""
+    """An id, a short title, the capabilities it needs and the evidence without which it was not exercised.
+
+    `overlapped_too` False: answers of requests that an adapter change overlapped are another requirement's matter.
+    It belongs to the requirement, so that a replayed case is judged as it was when it was found.
+    """
 
     id: str
     title: str
     needs: tuple[Capability, ...]
     shows: tuple[Evidence, ...]
+    overlapped_too: bool = True
 
 
 def requirement(
-    requirement_id: str, title: str, *, needs: tuple[Capability, ...] = (), shows: tuple[Evidence, ...]
+    requirement_id: str,
+    title: str,
+    *,
+    needs: tuple[Capability, ...] = (),
+    shows: tuple[Evidence, ...],
+    overlapped_too: bool = True,
 ) -> pytest.MarkDecorator:
     """Mark a test as standing for a requirement. Its docstring is the statement, read aloud by the report."""
     if not shows:
         raise ValueError(f"{requirement_id} names no evidence: it could pass on nothing")
-    return pytest.mark.requirement(Requirement(requirement_id, title, needs, shows))
+    return pytest.mark.requirement(Requirement(requirement_id, title, needs, shows, overlapped_too))
 
 
 class Violation(AssertionError):
@@ -57,7 +67,6 @@ class Trial:
         self.failed: set[bytes] = set()
         self.passed: set[bytes] = set()
         self.shrinking_since: float | None = None
-        self.overlapped_too = True
 
     def seconds(self) -> float:
         """Since the trial began."""

@@ -101,6 +101,7 @@ def test_no_sharing_between_adapters_or_with_the_base_model(lab: Lab, data: st.D
     "going back: A, B, A",
     needs=IN_PLACE,
     shows=(Evidence.RETURNS, Evidence.IN_PLACE_RELOADS, Evidence.UNLOAD_LOADS, *RISK),
+    overlapped_too=False,
 )
 @given(data=st.data())
 def test_going_back(lab: Lab, data: st.DataObject) -> None:
@@ -118,6 +119,7 @@ def test_going_back(lab: Lab, data: st.DataObject) -> None:
     "going back after a change under traffic",
     needs=IN_PLACE,
     shows=(Evidence.RETURNS, Evidence.OVERLAPPED, Evidence.AFTER_OVERLAP),
+    overlapped_too=False,
 )
 @given(data=st.data())
 def test_going_back_after_a_change_under_traffic(lab: Lab, data: st.DataObject) -> None:
@@ -128,7 +130,7 @@ def test_going_back_after_a_change_under_traffic(lab: Lab, data: st.DataObject) 
     Vacuous when, with A back, no prompt reached into an answer that the change overlapped.
     """
     life = Life(routes=(Route.IN_PLACE,), goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
-    lab.check(data.draw(lives(lab.grounds, life), label="workload"), overlapped_too=False)
+    lab.check(data.draw(lives(lab.grounds, life), label="workload"))
 
 
 @requirement(
