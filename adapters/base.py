@@ -7,7 +7,7 @@ engine does not give is None, never 0, and a lever (load, reset) returns what it
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -24,6 +24,13 @@ class Capability(enum.StrEnum):
     RUNTIME_LORA = "adapter load and unload at run time"
     LORA_IN_PLACE = "in-place adapter reload"
     CACHE_SALT = "cache salt"
+    CHAT = "chat completions with known prompt ids"
+    PRIORITY = "request priorities"
+    ABORT = "requests that the client can abort"
+    PROMPT_LOGPROBS = "prompt logprobs"
+    SEVERAL_ANSWERS = "several sampled answers to a prompt"
+    STOP_STRINGS = "stop strings"
+    STRUCTURED_OUTPUT = "structured output"
     CACHE_RESET = "cache reset"
     METRICS = "metrics"
     VERSION = "engine version"
@@ -48,22 +55,87 @@ class Token(msgspec.Struct, frozen=True):
     gap: float | None = None
 
 
+class Surface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request asks for beside plain greedy tokens.
+
+    `answers` > 1 are drawn at temperature 1 from a fixed seed: greedy copies would be one answer. `pattern` is a
+    regular expression that structured output has to match.
+    """
+
+    answers: int = 1
+    stop: tuple[str, ...] = ()
+    pattern: str | None = None
+    prompt_logprobs: bool = False
+    logprobs: bool = False
+
+
+PLAIN = Surface()
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When the client hangs up: after so many tokens or, with 0, after so many milliseconds without one."""
+
+    after_tokens: int = 0
+    after_ms: int = 0
+
+
+class Stage(enum.StrEnum):
+    """How far the engine had come with a request when its client hung up, as far as could be seen."""
+
+    QUEUED = "queued"
+    PREFILL = "in prefill"
+    DECODE = "while decoding"
+    UNSEEN = "unseen"
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One greedy request. `model` is a served name: the base model's or an adapter's."""
+    """One request, greedy unless its surface says otherwise. `model` is a served name: base model or adapter.
+
+    With `messages` it goes through the chat entry point and template; `prompt` is then what that renders to.
+    """
 
     model: str
     prompt: tuple[int, ...]
     max_tokens: int
     cache_salt: str | None = None
-    logprobs: bool = False
+    priority: int = 0
+    messages: tuple[Message, ...] | None = None
+    surface: Surface = PLAIN
+    abort: Abort | None = None
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back. `cached_tokens` is None when the engine gave no count: missing is not zero."""
+    """What came back. `cached_tokens` is None when the engine gave no count: missing is not zero.
+
+    `text`: the first answer's. `others`: the answers after it, where several were asked for. `prompt_logprobs`: one for
+    each prompt token, None for the first. `prompt`: the ids that the engine says it used, if it
+    says so. `aborted`: the client hung up here, before the end. `preemptions`: of this request, where the engine tells
+    them one by one.
+    """
 
     tokens: tuple[Token, ...]
     finish_reason: str | None
     cached_tokens: int | None
+    text: str = ""
+    others: tuple[tuple[Token, ...], ...] = ()
+    prompt_logprobs: tuple[float | None, ...] | None = None
+    prompt: tuple[int, ...] | None = None
+    aborted: Stage | None = None
+    preemptions: int | None = None
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A request and when it is sent, in milliseconds after the burst began."""
+
+    request: CompletionRequest
+    offset_ms: int = 0
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +148,20 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     waiting: float | None = None
     pool_usage: float | None = None
 
+    def since(self, start: Metrics) -> Metrics:
+        """The same with counters counted from `start`; gauges are of the moment."""
+        return msgspec.structs.replace(
+            self,
+            queried_tokens=grown(start.queried_tokens, self.queried_tokens),
+            hit_tokens=grown(start.hit_tokens, self.hit_tokens),
+            preemptions=grown(start.preemptions, self.preemptions),
+        )
+
+
+def grown(before: float | None, after: float | None) -> float | None:
+    """How far a counter went; unknown if either reading is."""
+    return None if before is None or after is None else after - before
+
 
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """What the generators size workloads by. Token counts; None is unknown, never a guess."""
@@ -85,6 +171,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     max_model_tokens: int
     adapter_slots: int | None
     prefix_caching: bool | None
+    uniform: bool = True  # every layer keeps every block; otherwise only a whole prompt sent again is owed its blocks
+    most_requests: int | None = None  # that run at a time
 
 
 class EngineError(Exception):
@@ -110,6 +198,14 @@ class RequestRefused(EngineError):
         super().__init__(f"the engine answered HTTP {status}: {body[:400]}")
         self.status = status
         self.body = body
+
+
+class Served(msgspec.Struct, frozen=True):
+    """What became of an arrival: when it was sent and over, by the engine's clock, and its answer or why none."""
+
+    sent: float
+    finished: float
+    result: Completion | EngineError
 
 
 class Engine(Protocol):
@@ -142,11 +238,27 @@ class Engine(Protocol):
     def capabilities(self) -> Mapping[Capability, Support]:
         """Every capability with its evidence."""
 
-    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
-        """Answer one request; `on_token(count)` is called as tokens arrive. Must never retry: a retry warms the cache.
+    def clock(self) -> float:
+        """Seconds, from any origin: the wall's, or the engine's own where it is stepped by hand and must repeat."""
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Answer one request. Must never retry: a retry warms the cache.
 
         Raises EngineSilent when nothing comes within the adapter's patience.
         """
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Answer requests side by side, each sent at its offset, and return what became of each, in order.
+
+        `on_token(i, count)` is called as request i's tokens arrive, from any thread. `between()` is called again and
+        again while requests are in flight, from the caller's thread: there the caller may change adapters, look at the
+        metrics, or stop the engine.
+        """
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """The token ids that the chat template makes of these messages, ready for an answer."""
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Load or, `in_place`, replace an adapter under a name. Returning means the engine acknowledged it."""

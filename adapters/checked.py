@@ -7,9 +7,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from adapters.base import Capability, Completion, CompletionRequest, Engine, EngineShape, Metrics, Support
+from adapters.base import (
+    Arrival,
+    Capability,
+    Completion,
+    CompletionRequest,
+    Engine,
+    EngineShape,
+    Message,
+    Metrics,
+    Served,
+    Support,
+)
 
 
 class AdapterFault(Exception):
@@ -60,15 +71,39 @@ class CheckedEngine:
         """The engine's capabilities."""
         return self.engine.capabilities
 
-    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+    def clock(self) -> float:
+        """The engine's clock."""
+        return self.engine.clock()
+
+    def complete(self, request: CompletionRequest) -> Completion:
         """Complete and check the answer's shape. Raises AdapterFault when it is none."""
-        self._enter()
+        self._enter(1)
         try:
-            answer = self.engine.complete(request, on_token)
+            answer = self.engine.complete(request)
         finally:
-            self._leave()
+            self._leave(1)
         check(self.name, request, answer)
         return answer
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Serve and check each answer's shape. Raises AdapterFault when one is none."""
+        self._enter(len(arrivals))
+        try:
+            served = self.engine.serve(arrivals, on_token, between)
+        finally:
+            self._leave(len(arrivals))
+        if len(served) != len(arrivals):
+            raise AdapterFault(f"adapter {self.name} returned {len(served)} results for {len(arrivals)} requests")
+        for arrival, one in zip(arrivals, served, strict=True):
+            if isinstance(one.result, Completion):
+                check(self.name, arrival.request, one.result)
+        return served
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """What the chat template makes of messages."""
+        return self.engine.render(messages)
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Load or replace an adapter."""
@@ -98,25 +133,26 @@ class CheckedEngine:
         """Stop it."""
         self.engine.stop()
 
-    def _enter(self) -> None:
+    def _enter(self, count: int) -> None:
         with self._lock:
-            self.requests += 1
+            self.requests += count
             if self._in_flight == 0:
                 self._busy_since = time.monotonic()
-            self._in_flight += 1
+            self._in_flight += count
 
-    def _leave(self) -> None:
+    def _leave(self, count: int) -> None:
         with self._lock:
-            self._in_flight -= 1
+            self._in_flight -= count
             if self._in_flight == 0:
                 self.busy_seconds += time.monotonic() - self._busy_since
 
 
 def check(name: str, request: CompletionRequest, answer: Completion) -> None:
     """Raise AdapterFault when an answer cannot be one to this request."""
-    if any(token.id < 0 for token in answer.tokens):
-        raise AdapterFault(f"adapter {name} returned a negative token id")
-    if len(answer.tokens) > request.max_tokens:
-        raise AdapterFault(f"adapter {name} returned {len(answer.tokens)} tokens for max_tokens {request.max_tokens}")
+    for tokens in (answer.tokens, *answer.others):
+        if any(token.id < 0 for token in tokens):
+            raise AdapterFault(f"adapter {name} returned a negative token id")
+        if len(tokens) > request.max_tokens:
+            raise AdapterFault(f"adapter {name} returned {len(tokens)} tokens for max_tokens {request.max_tokens}")
     if answer.cached_tokens is not None and not answer.cached_tokens >= 0:
         raise AdapterFault(f"adapter {name} returned cached_tokens {answer.cached_tokens}")

@@ -6,7 +6,6 @@ and scrapes, which change nothing in the engine, are retried. The API key lives 
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -18,22 +17,25 @@ import requests
 import tenacity
 from prometheus_client.parser import text_string_to_metric_families
 
+from adapters import completions
 from adapters.base import (
     Completion,
     CompletionRequest,
     EngineDied,
     EngineError,
     EngineSilent,
+    Message,
     Metrics,
     RequestRefused,
-    Token,
+    Stage,
 )
+from adapters.completions import Reader
 from adapters.redact import KEY_VARIABLE
 
 CONNECT_SECONDS = 10.0
-# Between two bytes of an answer. A tiny model answers in a tenth of a second and a loaded machine in a few; a minute
-# of nothing is an engine that hangs.
-PATIENCE_SECONDS = 60.0
+LOOK_SECONDS = 20.0  # for what a server answers without its engine
+# Between two bytes of one answer, behind whatever queue. Whoever sends several requests watches for stalls long before.
+PATIENCE_SECONDS = 180.0
 COUNTERS = {
     "vllm:prefix_cache_queries": "queried_tokens",
     "vllm:prefix_cache_hits": "hit_tokens",
@@ -88,7 +90,7 @@ class Wire:
     def _get(self, path: str) -> requests.Response:
         if not self.alive():
             raise EngineDied("the engine's process has ended")
-        return self.session().get(self.url + path, timeout=(CONNECT_SECONDS, self.patience))
+        return self.session().get(self.url + path, timeout=(CONNECT_SECONDS, min(LOOK_SECONDS, self.patience)))
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> requests.Response:
         """POST once. Raises RequestRefused for an error status, EngineDied or EngineSilent for the wire."""
@@ -102,52 +104,56 @@ class Wire:
             raise RequestRefused(response.status_code, response.text)
         return response
 
-    def complete(
-        self, request: CompletionRequest, on_token: Callable[[int], None] | None = None, **extra: object
-    ) -> Completion:
-        """Stream one greedy completion. Raises RequestRefused, EngineDied or EngineSilent."""
-        body: dict[str, Any] = {
-            "model": request.model,
-            "prompt": list(request.prompt),
-            "max_tokens": request.max_tokens,
-            "temperature": 0,
-            "seed": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-            **extra,
-        }
-        if request.cache_salt is not None:
-            body["cache_salt"] = request.cache_salt
-        if request.logprobs:
-            body |= {"logprobs": 2, "return_tokens_as_token_ids": True}
-        reader = StreamReader(on_token)
+    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+        """Send one generation, once, and read its answer; hang up where the request says so.
+
+        Raises RequestRefused, EngineDied or EngineSilent.
+        """
+        path, reader, aborted = completions.path(request), Reader(on_token), None
         try:
             with self.session().post(
-                self.url + "/v1/completions", json=body, stream=True, timeout=(CONNECT_SECONDS, self.patience)
+                self.url + path, json=completions.body(request), stream=True, timeout=(CONNECT_SECONDS, self.patience)
             ) as response:
                 if response.status_code >= 400:
                     raise RequestRefused(response.status_code, response.text)
-                for event in events(response):
-                    reader.take(event)
+                aborted = self.read(response, reader, request)
         except requests.RequestException as problem:
             # A time-out in the middle of a stream arrives as a ConnectionError around urllib3's ReadTimeoutError.
             if isinstance(problem, requests.ReadTimeout) or "Read timed out" in str(problem):
-                raise self._silent("/v1/completions") from problem
+                raise self._silent(path) from problem
             raise self._gone(problem) from problem
-        return self._finished(reader)
+        return self._finished(reader, aborted)
 
-    def _finished(self, reader: StreamReader) -> Completion:
+    def read(self, response: requests.Response, reader: Reader, request: CompletionRequest) -> Stage | None:
+        """Read to the end (None), or up to where the client hangs up: how far the engine had come by then."""
+        abort = request.abort
+        if request.surface.prompt_logprobs:
+            reader.take(response.text)
+            reader.done = True
+            return None
+        if abort is not None and abort.after_tokens == 0 and not arrives(response, abort.after_ms / 1000):
+            return self.stage()
+        for event in events(response):
+            reader.take(event)
+            if abort is not None and reader.count >= max(1, abort.after_tokens) and reader.finish_reason is None:
+                return Stage.DECODE
+        return None
+
+    def stage(self) -> Stage:
+        """Where a request that has no token yet most likely is, by the engine's gauges: it was the last to come."""
+        now = self.metrics()
+        if now.waiting:
+            return Stage.QUEUED
+        return Stage.PREFILL if now.running else Stage.UNSEEN
+
+    def _finished(self, reader: Reader, aborted: Stage | None) -> Completion:
         if reader.error is not None:
             if not self.wait_dead(2.0):
                 raise RequestRefused(500, reader.error)
             raise EngineDied(f"the engine died while answering: {reader.error[:200]}")
-        if not reader.done:
+        if not reader.done and aborted is None:
             raise self._gone(RuntimeError("the stream ended without [DONE]"))
-        return Completion(
-            tokens=tuple(reader.tokens), finish_reason=reader.finish_reason, cached_tokens=reader.cached_tokens
-        )
+        return reader.completion(aborted)
 
     def wait_dead(self, seconds: float) -> bool:
         """Whether the engine turns out to be gone within a moment: a socket breaks before its process is reaped."""
@@ -167,6 +173,15 @@ class Wire:
         if self.wait_dead(0.5):
             return EngineDied("the engine's process has ended")
         return EngineSilent(f"no answer from {path} for {self.patience:.0f} s while the engine still runs")
+
+    def render(self, model: str, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """What the server's chat template makes of messages. Raises RequestRefused where it does not tell."""
+        said = {"model": model, "messages": [{"role": m.role, "content": m.content} for m in messages]}
+        response = self.post("/tokenize", said)
+        try:
+            return tuple(int(i) for i in response.json()["tokens"])
+        except (ValueError, TypeError, KeyError) as problem:
+            raise RequestRefused(response.status_code, f"/tokenize tells no tokens: {response.text[:200]}") from problem
 
     def scrape(self) -> dict[str, list[tuple[dict[str, str], float]]] | None:
         """/metrics as family name -> samples, or None where there is none."""
@@ -188,61 +203,27 @@ class Wire:
         return Metrics(**values)
 
 
-class StreamReader:
-    """Collects the events of one streamed completion."""
-
-    def __init__(self, on_token: Callable[[int], None] | None) -> None:
-        self.on_token = on_token
-        self.began = time.monotonic()
-        self.tokens: list[Token] = []
-        self.finish_reason: str | None = None
-        self.cached_tokens: int | None = None
-        self.error: str | None = None
-        self.done = False
-
-    def take(self, data: str) -> None:
-        """One `data:` payload."""
-        if data == "[DONE]":
-            self.done = True
-            return
-        try:
-            self.take_event(json.loads(data))
-        except (ValueError, TypeError, AttributeError, KeyError) as problem:
-            self.error = f"an event that is none ({type(problem).__name__}): {data[:200]}"
-
-    def take_event(self, event: dict[str, Any]) -> None:
-        """One decoded event. Raises what indexing into something of another shape raises."""
-        if "error" in event:
-            self.error = json.dumps(event["error"])
-            return
-        details = (event.get("usage") or {}).get("prompt_tokens_details") or {}
-        if details.get("cached_tokens") is not None:
-            self.cached_tokens = int(details["cached_tokens"])
-        for choice in event.get("choices", ()):
-            self.add(choice)
-
-    def add(self, choice: dict[str, Any]) -> None:
-        """One choice of an event: zero or more tokens."""
-        at = round(time.monotonic() - self.began, 6)
-        scores = choice.get("logprobs") or {}
-        chosen, top = scores.get("token_logprobs") or [], scores.get("top_logprobs") or []
-        for i, token in enumerate(choice.get("token_ids") or ()):
-            best = sorted(top[i].values(), reverse=True)[:2] if i < len(top) and top[i] else []
-            self.tokens.append(
-                Token(
-                    id=int(token),
-                    at=at,
-                    logprob=chosen[i] if i < len(chosen) else None,
-                    gap=best[0] - best[1] if len(best) == 2 else None,
-                )
-            )
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        if self.on_token is not None:
-            self.on_token(len(self.tokens))
-
-
 def events(response: requests.Response) -> Iterator[str]:
     """The `data:` payloads of a server-sent event stream."""
     for line in response.iter_lines(chunk_size=None):  # as chunks arrive: one event a chunk
         if line.startswith(b"data:"):
             yield line[5:].strip().decode("utf-8", "replace")
+
+
+def arrives(response: requests.Response, seconds: float) -> bool:
+    """Whether anything of the body comes within a time. Nothing is taken.
+
+    What came together with the headers lies in http.client's buffer, where `select` on the socket would not see it.
+    """
+    buffer, connection = getattr(response.raw._fp, "fp", None), response.raw.connection
+    if buffer is None or connection is None or connection.sock is None:
+        return True  # all of it is here
+    patience = connection.sock.gettimeout()
+    connection.sock.settimeout(max(seconds, 0.001))
+    try:
+        buffer.peek(1)
+    except TimeoutError:
+        return False
+    finally:
+        connection.sock.settimeout(patience)
+    return True

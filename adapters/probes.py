@@ -6,12 +6,21 @@ import json
 import random
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
-from adapters.base import Capability, Completion, CompletionRequest, EngineError, EngineShape, RequestRefused, Support
+from adapters.base import (
+    Capability,
+    Completion,
+    CompletionRequest,
+    EngineError,
+    EngineShape,
+    RequestRefused,
+    Support,
+    Surface,
+)
 from adapters.openai_http import Wire
+from adapters.probe_surface import attempt, probe_surface
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 PROBE_TOKENS = 512  # more than two blocks of any usual size (16 ... 256), so that asking twice must hit
@@ -56,6 +65,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
     version = server_version(wire)
     found[Capability.VERSION] = Support(version is not None, f"/version says {version}" if version else "no /version")
     null_is_miss = probe_completions(wire, base_model, max_tokens, bool(cache_config), found)
+    probe_surface(wire, base_model, found)
     probe_adapters(wire, adapter_path, found)
     slots = first_labels(wire.scrape(), "vllm:lora_requests_info").get("max_lora")
     pool = number(cache_config.get("num_gpu_blocks"))
@@ -69,11 +79,21 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
             max_model_tokens=max_tokens,
             adapter_slots=number(slots),
             prefix_caching=None if caching is None else caching == "True",
+            uniform=is_uniform(cache_config),
         ),
         capabilities=found,
         cache_config={f"cache.{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
         null_is_miss=null_is_miss,
     )
+
+
+def is_uniform(cache_config: dict[str, str]) -> bool:
+    """Whether every layer keeps every block. With sliding windows or states among the layers, the tokens that the pool
+    is said to hold are not its blocks times their size."""
+    tokens, blocks, size = (
+        number(cache_config.get(key)) for key in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
+    )
+    return tokens is None or blocks is None or size is None or tokens == blocks * size
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -125,7 +145,9 @@ def probe_completions(wire: Wire, model: str, max_tokens: int, is_vllm: bool, fo
 
     def ask(salt: str | None = None, *, logprobs: bool = False) -> Completion:
         return wire.complete(
-            CompletionRequest(model=model, prompt=prompt, max_tokens=2, cache_salt=salt, logprobs=logprobs)
+            CompletionRequest(
+                model=model, prompt=prompt, max_tokens=2, cache_salt=salt, surface=Surface(logprobs=logprobs)
+            )
         )
 
     first = attempt(found, Capability.TOKEN_PROMPTS, "a list of token ids as prompt was accepted", ask)
@@ -212,19 +234,6 @@ def probe_adapters(wire: Wire, path: str | None, found: dict[Capability, Support
         "loaded and unloaded an adapter",
         lambda: wire.post("/v1/unload_lora_adapter", {"lora_name": name}),
     )
-
-
-def attempt(
-    found: dict[Capability, Support], capability: Capability, evidence: str, action: Callable[[], Any]
-) -> Any | None:
-    """Do something; note the capability as present with `evidence`, or absent with the server's refusal."""
-    try:
-        result = action()
-    except RequestRefused as problem:
-        found[capability] = Support(False, f"HTTP {problem.status}: {problem.body[:200]}")
-        return None
-    found[capability] = Support(True, evidence)
-    return result
 
 
 def published(cache_config: dict[str, str], key: str) -> Support:

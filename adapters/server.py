@@ -5,12 +5,30 @@ It only translates; what the server can do was found out by `adapters.probes`, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from adapters.base import Capability, Completion, CompletionRequest, EngineShape, Metrics, Support
+import msgspec
+
+from adapters.base import (
+    Arrival,
+    Capability,
+    Completion,
+    CompletionRequest,
+    EngineError,
+    EngineShape,
+    Message,
+    Metrics,
+    Served,
+    Support,
+)
 from adapters.openai_http import Wire
 from adapters.probes import Probed, is_success
 from adapters.process import EngineProcess
+
+LOOK_SECONDS = 0.05  # how often the caller looks up while no token comes
 
 
 class ServerEngine:
@@ -50,12 +68,57 @@ class ServerEngine:
         """Probed, with evidence."""
         return self.probed.capabilities
 
-    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+    def clock(self) -> float:
+        """The wall's, from an arbitrary origin."""
+        return time.monotonic()
+
+    def complete(self, request: CompletionRequest) -> Completion:
         """One generation, sent once."""
+        return self.completed(request, None)
+
+    def completed(self, request: CompletionRequest, on_token: Callable[[int], None] | None) -> Completion:
+        """The answer, with null counts as what this engine means by them."""
         answer = self.wire.complete(request, on_token)
-        if answer.cached_tokens is None and self.probed.null_is_miss:
-            return Completion(tokens=answer.tokens, finish_reason=answer.finish_reason, cached_tokens=0)
+        if answer.cached_tokens is None and answer.aborted is None and self.probed.null_is_miss:
+            return msgspec.structs.replace(answer, cached_tokens=0)
         return answer
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """A thread and a connection for each request; the caller's thread looks after them meanwhile."""
+        began, wake = self.clock(), threading.Event()
+
+        def ask(number: int, arrival: Arrival) -> Served:
+            time.sleep(max(0.0, arrival.offset_ms / 1000 - (self.clock() - began)))
+            sent = self.clock()
+
+            def on_count(count: int) -> None:
+                on_token(number, count)
+                wake.set()
+
+            try:
+                result: Completion | EngineError = self.completed(arrival.request, on_count)
+            except EngineError as problem:
+                result = problem
+            finally:
+                wake.set()
+            return Served(sent, self.clock(), result)
+
+        pool = ThreadPoolExecutor(len(arrivals))
+        try:
+            asked = [pool.submit(ask, i, arrival) for i, arrival in enumerate(arrivals)]
+            while not all(future.done() for future in asked):
+                wake.wait(LOOK_SECONDS)
+                wake.clear()
+                between()
+            return [future.result() for future in asked]
+        finally:
+            pool.shutdown(wait=False)  # after Ctrl-C nobody waits: closing the run ends the engine and the threads
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """POST /tokenize."""
+        return self.wire.render(self.base_model, messages)
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """POST /v1/load_lora_adapter."""

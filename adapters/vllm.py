@@ -52,6 +52,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     adapter_path: str | None = None
     probed: Probed | None = None  # of an engine just like it: then nothing is asked, and it stays untouched
     port: int | None = None
+    most_requests: int | None = None  # what the flags say and no metric does; see EngineShape
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -80,6 +81,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         raise
     shown = {name: os.environ.get(name, value) for name, value in added_environment().items()}
     config = {"command": redacted(shlex.join(command)), "environment": words(shown)}
+    shape = msgspec.structs.replace(probed.shape, most_requests=options.most_requests)
+    probed = msgspec.structs.replace(probed, shape=shape)
     return ServerEngine(name="vllm", wire=wire, probed=probed, config=config, process=process)
 
 

@@ -20,6 +20,8 @@ from harness.workload import Segment, segment_tokens
 from reports.schema import Calibration
 
 ROUNDS = 4
+# A stall: nothing moves for as long as so many cold answers take. Generous, for machines are shared; bounded both ways.
+STALL_LATENCIES, SHORTEST_STALL, LONGEST_STALL = 100, 20.0, 120.0
 TOKENS = 12
 MIXED_TOKENS = 40  # a busy server takes requests in one by one; with short answers the first would be gone by then
 
@@ -31,7 +33,9 @@ def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, sl
     identities: list[str | None] = [None, *digests[:2]]
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]
     probes = [Question(prompt, identity, TOKENS) for identity in identities for prompt in prompts]
+    began = oracle.engine.clock()
     alone = {probe: oracle.ask_anew(probe) for probe in probes}
+    latency = (oracle.engine.clock() - began) / len(probes)
     noise, differing = 0.0, 0
     for probe in probes:
         delta, same = compare(alone[probe], oracle.ask_anew(probe))
@@ -59,6 +63,8 @@ def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, sl
         differing=differing,
         mixtures=mixtures,
         notes=notes(oracle, mixtures),
+        latency_seconds=round(latency, 4),
+        stall_seconds=round(min(LONGEST_STALL, max(SHORTEST_STALL, STALL_LATENCIES * latency)), 1),
     )
     return calibration, rule
 

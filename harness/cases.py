@@ -82,21 +82,39 @@ def changes(workload: Workload) -> list[SetAdapter]:
     for step in workload.steps:
         if isinstance(step, SetAdapter):
             found.append(step)
-        elif isinstance(step, Burst) and step.meanwhile is not None:
+        elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
             found.append(step.meanwhile.change)
     return found
 
 
 def signature(history: History, failure_class: FailureClass) -> str:
-    """What a waiver matches: class; routes of change; whether a path was used again with other files; when."""
+    """What a waiver matches: class; routes of change; whether a path held other files before; when; what else."""
     changed = [change for change in changes(history.workload) if change.route is not Route.LOAD]
     routes = " and ".join(sorted({change.route.value for change in changed})) or "no reload"
     path = "same path" if same_path_reloads(history) else "other path"
     busy = any(isinstance(step, Burst) and step.meanwhile is not None for step in history.workload.steps)
     moment = "under traffic" if busy else "between requests"
+    more = "".join(f"; {feature}" for feature in features(history))
     if not changed:
-        return f"{failure_class.value}; no reload"
-    return f"{failure_class.value}; {routes}; {path}; {moment}"
+        return f"{failure_class.value}; no reload{more}"
+    return f"{failure_class.value}; {routes}; {path}; {moment}{more}"
+
+
+def features(history: History) -> list[str]:
+    """What else happened in a history that a cache may trip over."""
+    asked = [request for _, _, request in history.workload.requests()]
+    happened = {
+        "preempted": bool(history.steps) and bool(history.steps[-1].after.preemptions),
+        "reset": bool(history.resets),
+        "aborted": any(request.abort for request in asked),
+        "chat": any(request.chat for request in asked),
+        "priorities": any(request.priority for request in asked),
+        "several answers": any(request.surface.answers > 1 for request in asked),
+        "prompt logprobs": any(request.surface.prompt_logprobs for request in asked),
+        "stop string": any(request.surface.stop for request in asked),
+        "structured output": any(request.surface.pattern for request in asked),
+    }
+    return [name for name, true in happened.items() if true]
 
 
 def step_rows(history: History) -> list[StepRow]:

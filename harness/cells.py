@@ -1,4 +1,8 @@
-"""Named engine configurations. A cell adds flags to the adapter's own; the report has a column for each."""
+"""Named engine configurations. A cell adds flags to the adapter's own; the report has a column for each.
+
+A cell says which requirements it is for. A requirement that no chosen cell is for runs in the first one all the same,
+and says there what it could not exercise: nothing is left out in silence.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,140 @@ import msgspec
 
 from harness.options import UsageError
 
+KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")  # the room is not what matters
+ROOM = ("PRESS", "PREEMPT", "CTRL", "MIXED")  # the pool has to be small
+LAYOUT = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
+MOST_REQUESTS = "--max-num-seqs"
 
-class Cell(msgspec.Struct, frozen=True):
-    """One configuration: its flags and, in a line, what it is for."""
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration: its flags, in a line what it is for, and which requirements (by the start of their ids).
+
+    `alike`: its cold answers are the default cell's, so that one cold engine serves both.
+    """
 
     name: str
-    arguments: tuple[str, ...]
     about: str
+    arguments: tuple[str, ...] = ()
+    areas: tuple[str, ...] = (*KEYS, *ROOM)
+    alike: bool = True
+    sliding_window: bool = False  # the tiny model with sliding-window layers instead of the plain one
+
+    def covers(self, requirement_id: str) -> bool:
+        """Whether a requirement is worth testing here."""
+        return requirement_id.startswith(self.areas)
+
+    @property
+    def most_requests(self) -> int | None:
+        """How many requests run at a time, where the flags say so."""
+        words = list(self.arguments)
+        return int(words[words.index(MOST_REQUESTS) + 1]) if MOST_REQUESTS in words else None
+
+
+def tight(*arguments: str, blocks: int = 17) -> tuple[str, ...]:
+    """A pool of `blocks` (one of them is vLLM's null block), and requests that just fit into it."""
+    return ("--num-gpu-blocks-override", str(blocks), "--max-model-len", str((blocks - 1) * 32), *arguments)
 
 
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("default", (), "blocks of 32, a pool that never evicts, default scheduler"),
-        Cell("blocks-64", ("--block-size", "64"), "blocks of 64: other boundaries for the same workloads"),
-        Cell("small-chunks", ("--max-num-batched-tokens", "128"), "prefill in chunks of at most 128 tokens"),
-        Cell("sync", ("--no-async-scheduling",), "the scheduler waits for each step's tokens"),
+        Cell(name="default", about="blocks of 32, a pool that never evicts, default scheduler", areas=KEYS),
+        Cell(
+            name="tight",
+            about="a pool of 16 blocks, prefill in chunks of at most 64 tokens, first come first served",
+            arguments=tight("--max-num-batched-tokens", "64"),
+            areas=ROOM,
+        ),
+        Cell(
+            name="tight-priority",
+            about="the same pool, chunks of less than a block, scheduling by priority",
+            arguments=tight("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--scheduling-policy", "priority"),
+            areas=("PREEMPT",),
+        ),
+        Cell(
+            name="tightest",
+            about="a pool of 8 blocks: two requests fit",
+            arguments=tight("--max-num-seqs", "4", blocks=9),
+            areas=ROOM,
+        ),
+        Cell(
+            name="two-at-a-time",
+            about="two requests run, the others wait; a pool that never evicts",
+            arguments=("--max-num-seqs", "2"),
+            areas=("LORA-6", "CHAT-1", "REUSE", "CTRL", "PRESS-2"),
+        ),
+        Cell(
+            name="small-chunks",
+            about="prefill in chunks of less than a block, a pool that never evicts",
+            arguments=("--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
+            areas=("LORA-5", "CHAT", "REUSE", "SURFACE", "CTRL"),
+        ),
+        Cell(
+            name="whole-prompts",
+            about="no chunked prefill: a prompt is computed in one step",
+            arguments=("--no-enable-chunked-prefill",),
+            areas=("CHAT", "REUSE", "SURFACE"),
+        ),
+        Cell(
+            name="blocks-64",
+            about="blocks of 64: other boundaries for the same workloads",
+            arguments=("--block-size", "64"),
+            areas=LAYOUT,
+        ),
+        Cell(name="blocks-128", about="blocks of 128", arguments=("--block-size", "128"), areas=LAYOUT),
+        Cell(
+            name="hash-cbor",
+            about="block hashes over CBOR (sha256_cbor), which other processes can repeat",
+            arguments=("--prefix-caching-hash-algo", "sha256_cbor"),
+            areas=("LORA-1", "LORA-4", "SALT", "CHAT", "REUSE"),
+        ),
+        Cell(
+            name="sync",
+            about="the scheduler waits for each step's tokens (the CPU build always does)",
+            arguments=("--no-async-scheduling",),
+            areas=("LORA-6", "CHAT", "REUSE", "CTRL"),
+        ),
+        Cell(
+            name="speculative",
+            about="n-gram speculative decoding, in the pool of 16 blocks",
+            arguments=tight(
+                "--speculative-config", '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'
+            ),
+            areas=("CHAT", "PRESS-1", "PREEMPT", "CTRL-2", "MIXED"),
+        ),
+        Cell(
+            name="sliding-window",
+            about="a Gemma 3 with a window of 64 tokens: six groups of KV-cache blocks",
+            areas=LAYOUT,
+            alike=False,
+            sliding_window=True,
+        ),
+        Cell(
+            name="sliding-window-tight",
+            about="the same model in a pool that two of its long requests fill, chunks of 64 tokens",
+            arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "90", "--max-num-batched-tokens", "64"),
+            areas=("PRESS-3", "PREEMPT-1", "CTRL"),
+            alike=False,
+            sliding_window=True,
+        ),
+        Cell(
+            name="kv-bfloat16",
+            about="KV in bfloat16 under float32 weights",
+            arguments=("--kv-cache-dtype", "bfloat16"),
+            areas=LAYOUT,
+            alike=False,
+        ),
+        Cell(
+            name="bfloat16",
+            about="weights and KV in bfloat16: where cold answers repeat, warm ones must equal them too",
+            arguments=("--dtype", "bfloat16"),
+            areas=LAYOUT,
+            alike=False,
+        ),
     )
 }
-ATTACHED = Cell("attached", (), "the server as its owner configured it")
+ATTACHED = Cell(name="attached", about="the server as its owner configured it")
 
 
 def chosen(names: tuple[str, ...]) -> list[Cell]:
@@ -33,6 +152,11 @@ def chosen(names: tuple[str, ...]) -> list[Cell]:
     if unknown:
         raise UsageError(f"unknown cell {unknown[0]!r}: --cells list prints them")
     return [CELLS[name] for name in names]
+
+
+def cells_for(requirement_id: str, cells: list[Cell]) -> list[Cell]:
+    """The chosen cells that a requirement is tested in: those that are for it, else the first."""
+    return [cell for cell in cells if cell.covers(requirement_id)] or cells[:1]
 
 
 def listing() -> str:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from adapters.base import EngineError, EngineStartError
+from harness.budget import Budget
 from harness.cases import load_case
 from harness.cells import Cell
 from harness.environment import coldproof_version, environment
@@ -57,6 +58,7 @@ class Conductor:
         self.log = EventLog(options.report_dir / "events.ndjson")
         self.terminal: Terminal | None = None
         self.announced = 0
+        self.planned = 1.0  # the weight of the trials that this process is going to run
         self.session: Session | None = None
         self.suites_began: float | None = None
         if role is not Role.WORKER:
@@ -102,7 +104,7 @@ class Conductor:
             missed = next(row.planted for row in rows if not row.caught)
             self.stop(f"RUN INVALID: the detector's self-test was wrong about the planted bug '{missed}'")
         try:
-            self.session = Session(self.options, self.log, self.root)
+            self.session = Session(self.options, self.log, self.root, Budget(self.options.seconds, self.planned))
             self.session.prepare()
         except UsageError as problem:
             self.stop(str(problem), usage=True)
@@ -131,15 +133,17 @@ class Conductor:
         if self.suites_began is None:
             self.suites_began = time.monotonic()
         waivers = self.waivers(lab.engine.version)
-        if any(waivers.in_force(issue) for issue in self.issues):
+        if any(waivers.in_force(issue) and cell.covers(issue.requirement) for issue in self.issues):
             lab.standby.order(caching=True)  # a known issue is going to need it, and starting is slow
         return lab
 
     def close_lab(self, lab: Lab) -> None:
         """Stop a cell's engines before the next cell's start."""
-        for engine in (lab.engine, lab.oracle_engine):
-            if engine is not None:
-                engine.stop()
+        lab.standby.discard()
+        session = self.needed_session()
+        session.close_engine(lab.engine)
+        if lab.oracle_engine is not None and not lab.cell.alike:
+            session.close_engine(lab.oracle_engine)
 
     def needed_session(self) -> Session:
         """The session that `begin` opened."""
@@ -150,6 +154,8 @@ class Conductor:
     def what_to_run(self, lab: Lab, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
         """The test function, or a replay in its place, or nothing where the engine lacks what it needs."""
         lab.trial = trial
+        trial.share = self.needed_session().budget.begin(trial.requirement.weight)
+        trial.replaying = self.case is not None
         self.log.emit("trial", requirement=trial.requirement.id, title=trial.requirement.title, cell=trial.cell)
         if self.absent(lab, trial):
             return lambda **_: None
@@ -157,14 +163,14 @@ class Conductor:
 
     def absent(self, lab: Lab, trial: Trial) -> list[str]:
         """What the engine lacks of a requirement's needs."""
-        return missing(lab.engine, trial.requirement.needs, contents=len(self.needed_session().contents))
+        return missing(lab.engine, trial.requirement.needs, contents=len(lab.contents))
 
     def replay(self, lab: Lab, trial: Trial) -> None:
         """Run the saved case as often as the profile says; the first failure is enough."""
         if self.case is None:
             return
         case, workload = self.case
-        mine = {name: files.digest for name, files in self.needed_session().contents.items()}
+        mine = {name: files.digest for name, files in lab.contents.items()}
         if not case.contents.items() <= mine.items():
             raise UsageError("the case was made with other adapters: give the same ones with --adapter, in their order")
         on_cold = lab.on_cold(trial)
@@ -176,6 +182,8 @@ class Conductor:
         """Confirm, waive, and give the verdict; raise pytest's outcome for it."""
         absent = self.absent(lab, trial)
         case = None
+        trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
+        self.needed_session().budget.settle(trial.drawn)
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(absent)
         elif trial.best is not None:
@@ -206,6 +214,8 @@ class Conductor:
             requests=trial.requests,
             evidence=dict(trial.evidence),
             seconds=trial.seconds(),
+            drawn=round(trial.drawn, 3),
+            share=round(trial.share, 3),
             case=case.id if case else None,
             of=self.announced,
         )

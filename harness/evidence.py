@@ -6,35 +6,15 @@ NOT EXERCISED. Pure functions of a history and the oracle's answers.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 
 from harness.checkers.tokens import differs
+from harness.evidence_cache import control_facts, pressure_facts, reuse_facts, surface_facts
+from harness.facts import Evidence
 from harness.history import History, Identity, Outcome
 from harness.oracle.base import Answers
 from harness.reference_cache import common_prefix, computed
-from harness.workload import Burst, Route, SetAdapter
-
-
-class Evidence(enum.StrEnum):
-    """Counters over one history; summed over the examples of a requirement."""
-
-    REQUESTS = "requests"
-    HIT_TOKENS = "hit tokens"
-    HITS = "requests that hit the cache"
-    WARM_HITS = "hits before an adapter change"
-    IN_PLACE_RELOADS = "in-place reloads acknowledged"
-    UNLOAD_LOADS = "unload + load acknowledged"
-    SAME_PATH_RELOADS = "reloads from the same path with changed files"
-    STALE_CHANCES = "requests that could have hit another identity's blocks"
-    TELLING = "of these, with a cold answer that differs from the other identity's"
-    RETURNS = "requests after an earlier content came back"
-    AFTER_OVERLAP = "requests that could have hit blocks written across a change"
-    OVERLAPPED = "requests running while their adapter was changed"
-    TOGETHER = "requests that ran beside another"
-    MIXED = "base and adapter requests that ran side by side"
-    BEYOND_SLOTS = "adapter names in use beyond the engine's slots"
-    SALTED_HITS = "hits under a salt"
+from harness.workload import Burst, Meanwhile, Route, SetAdapter
 
 
 def evidence(history: History, answers: Answers) -> dict[str, float]:
@@ -62,6 +42,10 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         ),
         Evidence.BEYOND_SLOTS: beyond_slots(history),
         Evidence.SALTED_HITS: sum(bool(o.cached_tokens) and o.residence.salt is not None for o in outcomes),
+        **reuse_facts(history),
+        **pressure_facts(history),
+        **control_facts(history),
+        **surface_facts(history),
     }
 
 
@@ -86,8 +70,8 @@ def change_of(history: History, step: int) -> SetAdapter | None:
     match history.workload.steps[step]:
         case SetAdapter() as change:
             return change
-        case Burst(meanwhile=meanwhile) if meanwhile is not None:
-            return meanwhile.change
+        case Burst(meanwhile=Meanwhile(change=SetAdapter() as change)):
+            return change
     return None
 
 
@@ -147,3 +131,6 @@ def beyond_slots(history: History) -> int:
     slots = history.shape.adapter_slots
     names = {o.residence.name for o in history.outcomes if o.residence.name is not None}
     return 0 if slots is None else max(0, len(names) - slots)
+
+
+__all__ = ["Evidence", "evidence"]

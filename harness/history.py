@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from adapters.base import EngineShape, Metrics, Token
+from adapters.base import PLAIN, EngineShape, Metrics, Stage, Surface, Token
 from harness.workload import Workload
 
 
@@ -48,12 +48,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     identities: tuple[Identity, ...]
     residence: Residence
+    surface: Surface = PLAIN
     tokens: tuple[Token, ...] = ()
+    text: str = ""
+    others: tuple[tuple[Token, ...], ...] = ()
+    prompt_logprobs: tuple[float | None, ...] | None = None
+    rendered: tuple[int, ...] | None = None  # the prompt's ids as the engine tells them, where it does
     finish_reason: str | None = None
     cached_tokens: int | None = None
+    preemptions: int | None = None
+    aborted: Stage | None = None
     sent: float
     finished: float
     error: str | None = None
+    refused: bool = False  # the error is an answer: the engine said no
     silent: bool = False
 
     @property
@@ -62,19 +70,51 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(token.id for token in self.tokens)
 
     @property
+    def answered(self) -> bool:
+        """Whether there is a whole answer to judge."""
+        return self.error is None and self.aborted is None
+
+    @property
     def overlapped(self) -> bool:
         """Whether an adapter change fell into this request's life."""
         return len(self.identities) > 1
 
 
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine said of its queue and pool at one moment; None where it does not."""
+
+    at: float
+    running: float | None
+    waiting: float | None
+    pool_usage: float | None
+
+    def __str__(self) -> str:
+        known = {"running": self.running, "waiting": self.waiting}
+        words = [f"{name} {count:.0f}" for name, count in known.items() if count is not None]
+        words += [f"pool {self.pool_usage:.0%} in use"] if self.pool_usage is not None else []
+        return ", ".join(words) or "the engine does not tell its queue"
+
+
+class ResetRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A cache reset: when it was asked for, when answered, and whether the engine says that it did it."""
+
+    began: float
+    ended: float
+    success: bool
+
+
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: when it ran, what it said, and the engine's metrics before and after it."""
+    """One step: when it ran, what it said, and the engine's metrics before and after it.
+
+    Counters count from the run's start. `queue` was looked at while several requests were in flight.
+    """
 
     step: int
     started: float
     finished: float
     before: Metrics
     after: Metrics
+    queue: tuple[Queue, ...] = ()
     error: str | None = None
     silent: bool = False
 
@@ -88,4 +128,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: tuple[Outcome, ...]
     steps: tuple[StepRecord, ...]
     contents: dict[str, str]  # symbolic content -> digest of the adapter files
+    resets: tuple[ResetRecord, ...] = ()
+    stalled: Queue | None = None  # the queue when nothing had moved for too long
     engine_lost: str | None = None  # why the engine was gone at the end, if it was
+    log_tail: str = ""  # the end of its log then

@@ -11,6 +11,8 @@ import msgspec
 from harness.checkers.counts import check_accounting, check_bounds
 from harness.checkers.finding import Finding, Rule
 from harness.checkers.liveness import check_liveness
+from harness.checkers.pool import check_concurrency, check_conservation
+from harness.checkers.surface import check_surface
 from harness.checkers.tokens import check_tokens
 from harness.evidence import evidence, older_identities
 from harness.history import History, Identity
@@ -34,7 +36,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     def worst(self) -> Finding:
         """The finding to speak of first: a wrong answer before a wrong count, the first request before later ones."""
-        order = ("liveness", "tokens", "bounds", "accounting")
+        order = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "conservation")
         return min(self.findings, key=lambda f: (order.index(f.checker), f.request if f.request is not None else -1))
 
 
@@ -58,8 +60,11 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
     found = [
         *check_liveness(history),
         *check_tokens(history, answers, rule),
+        *check_surface(history, answers, rule),
         *check_bounds(history),
         *check_accounting(history, exclusive=exclusive),
+        *check_concurrency(history),
+        *check_conservation(history, exclusive=exclusive),
     ]
     return Judgement(
         history=history,

@@ -5,82 +5,41 @@ A verdict is derived from what was observed, never from how a test function ende
 
 from __future__ import annotations
 
-import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import msgspec
 from hypothesis import currently_in_test_context, event, target
 
-from adapters.base import Capability, EngineDied
+from adapters.base import Capability
 from adapters.checked import CheckedEngine
-from harness.calibration import calibrate
+from harness.bench import Bench
+from harness.budget import BudgetSpent
 from harness.cases import make_case
 from harness.cells import Cell
-from harness.checkers.finding import Rule
 from harness.confirm import Confirmed, confirm
 from harness.evidence import Evidence
 from harness.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, Grounds
-from harness.history import History, Outcome
 from harness.judge import Judgement, judge
-from harness.oracle.base import Oracle, OracleError, question
-from harness.oracle.engine import EngineOracle
-from harness.oracle.fresh import FreshOracle
+from harness.oracle.base import OracleError
 from harness.reduction import smaller
 from harness.requirement import Failing, Trial, Violation
-from harness.runner import Run
 from harness.session import Session
-from harness.standby import Standby
 from harness.workload import Workload
-from reports.schema import Calibration, Case, FailureClass
+from reports.schema import Case, FailureClass
 
 RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
 
 
-class Lab:
-    """One cell: the engine under test, its oracle and the comparison rule."""
+class Lab(Bench):
+    """A bench on which requirements are tested, one after the other."""
 
     def __init__(self, session: Session, cell: Cell) -> None:
-        self.session, self.cell = session, cell
+        super().__init__(session, cell)
         self.trial: Trial | None = None
-        self.thinking = ThreadPoolExecutor(1)
-        self.standby = Standby(session, cell)
-        self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
-        began = time.monotonic()
-        self.calibration, self.rule = self.calibrate()
-        self.calibration_seconds = round(time.monotonic() - began, 2)
         self.grounds = self.make_grounds()
         if not all(self.calibration.mixtures.values()) and self.oracle_engine is not None:
             self.standby.order(caching=False)  # GROUND-1 is going to need it
-
-    def open(self) -> tuple[CheckedEngine, CheckedEngine | None, Oracle, EngineOracle]:
-        """Start what the chosen oracle needs, both engines at once. Raises EngineStartError."""
-        session, name = self.session, self.session.options.oracle
-        cold = None
-        if name != "same-engine":
-            cold = session.open_in_background(self.cell, caching=False, purpose="cold")
-        engine = session.open_engine(self.cell, purpose="tested")
-        if cold is None:
-            session.vet_contents(engine)
-            same = session.oracle_for(name, engine)
-            return engine, None, same, same
-        session.vet_contents(engine)
-        cold_engine = cold.result()
-        cold_oracle = session.oracle_for("cold-engine", cold_engine)
-        if name == "fresh-engine":
-            fresh = FreshOracle(
-                lambda: session.fresh(self.cell, caching=True), list(session.contents.values()), memo=session.memo
-            )
-            return engine, cold_engine, fresh, cold_oracle
-        return engine, cold_engine, cold_oracle, cold_oracle
-
-    def calibrate(self) -> tuple[Calibration, Rule]:
-        """Find the comparison rule on the cold engine."""
-        digests = [files.digest for files in self.session.contents.values()]
-        return calibrate(
-            self.cold, digests, block=self.engine.shape.block_size, slots=self.engine.shape.adapter_slots or 1
-        )
 
     def make_grounds(self) -> Grounds:
         """What generators may build of in this cell."""
@@ -88,9 +47,12 @@ class Lab:
         return Grounds(
             block=shape.block_size or DEFAULT_BLOCK,
             slots=shape.adapter_slots or 1,
-            contents=tuple(self.session.contents) or ("A",),
+            contents=tuple(self.contents) or ("A",),
             longest=shape.max_model_tokens,
             mixtures=frozenset(m for m, holds in self.calibration.mixtures.items() if holds),
+            pool=shape.pool_blocks * shape.block_size if shape.pool_blocks and shape.block_size else None,
+            most_tokens=self.session.profile.tokens,
+            can=frozenset(c for c in Capability if self.can(c)),
         )
 
     @property
@@ -98,9 +60,14 @@ class Lab:
         """Whether caching cannot be switched off here, so that a cold request needs a salt of its own."""
         return self.oracle_engine is None
 
-    def can(self, capability: Capability) -> bool:
-        """Whether the engine under test has a capability, for workloads that can do without it."""
-        return self.engine.capabilities[capability].present is True
+    def note_room(self, trial: Trial) -> None:
+        """Where the pool cannot be filled here, what would: for the verdict of a requirement that needs pressure."""
+        if self.grounds.small_pool is None:
+            pool = "of unknown size" if self.grounds.pool is None else f"of {self.grounds.pool} tokens"
+            trial.hint = (
+                f"The pool is {pool}; a workload here comes to at most {self.grounds.most_tokens} tokens and has to be "
+                "twice the pool: make the pool smaller (vLLM: --num-gpu-blocks-override) or choose a larger profile."
+            )
 
     def check(self, workload: Workload) -> None:
         """Run a workload on the engine under test. Raises Violation when the requirement is broken by it."""
@@ -113,6 +80,8 @@ class Lab:
     def examine(self, workload: Workload, engine: CheckedEngine) -> None:
         """Run, judge and remember; while a counterexample is being minimised, several times."""
         trial = self.current()
+        if trial.best is None and not trial.replaying and self.session.budget.is_spent(trial):
+            raise BudgetSpent
         key = msgspec.json.encode(workload)
         if key in trial.failed:
             fail("fails, as it did before")
@@ -131,6 +100,7 @@ class Lab:
                 self.remember(trial, key, Failing(workload, judgement, failed=1, tries=attempt))
                 fail(judgement.worst().sentence)
         trial.passed.add(key)
+        self.note_room(trial)
 
     def ground_gives_way(self, judgement: Judgement) -> bool:
         """Whether a failure is the ground's: base and adapter requests ran side by side, and without any cache the same
@@ -183,54 +153,20 @@ class Lab:
         return trial.requirement.id.startswith("GROUND")
 
     def observe(self, engine: CheckedEngine, workload: Workload) -> Judgement:
-        """One run under a new nonce, judged. A lost engine under test is replaced before the next run."""
-        if engine is self.engine and not engine.alive():
-            engine = self.engine = self.replace(engine)
+        """One run under a new nonce, judged. An engine of the bench that is lost is replaced at once."""
+        engine = self.living(engine)
         history = self.run(engine, workload)
-        if history.engine_lost is not None and engine is self.engine:
-            self.engine = self.replace(engine)
+        if history.engine_lost is not None:
+            self.replaced(engine)
         exclusive = not self.session.options.attached and engine is not self.oracle_engine
         try:
             judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
         except OracleError:
             if self.oracle_engine is None or self.oracle_engine.alive() or engine is self.oracle_engine:
                 raise
-            self.replace_oracle(self.oracle_engine)
+            self.replaced(self.oracle_engine)
             judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
         return judgement if self.current().requirement.overlapped_too else judgement.without_overlapped()
-
-    def run(self, engine: CheckedEngine, workload: Workload) -> History:
-        """One run under a new nonce. Six hex digits tell the runs of one engine's life apart."""
-        nonce = secrets.token_hex(3)
-        apart = self.oracle_engine is not None and engine is not self.oracle_engine
-        early = self.ask_early if apart else lambda _: None
-        return Run(engine, workload, nonce, self.session.contents, self.session.folder(), on_outcome=early).history()
-
-    def ask_early(self, outcome: Outcome) -> None:
-        """Have the oracle think about a request while the engine under test goes on. The judge asks again and waits."""
-        if outcome.error is None:
-            for identity in outcome.identities:
-                self.thinking.submit(self.oracle.ask, question(outcome, identity))
-
-    def replace(self, engine: CheckedEngine) -> CheckedEngine:
-        """A new engine in place of a dead or silent one. Raises EngineDied for one that is not ours to restart."""
-        if self.session.options.attached:
-            raise EngineDied(f"{engine.config.get('url', 'the engine')} is gone, and it is not Coldproof's to restart")
-        self.session.log.emit("engine_lost", cell=self.cell.name, log_tail=engine.log_tail())
-        self.session.close_engine(engine)
-        new = self.session.open_engine(self.cell, purpose="tested")
-        if isinstance(self.oracle, EngineOracle) and self.oracle.engine is engine:
-            self.oracle = self.cold = self.session.oracle_for(self.oracle.name, new)
-        return new
-
-    def replace_oracle(self, dead: CheckedEngine) -> None:
-        """A new cold engine in place of one that died: the oracle's troubles are no verdict on the engine."""
-        self.session.log.emit("engine_lost", cell=self.cell.name, log_tail=dead.log_tail())
-        self.session.close_engine(dead)
-        self.oracle_engine = self.session.open_engine(self.cell, caching=False, purpose="cold")
-        self.cold = self.session.oracle_for("cold-engine", self.oracle_engine)
-        if isinstance(self.oracle, EngineOracle):
-            self.oracle = self.cold
 
     def tell(self, judgement: Judgement, trial: Trial) -> None:
         """Write the example down for later judges."""
@@ -277,18 +213,20 @@ class Lab:
         failing = self.reduce(trial, trial.best)
         cold = self.on_cold(trial)
         fresh, problem = self.standby.take(caching=not cold)
+        control, mine = self.control(cold=cold)
         confirmed = confirm(
             failing,
             observe=self.observe,
             fresh=fresh,
-            fresh_oracle=self.session.oracle_for("fresh-engine", fresh) if fresh else None,
-            control=None if cold else self.oracle_engine,
+            fresh_oracle=self.session.oracle_for("fresh-engine", fresh, self.cell) if fresh else None,
+            control=control,
             attached=self.engine if self.session.options.attached else None,
             replays=self.session.profile.replays,
         )
         case = self.case(trial, confirmed, cold=cold, problem=problem)
-        if fresh is not None:
-            self.session.close_engine(fresh)
+        for engine in (fresh, control if mine else None):
+            if engine is not None:
+                self.session.close_engine(engine)
         if cold and confirmed.judgement.evidence[Evidence.MIXED] and self.grounds.may_mix(BASE_WITH_ADAPTER):
             self.leave_out(BASE_WITH_ADAPTER)
         if not cold:
@@ -310,10 +248,10 @@ class Lab:
             engine=tested,
             oracle=self.oracle.name,
             rule=self.rule,
-            recipes={name: files.recipe for name, files in self.session.contents.items()},
+            recipes={name: files.recipe for name, files in self.contents.items()},
             report_dir=self.session.options.report_dir,
             history_dependent=confirmed.history_dependent,
-            log_tail=tested.log_tail(),
+            log_tail=confirmed.judgement.history.log_tail or tested.log_tail(),
         )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
+
+UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class UsageError(Exception):
@@ -12,20 +15,30 @@ class UsageError(Exception):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """How much is generated: examples per requirement, and how long one counterexample may be minimised."""
+    """How much is generated, where and for how long, and how long one counterexample may be minimised."""
 
-    examples: int
+    examples: int  # at most, for each test
+    seconds: float  # for drawing examples, over all tests
+    tokens: int  # at most, in one workload
+    cells: tuple[str, ...]
     shrink_seconds: float
     replays: int  # on a fresh engine, to state a reproduction rate
 
 
 PROFILES = {
-    "smoke": Profile(examples=8, shrink_seconds=15, replays=3),
-    "ci": Profile(examples=30, shrink_seconds=60, replays=5),
-    "release": Profile(examples=200, shrink_seconds=180, replays=10),
+    "smoke": Profile(examples=8, seconds=120, tokens=6_000, cells=("default", "tight"), shrink_seconds=15, replays=3),
+    "ci": Profile(
+        examples=30,
+        seconds=600,
+        tokens=12_000,
+        cells=("default", "tight", "tight-priority"),
+        shrink_seconds=60,
+        replays=5,
+    ),
+    "release": Profile(examples=100_000, seconds=3600, tokens=200_000, cells=(), shrink_seconds=180, replays=10),
 }
 ORACLES = ("cold-engine", "fresh-engine", "same-engine")
-ENGINES = ("vllm", "endpoint")
+ENGINES = ("vllm", "vllm-inproc", "endpoint")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[Path, ...]
     cells: tuple[str, ...]
     profile: str
+    budget: str | None
     oracle: str
     known_issues: Path | None
     replay: Path | None
@@ -47,6 +61,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     allow_inconclusive: bool
     command: str
     seed: str
+
+    @property
+    def seconds(self) -> float:
+        """The budget for drawing examples."""
+        given = seconds_of(self.budget) if self.budget is not None else None
+        return given or PROFILES[self.profile].seconds
 
     @property
     def attached(self) -> bool:
@@ -71,7 +91,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--oracle {self.oracle} needs an engine that Coldproof spawns: use --oracle same-engine")
         if self.profile not in PROFILES:
             raise UsageError(f"unknown profile {self.profile!r}: choose one of {', '.join(PROFILES)}")
+        if self.budget is not None and not seconds_of(self.budget):
+            raise UsageError(f"--budget {self.budget!r} is no time: write it as 90s, 20m or 2h")
         if self.oracle not in ORACLES:
             raise UsageError(f"unknown oracle {self.oracle!r}: choose one of {', '.join(ORACLES)}")
         if len(self.adapters) == 1:
             raise UsageError("one --adapter cannot be told from itself: give at least two that answer differently")
+
+
+def seconds_of(text: str) -> float | None:
+    """`90`, `90s`, `20m` or `2h` in seconds; None for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    return float(found[1]) * UNITS[found[2] or "s"] if found else None

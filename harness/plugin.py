@@ -23,11 +23,12 @@ from pathlib import Path
 import pytest
 
 from adapters.redact import redacted
+from harness.budget import BudgetSpent
 from harness.cases import load_case
-from harness.cells import ATTACHED, Cell, chosen, listing
+from harness.cells import ATTACHED, CELLS, Cell, cells_for, chosen, listing
 from harness.conduct import Conductor, Role
 from harness.lab import Lab
-from harness.options import Options, UsageError
+from harness.options import PROFILES, Options, UsageError
 from harness.requirement import Requirement, Trial
 from harness.session import split_arguments
 from harness.settings import load_settings
@@ -45,15 +46,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
     parser.parse = parse_joined  # type: ignore[method-assign, assignment]
     group = parser.getgroup("coldproof", "prefix-cache conformance")
-    group.addoption("--engine", default=None, help="adapter: vllm (default) or endpoint")
+    group.addoption("--engine", default=None, help="adapter: vllm (default), vllm-inproc or endpoint")
     group.addoption("--engine-url", default=None, metavar="URL", help="attach to a running server")
     group.addoption("--engine-args", default="", help="more flags for a spawned engine, in one quoted string")
     group.addoption("--model", default=None, metavar="PATH", help="serve this model instead of the tiny one")
     group.addoption(
         "--adapter", action="append", default=[], metavar="PATH", help="a PEFT LoRA adapter; give two or more"
     )
-    group.addoption("--cells", default="default", metavar="NAME,...", help="engine configurations; 'list' prints them")
+    group.addoption(
+        "--cells",
+        default=None,
+        metavar="NAME,...",
+        help="engine configurations; 'list' prints them (default: the profile's)",
+    )
     group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci or release")
+    group.addoption("--budget", default=None, metavar="TIME", help="time for drawing examples, such as 90s, 20m or 2h")
     group.addoption("--oracle", default=None, help="cold-engine (default), fresh-engine or same-engine")
     group.addoption("--known-issues", default=None, metavar="FILE", help="waivers (TOML)")
     group.addoption("--replay", default=None, metavar="CASE.json", help="run one saved case")
@@ -99,9 +106,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per cell; tests of a cell run together, so each cell's engine starts once."""
+    """One test for each cell that its requirement is for."""
     if "lab" in metafunc.fixturenames:
         cells = cells_of(metafunc.config)
+        mark = metafunc.definition.get_closest_marker("requirement")
+        if mark is not None:
+            cells = cells_for(mark.args[0].id, cells)
         metafunc.parametrize("lab", cells, indirect=True, scope="session", ids=[cell.name for cell in cells])
 
 
@@ -113,7 +123,16 @@ def cells_of(config: pytest.Config) -> list[Cell]:
         return [ATTACHED]
     if case is not None and case.cell == ATTACHED.name:
         return chosen(("default",))  # found on somebody's server, tried on ours
-    return chosen((case.cell,) if case is not None else tuple(config.getoption("--cells").split(",")))
+    return chosen((case.cell,) if case is not None else cell_names(config))
+
+
+def cell_names(config: pytest.Config) -> tuple[str, ...]:
+    """The names given, or the profile's cells; a profile that names none wants them all."""
+    given = config.getoption("--cells")
+    if given is not None:
+        return tuple(given.split(","))
+    profile = PROFILES.get(config.getoption("--profile"))  # an unknown one is reported with the other options
+    return (profile.cells if profile else ()) or tuple(CELLS)
 
 
 def requirement_of(item: pytest.Item) -> Requirement | None:
@@ -122,8 +141,12 @@ def requirement_of(item: pytest.Item) -> Requirement | None:
     return mark.args[0] if mark else None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --replay, only one test of the case's requirement stays."""
+    """Tests of a cell run together, so that its engine starts once. With --replay, one test of the case's requirement
+    stays."""
+    order = {cell.name: i for i, cell in enumerate(cells_of(config))}
+    items.sort(key=lambda item: order.get(cell_name(item), -1) if requirement_of(item) is not None else -1)
     if config.getoption("--replay") is None:
         return
     case, _ = load_case(Path(config.getoption("--replay")))
@@ -135,7 +158,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionstart(session: pytest.Session) -> None:
     """With xdist, the controlling process opens and closes the report; workers only add events to it."""
     if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
-        open_run(session.config, Role.CONTROLLER)
+        open_run(session.config, Role.CONTROLLER, ())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -145,16 +168,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if config.option.collectonly or not any(r for _, r in items):
         return
     worker = getattr(config, "workerinput", {}).get("workerid")
-    conductor = open_run(config, Role.WORKER if worker else Role.ALONE)
+    cells = tuple(dict.fromkeys(cell_name(item) for item, requirement in items if requirement is not None))
+    conductor = open_run(config, Role.WORKER if worker else Role.ALONE, cells)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    conductor.planned = sum(r.weight for _, r in items if r is not None) / workers
     for item, requirement in items:
         if requirement is not None and worker in (None, "gw0"):  # every worker collects the same tests
             conductor.announce(requirement, cell_name(item), statement_of(item), test_name(item))
 
 
-def open_run(config: pytest.Config, role: Role) -> Conductor:
-    """Check options and open the report folder. What is wrong with them ends the run here, in one line."""
+def open_run(config: pytest.Config, role: Role, cells: tuple[str, ...]) -> Conductor:
+    """Check options and open the report folder. What is wrong with them ends the run here, in one line.
+
+    `cells`: those that are going to be opened.
+    """
     try:
-        options = read_options(config)
+        options = read_options(config, cells)
         options.check()
         conductor = Conductor(options, Path(config.rootpath), role)
     except UsageError as problem:
@@ -178,7 +207,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         conductor.begin()
 
 
-def read_options(config: pytest.Config) -> Options:
+def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     """Options from pytest's. Raises UsageError."""
     url = config.getoption("--engine-url")
     engine = config.getoption("--engine") or ("endpoint" if url else "vllm")
@@ -189,8 +218,9 @@ def read_options(config: pytest.Config) -> Options:
         engine_args=split_arguments(config.getoption("--engine-args")),
         model=config.getoption("--model"),
         adapters=tuple(Path(p) for p in config.getoption("--adapter")),
-        cells=tuple(config.getoption("--cells").split(",")),
+        cells=cells,
         profile=config.getoption("--profile"),
+        budget=config.getoption("--budget"),
         oracle=config.getoption("--oracle") or ("same-engine" if engine == "endpoint" else "cold-engine"),
         known_issues=Path(path["--known-issues"]) if path["--known-issues"] else None,
         replay=Path(path["--replay"]) if path["--replay"] else None,
@@ -246,6 +276,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         yield
     except pytest.exit.Exception:
         raise
+    except BudgetSpent:
+        pass
     except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - it becomes the trial's verdict
         problem = failure
     conductor.conclude(opened, trial, problem)

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from adapters.base import PLAIN
 from harness.workload import Burst, Prompt, Request, SetAdapter, Step, Unload, Workload
+
+CROWD = 4  # requests of a burst, beside the failing one
 
 
 def smaller(workload: Workload, failing: int | None, *, keep_loads: bool) -> Iterator[Workload]:
@@ -25,10 +28,31 @@ def smaller(workload: Workload, failing: int | None, *, keep_loads: bool) -> Ite
         doomed = {number for number, step in numbers.items() if step == position}
         if failing not in doomed and not (keep_loads and isinstance(workload.steps[position], SetAdapter)):
             yield from without(workload, steps={position}, requests=doomed)
+    for position in range(len(workload.steps)):
+        crowd = [n for n, s in numbers.items() if s == position and n != failing]
+        if len(crowd) >= CROWD:  # halves first: one by one would take too long
+            yield from without(workload, steps=set(), requests=set(crowd[: len(crowd) // 2]))
+            yield from without(workload, steps=set(), requests=set(crowd[len(crowd) // 2 :]))
     for number, step in numbers.items():
         burst = workload.steps[step]
         if number != failing and isinstance(burst, Burst) and len(burst.requests) > 1:
             yield from without(workload, steps=set(), requests={number})
+    for number in numbers:
+        yield from plainer(workload, number)
+
+
+def plainer(workload: Workload, number: int) -> Iterator[Workload]:
+    """The workload with one request asked more plainly: no abort, no priority, nothing beside tokens, no delay."""
+    plain = {"abort": None, "priority": 0, "surface": PLAIN, "offset_ms": 0}
+    _, position, request = next(entry for entry in workload.requests() if entry[0] == number)
+    first = min(n for n, s, _ in workload.requests() if s == position)
+    burst = workload.steps[position]
+    for field, value in plain.items():
+        if isinstance(burst, Burst) and getattr(request, field) != value:
+            asked = msgspec.structs.replace(request, **{field: value})
+            requests = (*burst.requests[: number - first], asked, *burst.requests[number - first + 1 :])
+            changed = msgspec.structs.replace(burst, requests=requests)
+            yield Workload((*workload.steps[:position], changed, *workload.steps[position + 1 :]))
 
 
 def without(workload: Workload, *, steps: set[int], requests: set[int]) -> Iterator[Workload]:
@@ -66,20 +90,24 @@ def is_valid(workload: Workload) -> bool:
         names_are_loaded(workload)
         and any(workload.requests())
         and all(
-            is_sane(request, [n for n, s, _ in workload.requests() if s < step])
+            is_sane(request, {n: earlier.chat for n, s, earlier in workload.requests() if s < step})
             for _, step, request in workload.requests()
         )
     )
 
 
-def is_sane(request: Request, earlier: list[int]) -> bool:
-    """Whether a request has positive lengths, a changed token within its segment, and continues an earlier one."""
+def is_sane(request: Request, earlier: dict[int, bool]) -> bool:
+    """Whether a request has positive lengths, a changed token within its segment, and continues an earlier one.
+
+    `earlier`: request number -> whether it was a chat; a chat goes on from a chat.
+    """
     segments = request.prompt.segments
     return (
         request.max_tokens > 0
         and request.offset_ms >= 0
         and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
-        and (request.prompt.continues is None or request.prompt.continues in earlier)
+        and request.surface.answers > 0
+        and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
     )
 
 
@@ -96,6 +124,8 @@ def names_are_loaded(workload: Workload) -> bool:
                 loaded.remove(name)
             case Burst(requests=requests, meanwhile=meanwhile):
                 asked = {r.adapter for r in requests if r.adapter is not None}
-                if not requests or not asked <= loaded or (meanwhile and meanwhile.change.name not in loaded):
+                change = meanwhile.change if meanwhile else None
+                unknown = isinstance(change, SetAdapter) and change.name not in loaded
+                if not requests or not asked <= loaded or unknown:
                     return False
     return True

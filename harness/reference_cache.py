@@ -14,6 +14,8 @@ import msgspec
 
 from harness.history import History, Outcome
 
+MOST_GROUPS = 16  # of KV-cache blocks that layers of different kinds may need beside one another, each its own
+
 
 class Bounds(msgspec.Struct, frozen=True):
     """Allowed cached-token counts of one request; `at_least` is None where the engine states no granularity."""
@@ -52,39 +54,54 @@ def at_most(history: History, outcome: Outcome) -> int:
     its logits have to be computed."""
     if history.shape.prefix_caching is False:
         return 0
+    if outcome.surface.answers > 1:  # its answers share the prompt among themselves, as soon as one has computed it
+        return len(outcome.prompt) - 1
     shared = (common_prefix(computed(other), outcome.prompt) for other in writers(history, outcome))
     return min(max(shared, default=0), len(outcome.prompt) - 1)
 
 
 def writers(history: History, outcome: Outcome) -> list[Outcome]:
-    """Requests that may have written blocks of this request's identity before its lookup, itself excluded."""
+    """Requests that may have written blocks of this request's identity before its lookup, itself excluded.
+
+    What was over before a successful reset began has left nothing to whoever comes after it.
+    """
     return [
         other
         for other in history.outcomes
         if other.request != outcome.request
         and other.sent < outcome.finished
         and set(other.identities) & set(outcome.identities)
+        and not any(r.success and other.finished <= r.began and r.ended <= outcome.sent for r in history.resets)
     ]
 
 
 def at_least(history: History, outcome: Outcome) -> int | None:
     """What must be hit, by whole blocks, of what finished requests of the same residence left behind.
 
-    A request that an adapter change overlapped neither owes nor promises anything.
+    A request that an adapter change overlapped neither owes nor promises anything, nor does one that was aborted; and a
+    reset, whatever it said, may have emptied the cache. Prompt logprobs need the prompt computed, so engines may pass
+    the cache by for them. Where layers keep blocks sparsely (sliding windows, states) vLLM promises the replay boundary
+    of a prompt and no more (prefix_cache_retention_interval 0): then only a prompt sent again is owed anything.
     """
     block = history.shape.block_size
     if block is None or history.shape.prefix_caching is None:
         return None
-    if not history.shape.prefix_caching or outcome.overlapped:
+    if not history.shape.prefix_caching or outcome.overlapped or outcome.surface.prompt_logprobs:
         return 0
+    if outcome.surface.answers > 1:
+        return 0
+    reset = max((r.ended for r in history.resets if r.began < outcome.finished), default=-math.inf)
     shared = (
         common_prefix(computed(other), outcome.prompt)
         for other in history.outcomes
         if other.finished < outcome.sent
-        and other.error is None
+        and other.sent > reset
+        and other.answered
+        and not other.surface.prompt_logprobs
         and not other.overlapped
         and other.residence == outcome.residence
         and not changed_between(history, other, outcome)
+        and (history.shape.uniform or other.prompt == outcome.prompt)
     )
     return min(max(shared, default=0), len(outcome.prompt) - 1) // block * block
 
@@ -97,10 +114,38 @@ def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
     )
 
 
+def lost_tokens(history: History, outcome: Outcome) -> int:
+    """Prompt tokens that had been computed, would have hit, and were gone: in a pool too small, evicted."""
+    owed = at_least(history, outcome)
+    return 0 if owed is None or outcome.cached_tokens is None else max(0, owed - outcome.cached_tokens)
+
+
+def blocks_needed(history: History, tokens: int) -> int | None:
+    """Whole blocks for so many tokens, or None where the engine states no block size."""
+    block = history.shape.block_size
+    return None if block is None else math.ceil(tokens / block)
+
+
+def never_fits(history: History, outcome: Outcome) -> bool:
+    """Whether the prompt alone, with one token to answer, is more than the model or the whole pool takes."""
+    return too_long(history, len(outcome.prompt) + 1)
+
+
+def may_be_refused(history: History, outcome: Outcome) -> bool:
+    """Whether the prompt with all of its answer is too long: an engine may refuse it, or cut the answer."""
+    return too_long(history, len(outcome.prompt) + outcome.max_tokens)
+
+
+def too_long(history: History, tokens: int) -> bool:
+    """Whether one request cannot come to so many tokens here."""
+    needed, pool = blocks_needed(history, tokens), history.shape.pool_blocks
+    return tokens > history.shape.max_model_tokens or (needed is not None and pool is not None and needed > pool)
+
+
 def has_room(history: History) -> bool:
     """Whether the pool held everything that this history ever computed, so that nothing of it was evicted."""
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if block is None or pool is None:
         return False
-    needed = sum(math.ceil((len(o.prompt) + o.max_tokens) / block) for o in history.outcomes)
-    return needed <= pool
+    needed = sum(o.surface.answers * math.ceil((len(o.prompt) + o.max_tokens) / block) for o in history.outcomes)
+    return needed * (1 if history.shape.uniform else MOST_GROUPS) <= pool

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import msgspec
 
+from adapters.base import PLAIN
+from adapters.completions import asked_for
+from harness.cells import CELLS
 from harness.models import forge
-from harness.workload import Burst, Prompt, Request, SetAdapter, Unload, Workload
+from harness.workload import Burst, Idle, Prompt, Request, Reset, SetAdapter, Unload, Workload
 from reports.schema import Case
 from reports.text import one_line
 
@@ -32,6 +36,7 @@ def reproducer(case: Case) -> str:
         sentence=plain(case.sentence),
         command=repr(server_command(case)),
         tiny_model=made_on_the_spot(case),
+        maker="make_sliding_window_model" if is_sliding(case) else "make_model",
         recipes=repr(case.recipes),
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),
@@ -50,6 +55,11 @@ def plain(text: str) -> str:
 def made_on_the_spot(case: Case) -> bool:
     """Whether the served model was the tiny one that the script can make itself."""
     return "/models/" in case.engine_config.get("command", "") and all("seed" in r for r in case.recipes.values())
+
+
+def is_sliding(case: Case) -> bool:
+    """Whether the case's cell serves the tiny model with sliding windows."""
+    return case.cell in CELLS and CELLS[case.cell].sliding_window
 
 
 def server_command(case: Case) -> str:
@@ -72,11 +82,16 @@ def scenario(workload: Workload) -> list[str]:
                 lines.append(f"server.{change_call(step)}")
             case Unload(name=name):
                 lines.append(f"server.unload({name!r})")
+            case Reset():
+                lines.append("server.reset()")
+            case Idle(ms=ms):
+                lines.append(f"time.sleep({ms / 1000})")
             case Burst(requests=requests, meanwhile=meanwhile):
                 asked = ", ".join(request_call(number + i, r) for i, r in enumerate(requests))
                 during = ""
                 if meanwhile is not None:
-                    change = f"lambda: server.{change_call(meanwhile.change)}"
+                    made = meanwhile.change
+                    change = f"lambda: server.{change_call(made) if isinstance(made, SetAdapter) else 'reset()'}"
                     during = f", after_tokens={meanwhile.after_tokens}, change={change}"
                 lines.append(f"server.ask([{asked}]{during})")
                 number += len(requests)
@@ -95,7 +110,25 @@ def request_call(number: int, request: Request) -> str:
         fields += f", salt={request.salt!r}"
     if request.offset_ms:
         fields += f", offset_ms={request.offset_ms}"
+    if request.chat:
+        fields += ", chat=True"
+    if request.abort is not None:
+        fields += f", abort=({request.abort.after_tokens}, {request.abort.after_ms})"
+    if extra := extra_fields(request):
+        fields += f", extra={extra!r}"
     return f"dict({fields})"
+
+
+def extra_fields(request: Request) -> dict[str, Any]:
+    """What the body of this request says beside the usual, as Coldproof sends it."""
+    extra: dict[str, Any] = {"priority": request.priority} if request.priority else {}
+    if request.surface != PLAIN:
+        extra |= asked_for(request.surface, chat=request.chat)
+    if request.surface.answers > 1:
+        extra["temperature"] = 1
+    if request.surface.stop or request.surface.pattern is not None:
+        extra["ignore_eos"] = False
+    return extra
 
 
 def prompt_fields(prompt: Prompt) -> str:

@@ -26,6 +26,7 @@ class Requirement(msgspec.Struct, frozen=True):
     needs: tuple[Capability, ...]
     shows: tuple[Evidence, ...]
     overlapped_too: bool = True
+    weight: float = 1.0  # shares of the budget for drawing examples
 
 
 def requirement(
@@ -35,11 +36,12 @@ def requirement(
     needs: tuple[Capability, ...] = (),
     shows: tuple[Evidence, ...],
     overlapped_too: bool = True,
+    weight: float = 1.0,
 ) -> pytest.MarkDecorator:
     """Mark a test as standing for a requirement. Its docstring is the statement, read aloud by the report."""
     if not shows:
         raise ValueError(f"{requirement_id} names no evidence: it could pass on nothing")
-    return pytest.mark.requirement(Requirement(requirement_id, title, needs, shows, overlapped_too))
+    return pytest.mark.requirement(Requirement(requirement_id, title, needs, shows, overlapped_too, weight))
 
 
 class Violation(AssertionError):
@@ -67,6 +69,9 @@ class Trial:
         self.failed: set[bytes] = set()
         self.passed: set[bytes] = set()
         self.shrinking_since: float | None = None
+        self.share = self.drawn = 0.0  # seconds given for drawing examples, and used
+        self.replaying = False
+        self.hint = ""  # what would have exercised it, where it was not
 
     def seconds(self) -> float:
         """Since the trial began."""

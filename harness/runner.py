@@ -6,37 +6,43 @@ history, not an exception: only a broken harness raises from here.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
 from adapters.base import (
+    Arrival,
     CompletionRequest,
     Engine,
     EngineDied,
     EngineError,
     EngineSilent,
+    Message,
     Metrics,
     RequestRefused,
+    Served,
 )
-from harness.history import History, Identity, Outcome, Residence, StepRecord
+from harness.burst import Change, Watch
+from harness.history import History, Identity, Outcome, Queue, ResetRecord, Residence, StepRecord
 from harness.models.adapters import AdapterFiles, place
+from harness.prompting import messages_of, tokens_of
 from harness.workload import (
     Burst,
+    Idle,
     Meanwhile,
     Request,
+    Reset,
     Route,
     SetAdapter,
     Step,
     Unload,
     Workload,
-    nonce_tokens,
-    segment_tokens,
 )
+
+STALL_SECONDS = 60.0  # where no calibration says how fast this engine answers
+SETTLE_SECONDS, SETTLE_LOOKS = 5.0, 25  # how long an engine may take to give everything back
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -58,6 +64,8 @@ class Run:
         folder: Path,
         *,
         on_outcome: Callable[[Outcome], None] = lambda _: None,
+        stall_seconds: float = STALL_SECONDS,
+        settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
         self.engine = engine
         self.on_outcome = on_outcome
@@ -68,14 +76,19 @@ class Run:
         self.slots: dict[str, Slot] = {}
         self.loads = 0
         self.outcomes: dict[int, Outcome] = {}
+        self.chats: dict[int, tuple[Message, ...]] = {}
+        self.resets: list[ResetRecord] = []
+        self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
+        self.stalled: Queue | None = None
         self.lost: str | None = None
-        self.last_metrics = Metrics()
-        self.began = time.monotonic()
+        self.baseline = self.last_metrics = Metrics()
+        self.began = engine.clock()
 
     def history(self) -> History:
         """Run every step, until the end or until the engine is gone, and leave no adapter name behind."""
         records = []
-        self.last_metrics = self.metrics()
+        self.baseline = self.scrape()
+        self.last_metrics = self.baseline.since(self.baseline)
         first_request = 0
         for number, step in enumerate(self.workload.steps):
             records.append(self.step(number, step, first_request))
@@ -90,18 +103,26 @@ class Run:
             outcomes=tuple(self.outcomes[key] for key in sorted(self.outcomes)),
             steps=tuple(records),
             contents={name: files.digest for name, files in self.contents.items()},
+            resets=tuple(self.resets),
+            stalled=self.stalled,
             engine_lost=self.lost,
+            log_tail=self.engine.log_tail() if self.lost is not None else "",
         )
 
     def step(self, number: int, step: Step, first_request: int) -> StepRecord:
         """Run one step between two looks at the metrics."""
         before, started, error, silent = self.last_metrics, self.clock(), None, False
+        self.queue: tuple[Queue, ...] = ()
         try:
             match step:
                 case SetAdapter():
                     self.set_adapter(step)
                 case Unload(name=name):
                     self.unload(name)
+                case Reset():
+                    self.reset()
+                case Idle(ms=ms):
+                    self.idle(ms)
                 case Burst():
                     self.burst(number, step, first_request)
         except EngineError as problem:
@@ -116,85 +137,128 @@ class Run:
             finished=finished,
             before=before,
             after=self.last_metrics,
+            queue=self.queue,
             error=error,
             silent=silent,
         )
 
     def burst(self, number: int, step: Burst, first_request: int) -> None:
         """Send all requests, make the change in their midst if one is asked for, await all."""
-        change = Change(self, step.meanwhile) if step.meanwhile else None
+        change = self.change(step.meanwhile) if step.meanwhile else None
         planned = [self.plan(first_request + i, number, r) for i, r in enumerate(step.requests)]
-        with ThreadPoolExecutor(len(planned)) as pool:
-            futures: list[Future[Outcome]] = [
-                pool.submit(self.ask, outcome, request, change if i == 0 else None)
-                for i, (outcome, request) in enumerate(zip(planned, step.requests, strict=True))
-            ]
-            try:
-                problem = change.make() if change else None
-            finally:
-                answered = [future.result() for future in futures]
-        for outcome in answered:
-            self.outcomes[outcome.request] = outcome if change is None else change.widen(outcome)
-            self.on_outcome(self.outcomes[outcome.request])
-        if problem is not None:
-            raise problem
+        arrivals = [Arrival(self.wire(p, r), r.offset_ms) for p, r in zip(planned, step.requests, strict=True)]
+        watch = Watch(
+            step,
+            self.engine,
+            change=change,
+            clock=self.clock,
+            metrics=self.metrics,
+            stall_seconds=self.stall_seconds,
+        )
+        served = self.engine.serve(arrivals, watch.on_token, watch.between)
+        self.queue = tuple(watch.queue)
+        if watch.stalled is not None:
+            self.stalled = watch.stalled
+            self.lost = f"nothing moved for {self.stall_seconds:.0f} s with requests in flight ({watch.stalled})"
+        elif change is not None and not change.tried:
+            change.try_it()  # the first request ended before it had that many tokens
+        for plan, one in zip(planned, served, strict=True):
+            outcome = self.widened(self.outcome(plan, one), change)
+            self.outcomes[outcome.request] = outcome
+            self.on_outcome(outcome)
+        if change is not None and change.problem is not None:
+            raise change.problem
+
+    def change(self, meanwhile: Meanwhile) -> Change:
+        """The change that a burst wants in its midst."""
+        made = meanwhile.change
+        return Change(
+            meanwhile, lambda: self.reset() if isinstance(made, Reset) else self.set_adapter(made), self.clock
+        )
+
+    def widened(self, outcome: Outcome, change: Change | None) -> Outcome:
+        """The outcome with every identity that a change in its midst allows it."""
+        if change is None or not isinstance(change.change, SetAdapter):
+            return outcome
+        slot = self.slots.get(change.change.name)
+        return change.widen(outcome, self.contents[change.change.content].digest, slot.load if slot else None)
 
     def plan(self, number: int, step: int, request: Request) -> Outcome:
         """The outcome before it happened: real prompt, model name and identity as of now."""
         slot = self.slots.get(request.adapter) if request.adapter else None
         salt = self.actual(request.salt) if request.salt is not None else None
         content = self.contents[slot.content].digest if slot else None
+        if request.chat:
+            self.chats[number] = messages_of(request, self.nonce, self.chats, self.outcomes)
         return Outcome(
             request=number,
             step=step,
             model=self.engine.base_model if request.adapter is None else self.actual(request.adapter),
-            prompt=self.prompt(request),
+            prompt=self.engine.render(self.chats[number])
+            if request.chat
+            else tokens_of(request, self.nonce, self.outcomes),
             max_tokens=request.max_tokens,
+            surface=request.surface,
             identities=(Identity(content, salt),),
             residence=Residence(request.adapter, slot.load if slot else 0, salt),
             sent=0.0,
             finished=0.0,
         )
 
-    def ask(self, plan: Outcome, request: Request, change: Change | None) -> Outcome:
-        """Send one request and return the outcome; the wire's troubles become part of it."""
-        if request.offset_ms:
-            time.sleep(request.offset_ms / 1000)
-        sent = self.clock()
-        wire = CompletionRequest(
+    def wire(self, plan: Outcome, request: Request) -> CompletionRequest:
+        """The request as the adapter gets it."""
+        return CompletionRequest(
             model=plan.model,
             prompt=plan.prompt,
             max_tokens=request.max_tokens,
             cache_salt=plan.residence.salt,
-        )
-        try:
-            answer = self.engine.complete(wire, change.on_token if change else None)
-        except EngineError as problem:
-            self.note_loss(problem)
-            return msgspec.structs.replace(
-                plan, sent=sent, finished=self.clock(), error=str(problem), silent=isinstance(problem, EngineSilent)
-            )
-        finally:
-            if change is not None:
-                change.release()
-        return msgspec.structs.replace(
-            plan,
-            sent=sent,
-            finished=self.clock(),
-            tokens=answer.tokens,
-            finish_reason=answer.finish_reason,
-            cached_tokens=answer.cached_tokens,
+            priority=request.priority,
+            messages=self.chats.get(plan.request),
+            surface=request.surface,
+            abort=request.abort,
         )
 
-    def prompt(self, request: Request) -> tuple[int, ...]:
-        """The tokens of a symbolic prompt under this run's nonce."""
-        own = tuple(t for segment in request.prompt.segments for t in segment_tokens(self.nonce, segment))
-        if request.prompt.continues is None:
-            return nonce_tokens(self.nonce) + own
-        before = self.outcomes.get(request.prompt.continues)
-        if before is None:
-            return nonce_tokens(self.nonce) + own
-        return before.prompt + before.token_ids + own
+    def outcome(self, plan: Outcome, served: Served) -> Outcome:
+        """What became of a plan; the wire's troubles become part of it."""
+        times = {"sent": round(served.sent - self.began, 6), "finished": round(served.finished - self.began, 6)}
+        answer = served.result
+        if isinstance(answer, EngineError):
+            silent = isinstance(answer, EngineSilent) or (self.stalled is not None and not is_refusal(answer))
+            self.note_loss(answer)
+            said = self.lost if self.stalled is not None and silent else str(answer)
+            refused = is_refusal(answer)
+            return msgspec.structs.replace(plan, **times, error=said, refused=refused, silent=silent)
+        return msgspec.structs.replace(
+            plan,
+            **times,
+            tokens=answer.tokens,
+            text=answer.text,
+            others=answer.others,
+            prompt_logprobs=answer.prompt_logprobs,
+            rendered=answer.prompt,
+            finish_reason=answer.finish_reason,
+            cached_tokens=answer.cached_tokens,
+            preemptions=answer.preemptions,
+            aborted=answer.aborted,
+        )
+
+    def reset(self) -> None:
+        """Ask for an empty cache and note what the engine says. A refusal is an answer, not a failure."""
+        began = self.clock()
+        try:
+            success = self.engine.reset_cache()
+        except RequestRefused:
+            success = False
+        self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success))
+
+    def idle(self, ms: int) -> None:
+        """Wait, then until the engine says that it holds nothing for anybody, or has had ample time to say so."""
+        time.sleep(ms / 1000)
+        for _ in range(SETTLE_LOOKS):
+            self.last_metrics = self.metrics()
+            if not any((self.last_metrics.running, self.last_metrics.waiting, self.last_metrics.pool_usage)):
+                return
+            time.sleep(self.settle_seconds / SETTLE_LOOKS)
 
     def set_adapter(self, step: SetAdapter) -> None:
         """Write the files where the step wants them and tell the engine by the step's route."""
@@ -229,6 +293,10 @@ class Run:
                 self.note_loss(problem)
 
     def metrics(self) -> Metrics:
+        """The engine's counters since this run began."""
+        return self.scrape().since(self.baseline)
+
+    def scrape(self) -> Metrics:
         """The engine's counters, or unknowns once it is gone."""
         if self.lost is not None:
             return Metrics()
@@ -245,60 +313,9 @@ class Run:
 
     def clock(self) -> float:
         """Seconds since the run began."""
-        return round(time.monotonic() - self.began, 6)
+        return round(self.engine.clock() - self.began, 6)
 
 
-class Change:
-    """An adapter change in the midst of a burst, and which requests it overlapped."""
-
-    def __init__(self, run: Run, meanwhile: Meanwhile) -> None:
-        self.run = run
-        self.meanwhile = meanwhile
-        self.due = threading.Event()
-        self.began = self.ended = 0.0
-        self.made = False
-        if meanwhile.after_tokens == 0:
-            self.due.set()
-
-    def on_token(self, count: int) -> None:
-        """Called by the first request's stream."""
-        if count >= self.meanwhile.after_tokens:
-            self.due.set()
-
-    def release(self) -> None:
-        """The first request is over: what waited for its tokens need wait no more."""
-        self.due.set()
-
-    def make(self) -> EngineError | None:
-        """Wait for the moment and make the change; a refusal is returned for the step's record."""
-        self.due.wait()
-        self.began = self.run.clock()
-        try:
-            self.run.set_adapter(self.meanwhile.change)
-            self.made = True
-        except EngineError as problem:
-            return problem
-        finally:
-            self.ended = self.run.clock()
-        return None
-
-    def widen(self, outcome: Outcome) -> Outcome:
-        """Give a request that this change overlapped the new identity beside the old one.
-
-        What a refused change left behind is unknown: then both may be right, also afterwards.
-        """
-        change = self.meanwhile.change
-        if outcome.residence.name != change.name:
-            return outcome
-        new = Identity(self.run.contents[change.content].digest, outcome.residence.salt)
-        if outcome.sent > self.ended and self.made:
-            identities: tuple[Identity, ...] = (new,)
-        elif outcome.finished < self.began:
-            identities = outcome.identities
-        else:
-            identities = (*outcome.identities, new) if new not in outcome.identities else outcome.identities
-        slot = self.run.slots.get(change.name)
-        residence = outcome.residence
-        if identities == (new,) and slot is not None:
-            residence = Residence(residence.name, slot.load, residence.salt)
-        return msgspec.structs.replace(outcome, identities=identities, residence=residence)
+def is_refusal(problem: EngineError) -> bool:
+    """Whether the engine said no to this one request."""
+    return isinstance(problem, RequestRefused) and problem.status < 500

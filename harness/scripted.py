@@ -8,19 +8,26 @@ reads, so a stale or foreign block changes the answer just as it would in a mode
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from adapters.base import (
+    Arrival,
     Capability,
     Completion,
     CompletionRequest,
     EngineDied,
+    EngineError,
     EngineShape,
+    Message,
     Metrics,
     RequestRefused,
+    Served,
+    Stage,
     Support,
     Token,
 )
@@ -45,6 +52,10 @@ class Plant(enum.StrEnum):
     GARBLED_BLOCK = "hands out a block whose last slot was never written"
     STALE_WEIGHTS = "answers with the old adapter after a reload"
     DIES = "dies at a warm request"
+    RESET_LIES = "says that it reset its cache and keeps it"
+    ABORT_PUBLISHES = "publishes the blocks of an aborted request that it never wrote"
+    LEAKS = "keeps the blocks of an aborted request for ever"
+    SCORES_CUT = "returns prompt scores only for what it computed"
 
 
 class ScriptedEngine:
@@ -61,7 +72,7 @@ class ScriptedEngine:
         self.capabilities = {c: Support(True, "scripted") for c in Capability}
         self.contents: dict[str, str] = {}
         self.blocks: dict[object, tuple[bytes, ...]] = {}
-        self.queried = self.hit = 0
+        self.queried = self.hit = self.leaked = 0
         self.dead = False
         self.lock = threading.Lock()
 
@@ -77,13 +88,42 @@ class ScriptedEngine:
         if self.contents.pop(name, None) is None:
             raise RequestRefused(404, f"{name} is not loaded")
 
-    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+    def clock(self) -> float:
+        """The wall's."""
+        return time.monotonic()
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """One after another, in the order of their arrival."""
+        served: dict[int, Served] = {}
+        began = self.clock()
+        for i, arrival in sorted(enumerate(arrivals), key=lambda pair: pair[1].offset_ms):
+            try:
+                result: Completion | EngineError = self.answer(arrival.request, functools.partial(on_token, i))
+            except EngineError as problem:
+                result = problem
+            served[i] = Served(began, self.clock(), result)  # all of them came at once, and waited
+            between()
+        return [served[i] for i in range(len(arrivals))]
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Answer one request."""
+        return self.answer(request, lambda _: None)
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """The messages one behind the other, each ended by a token of its own."""
+        return tuple(token for message in messages for token in (*message.content.encode(), 10))
+
+    def answer(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """Answer, reusing what blocks the (possibly planted) key finds."""
         with self.lock:
             if self.dead:
                 raise EngineDied("the scripted engine has died")
             if request.model not in (self.base_model, *self.contents):
                 raise RequestRefused(404, f"{request.model} is not loaded")
+            if len(request.prompt) + request.max_tokens > self.shape.max_model_tokens:
+                raise RequestRefused(400, f"the prompt is longer than {self.shape.max_model_tokens} tokens")
             content = self.contents.get(request.model)
             kv = self.lookup(request)
             if kv and self.plant is Plant.DIES:
@@ -96,13 +136,30 @@ class ScriptedEngine:
                 extend(kv, tokens, content)
                 answer.append(Token(id=draw(kv, content), at=0.0, logprob=-0.1, gap=5.0))
                 tokens.append(answer[-1].id)
-                if on_token is not None:
-                    on_token(len(answer))
+                on_token(len(answer))
+                if request.abort is not None and len(answer) >= max(1, request.abort.after_tokens):
+                    break
+            aborted = None if len(answer) == request.max_tokens else Stage.DECODE
+            if aborted and self.plant is Plant.ABORT_PUBLISHES:
+                kv = [*kv[:BLOCK], *(b"unwritten" for _ in kv[BLOCK:])]
+            self.leaked += aborted is not None and self.plant is Plant.LEAKS
             self.store(request, tokens[:-1], kv)
             self.queried += len(request.prompt)
             self.hit += cached * (2 if self.plant is Plant.COUNTER_TWICE else 1)
         told = cached + BLOCK if cached and self.plant is Plant.OVERCOUNT else cached
-        return Completion(tokens=tuple(answer), finish_reason="length", cached_tokens=told)
+        scores: tuple[float | None, ...] | None = None
+        if request.surface.prompt_logprobs:
+            begin = cached if self.plant is Plant.SCORES_CUT else 0
+            scores = (None, *(-0.1 for _ in request.prompt[begin + 1 :]))
+        return Completion(
+            tokens=tuple(answer),
+            text="".join(chr(token.id) for token in answer),
+            finish_reason=None if aborted else "length",
+            cached_tokens=None if aborted else told,
+            prompt_logprobs=scores,
+            prompt=request.prompt,
+            aborted=aborted,
+        )
 
     def lookup(self, request: CompletionRequest) -> list[bytes]:
         """The KV of the longest cached prefix, by whole blocks, never the last token."""
@@ -140,12 +197,16 @@ class ScriptedEngine:
 
     def reset_cache(self) -> bool:
         """Forget all blocks."""
-        self.blocks.clear()
+        if self.plant is not Plant.RESET_LIES:
+            self.blocks.clear()
         return True
 
     def metrics(self) -> Metrics:
         """Counters as a server would publish them."""
-        return Metrics(queried_tokens=self.queried, hit_tokens=self.hit, preemptions=0, running=0, waiting=0)
+        usage = self.leaked / 100
+        return Metrics(
+            queried_tokens=self.queried, hit_tokens=self.hit, preemptions=0, running=0, waiting=0, pool_usage=usage
+        )
 
     def alive(self) -> bool:
         """Until it dies."""
@@ -173,7 +234,8 @@ class ClosedFormOracle:
             extend(kv, tokens, question.adapter)
             answer.append(Token(id=draw(kv, question.adapter), at=0.0, gap=5.0))
             tokens.append(answer[-1].id)
-        return Answer(tuple(answer))
+        scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.surface.prompt_logprobs else None
+        return Answer(tuple(answer), prompt_logprobs=scores)
 
 
 def extend(kv: list[bytes], tokens: list[int], content: str | None) -> None:

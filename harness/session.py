@@ -7,8 +7,6 @@ one that a counterexample is confirmed on.
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
 import shlex
 import shutil
 import tempfile
@@ -16,40 +14,47 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from adapters import endpoint, vllm
-from adapters.base import Capability, EngineStartError, RequestRefused
+import psutil
+
+from adapters import endpoint, vllm, vllm_inproc
+from adapters.base import Capability, Engine, EngineStartError
 from adapters.checked import CheckedEngine
 from adapters.probes import Probed
 from adapters.process import EngineProcess
 from adapters.server import ServerEngine
-from harness.cells import Cell
+from harness.budget import Budget
+from harness.cells import CELLS, Cell
+from harness.checkers.finding import Rule
+from harness.contents import Contents, make_contents, vetted
 from harness.events import EventLog
-from harness.models.adapters import AdapterError, AdapterFiles, forge_adapter, tiny_model, user_adapter
+from harness.models.adapters import tiny_model
 from harness.options import PROFILES, Options, Profile, UsageError
 from harness.oracle.base import Answers
 from harness.oracle.engine import EngineOracle
+from reports.schema import Calibration
 
 CACHE = Path(".coldproof")
-RECIPES = {"A": (1, 8), "B": (2, 8), "C": (3, 16), "D": (4, 4)}  # content -> (seed, rank): ranks differ on purpose
-USER_CONTENTS = "ABCDEFGH"
+ENGINE_BYTES = 3 * 2**30  # what a small CPU engine takes, and as much again to be safe
 
 
 class Session:
     """Everything of one run that outlives a single requirement."""
 
-    def __init__(self, options: Options, log: EventLog, root: Path) -> None:
+    def __init__(self, options: Options, log: EventLog, root: Path, budget: Budget) -> None:
         self.options = options
+        self.budget = budget
         self.log = log
         self.cache = root / CACHE / "cache"
-        self.memo: Answers = {}
-        self.contents: dict[str, AdapterFiles] = {}
+        self.memos: dict[str, Answers] = {}
+        self.contents: dict[bool, Contents] = {}  # by the kind of model: see Cell.sliding_window
         self.engines: list[CheckedEngine] = []
         self.tested: list[CheckedEngine] = []
         self.processes: list[EngineProcess] = []
         self.closing = False
         self.probed: dict[tuple[Cell, bool], Probed] = {}  # engines of one kind are asked once what they can do
+        self.cold: dict[str, CheckedEngine] = {}  # cells whose cold answers are alike share one engine for them
+        self.calibrations: dict[str, tuple[Calibration, Rule]] = {}
         self.starts: list[float] = []
         self.started_engines = 0
         shared = options.shared_dir or root / CACHE
@@ -66,53 +71,70 @@ class Session:
     def prepare(self) -> None:
         """Make or check model and adapters. Raises UsageError."""
         if not self.options.attached:
-            self.make_contents(Path(self.model()) / "config.json")
+            self.contents_of(CELLS["default"])
 
-    def model(self) -> str:
-        """The model to serve: the user's, or the tiny one."""
-        return self.options.model or str(tiny_model(self.cache))
+    def model(self, cell: Cell) -> str:
+        """The model to serve: the user's, or a tiny one of the cell's kind."""
+        if self.options.model is not None:
+            return self.options.model
+        return str(tiny_model(self.cache, sliding_window=cell.sliding_window))
 
-    def make_contents(self, config: Path | None) -> None:
-        """The adapter contents of this run: the user's own, or forged for the model of that config.json."""
-        try:
-            if self.options.adapters:
-                given = zip(USER_CONTENTS, self.options.adapters, strict=False)
-                self.contents = {name: user_adapter(folder) for name, folder in given}
-            elif config is not None and config.is_file():
-                facts: dict[str, Any] = json.loads(config.read_text())
-                self.contents = {
-                    name: forge_adapter(self.cache, facts, seed=seed, rank=rank)
-                    for name, (seed, rank) in RECIPES.items()
-                }
-        except (AdapterError, ValueError) as problem:
-            raise UsageError(str(problem)) from problem
+    def contents_of(self, cell: Cell) -> Contents:
+        """The adapter contents that fit a cell's model."""
+        if cell.sliding_window not in self.contents:
+            config = Path(self.model(cell)) / "config.json"
+            self.contents[cell.sliding_window] = make_contents(self.options.adapters, self.cache, config)
+        return self.contents[cell.sliding_window]
 
     def open_engine(self, cell: Cell, *, caching: bool = True, purpose: str) -> CheckedEngine:
         """Spawn or attach. Raises EngineStartError or UsageError."""
         began = time.monotonic()
         if self.options.attached:
-            engine = self.attach()
+            engine: Engine = self.attach(cell)
         else:
-            self.started_engines += 1
-            log = self.options.report_dir / f"engine-{self.started_engines:02d}-{purpose}.log"
-            port, arguments = split_port(self.options.engine_args)
-            options = vllm.VllmOptions(
-                model=self.model(),
-                prefix_caching=caching,
-                arguments=(*cell.arguments, *arguments),
-                log=log.resolve(),
-                adapter_path=str(next(iter(self.contents.values())).folder.resolve()) if self.contents else None,
-                probed=self.probed.get((cell, caching)),
-                port=port if purpose == "tested" else None,
-            )
-            engine = vllm.spawn(options, on_process=self.keep)
-            self.probed[cell, caching] = engine.probed
+            engine = self.start(cell, caching=caching, purpose=purpose)
         checked = CheckedEngine(engine)
         self.engines.append(checked)
         if purpose == "tested":
             self.tested.append(checked)
         self.starts.append(round(time.monotonic() - began, 1))
         return checked
+
+    def start(self, cell: Cell, *, caching: bool, purpose: str) -> Engine:
+        """Start an engine of ours. Raises EngineStartError or UsageError."""
+        self.started_engines += 1
+        log = self.options.report_dir / f"engine-{self.started_engines:02d}-{purpose}.log"
+        port, arguments = split_port(self.options.engine_args)
+        options = vllm.VllmOptions(
+            model=self.model(cell),
+            prefix_caching=caching,
+            arguments=(*cell.arguments, *arguments),
+            log=log.resolve(),
+            adapter_path=first_path(self.contents_of(cell)),
+            probed=self.probed.get((cell, caching)),
+            port=port if purpose == "tested" else None,
+            most_requests=cell.most_requests,
+        )
+        if self.options.engine == "vllm-inproc":
+            return vllm_inproc.start(options)
+        engine = vllm.spawn(options, on_process=self.keep)
+        self.probed[cell, caching] = engine.probed
+        return engine
+
+    def cold_engine(self, cell: Cell) -> Future[CheckedEngine]:
+        """The engine that gives a cell's cold answers: its own kind with caching off, or the one for all alike."""
+        key = cell_of_answers(cell)
+        held = self.cold.get(key.name)
+        if held is not None and held.alive():
+            done: Future[CheckedEngine] = Future()
+            done.set_result(held)
+            return done
+
+        def start() -> CheckedEngine:
+            self.cold[key.name] = self.open_engine(key, caching=False, purpose="cold")
+            return self.cold[key.name]
+
+        return self._starter.submit(start)
 
     def keep(self, process: EngineProcess) -> None:
         """Remember a process that is just starting; one that comes while the run is closing is ended at once."""
@@ -124,48 +146,45 @@ class Session:
         """The same without waiting: engines start slowly and mostly alone."""
         return self._starter.submit(self.open_engine, cell, caching=caching, purpose=purpose)
 
-    def attach(self) -> ServerEngine:
+    def attach(self, cell: Cell) -> ServerEngine:
         """Attach to the user's server; adapters are forged for the model that it says it serves."""
 
         def adapter_for(root: str | None) -> str | None:
             source = self.options.model or root
-            self.make_contents(Path(source) / "config.json" if source else None)
-            first = next(iter(self.contents.values()), None)
-            return str(first.folder.resolve()) if first else None
+            config = Path(source) / "config.json" if source else None
+            self.contents[cell.sliding_window] = make_contents(self.options.adapters, self.cache, config)
+            return first_path(self.contents_of(cell))
 
         if self.options.engine_url is None:
             raise UsageError("--engine endpoint needs --engine-url http://HOST:PORT")
         return endpoint.attach(self.options.engine_url, adapter_for=adapter_for)
 
-    def vet_contents(self, engine: CheckedEngine) -> None:
-        """Have the engine load every adapter content once; go on with those it takes.
+    def vet_contents(self, engine: CheckedEngine, cell: Cell) -> None:
+        """Have the engine load every adapter content once; go on with those it takes."""
+        self.contents[cell.sliding_window] = vetted(
+            self.contents_of(cell),
+            engine,
+            given=bool(self.options.adapters),
+            left_out=lambda words: self.log.emit("phase", words=words),
+        )
 
-        Raises UsageError when it refuses one that the user gave: a run without it would not be what was asked for.
-        """
-        if engine.capabilities[Capability.RUNTIME_LORA].present is not True:
-            if self.options.adapters:
-                reason = engine.capabilities[Capability.RUNTIME_LORA].evidence
-                raise UsageError(f"the engine does not load {self.options.adapters[0]}: {reason}")
-            return
-        for name, files in list(self.contents.items()):
-            served = f"vetted-{files.digest}-{secrets.token_hex(4)}"
-            try:
-                engine.load_adapter(served, str(files.folder.resolve()), in_place=False)
-                engine.unload_adapter(served)
-            except RequestRefused as refusal:
-                if self.options.adapters:
-                    raise UsageError(f"the engine does not load {files.folder}: {refusal}") from refusal
-                self.log.emit("phase", words=f"adapter {name} {files.recipe} is left out: {refusal}")
-                del self.contents[name]
+    def oracle_for(self, name: str, engine: CheckedEngine, cell: Cell) -> EngineOracle:
+        """An oracle over an engine, sharing the memory of the answers that hold in this cell."""
+        adapters = list(self.contents_of(cell).values())
+        return EngineOracle(name, engine, adapters, memo=self.memo(cell), salted=name == "same-engine")
 
-    def oracle_for(self, name: str, engine: CheckedEngine) -> EngineOracle:
-        """An oracle over an engine, sharing this run's memory of answers."""
-        adapters = list(self.contents.values())
-        return EngineOracle(name, engine, adapters, memo=self.memo, salted=name == "same-engine")
+    def memo(self, cell: Cell) -> Answers:
+        """The answers known so far for a cell and all whose cold answers are alike."""
+        return self.memos.setdefault(cell_of_answers(cell).name, {})
 
     def close_engine(self, engine: CheckedEngine) -> None:
         """Stop one engine."""
         engine.stop()
+        self.engines = [other for other in self.engines if other is not engine]
+
+    def has_room(self) -> bool:
+        """Whether memory allows one engine more that is not needed yet."""
+        return psutil.virtual_memory().available > ENGINE_BYTES
 
     def folder(self) -> Path:
         """A new folder for one workload's adapter files."""
@@ -177,6 +196,8 @@ class Session:
         self.closing = True
         for process in list(self.processes):
             process.stop()
+        for engine in self.engines:
+            engine.stop()
         self._starter.shutdown(wait=True, cancel_futures=True)
         shutil.rmtree(self.work, ignore_errors=True)
 
@@ -188,6 +209,17 @@ class Session:
             yield engine
         finally:
             self.close_engine(engine)
+
+
+def first_path(contents: Contents) -> str | None:
+    """Some adapter's folder, to try loading with."""
+    first = next(iter(contents.values()), None)
+    return str(first.folder.resolve()) if first else None
+
+
+def cell_of_answers(cell: Cell) -> Cell:
+    """The cell whose cold engine answers for this one."""
+    return CELLS["default"] if cell.alike and cell.name in CELLS else cell
 
 
 def missing(engine: CheckedEngine, needs: tuple[Capability, ...], *, contents: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import Future
 
 from adapters.base import EngineStartError
@@ -18,16 +19,26 @@ class Standby:
         self.ordered: dict[bool, Future[CheckedEngine]] = {}
 
     def order(self, *, caching: bool) -> None:
-        """Have one started in the background, unless it is on its way or the engine is not ours to start."""
-        if not self.session.options.attached and caching not in self.ordered:
+        """Have one started in the background, unless it is on its way, memory is short, or it is not ours to start."""
+        if not self.session.options.attached and caching not in self.ordered and self.session.has_room():
             self.ordered[caching] = self.session.open_in_background(self.cell, caching=caching, purpose="fresh")
 
     def take(self, *, caching: bool) -> tuple[CheckedEngine | None, str]:
-        """The engine that was ordered; None and why, if it did not come."""
+        """The engine that was ordered, or one that is started now; None and why, if it did not come."""
         ordered = self.ordered.pop(caching, None)
-        if ordered is None:
+        if self.session.options.attached:
             return None, ""
+        if ordered is None:
+            ordered = self.session.open_in_background(self.cell, caching=caching, purpose="fresh")
         try:
             return ordered.result(), ""
         except EngineStartError as failure:
             return None, str(failure)
+
+    def discard(self) -> None:
+        """Stop what was ordered and nobody took."""
+        for ordered in self.ordered.values():
+            if not ordered.cancel():
+                with contextlib.suppress(EngineStartError):
+                    self.session.close_engine(ordered.result())
+        self.ordered.clear()

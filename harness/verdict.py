@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from harness.facts import Evidence
 from harness.requirement import Trial
 from reports.schema import Case, FailureClass, Verdict
 
+# What only shows when the pool is too small for what is asked of it.
+PRESSURE = {Evidence.EVICTED, Evidence.PREEMPTIONS, Evidence.FULL_POOL, Evidence.WAITED}
 UNPROVEN_ALONE = (FailureClass.CORRUPT, FailureClass.CRASH, FailureClass.HANG)
 
 
@@ -31,5 +34,6 @@ def verdict_without_case(trial: Trial, problem: BaseException | None) -> tuple[V
         return Verdict.INCONCLUSIVE, f"{trial.noise} differences below the noise floor of the calibration"
     missing = trial.missing()
     if missing:
-        return Verdict.NOT_EXERCISED, "never seen: " + "; ".join(name.value for name in missing)
+        said = "never seen: " + "; ".join(name.value for name in missing)
+        return Verdict.NOT_EXERCISED, f"{said}. {trial.hint}" if trial.hint and PRESSURE & set(missing) else said
     return Verdict.CONFORMS, f"no counterexample in {trial.examples} examples with {trial.requests} requests"

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from adapters.base import PLAIN, Abort, Surface
+
 FIRST_TOKEN, LAST_TOKEN = 32, 126  # printable bytes: plain tokens in every byte-level or larger vocabulary
 NONCE_TOKENS = 4  # 95**4 values: two examples of one run do not meet
 
@@ -50,13 +52,21 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One greedy request. `adapter`: a symbolic name (None: the base model); `offset_ms`: from the burst's start."""
+    """One request. `adapter`: a symbolic name (None: the base model); `offset_ms`: from the burst's start.
+
+    A chat's segments are its messages: the system's, then user and assistant in turn; behind `continues` the earlier
+    answer is the assistant's and the segments go on as the user. `priority`: lower is served earlier.
+    """
 
     prompt: Prompt
     adapter: str | None = None
     salt: str | None = None
     max_tokens: int = 8
     offset_ms: int = 0
+    chat: bool = False
+    priority: int = 0
+    surface: Surface = PLAIN
+    abort: Abort | None = None
 
 
 class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):
@@ -74,10 +84,20 @@ class Unload(msgspec.Struct, frozen=True, tag="unload"):
     name: str
 
 
-class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter change once the burst's first request has produced `after_tokens` tokens (0: as it is sent)."""
+class Reset(msgspec.Struct, frozen=True, tag="reset"):
+    """Ask for an empty prefix cache."""
 
-    change: SetAdapter
+
+class Idle(msgspec.Struct, frozen=True, tag="idle"):
+    """Nothing for a while; then the engine has to say that it holds nothing for anybody."""
+
+    ms: int
+
+
+class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
+    """A change once the burst's first request has produced `after_tokens` tokens (0: as it is sent)."""
+
+    change: SetAdapter | Reset
     after_tokens: int
 
 
@@ -88,7 +108,7 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
     meanwhile: Meanwhile | None = None
 
 
-Step = Burst | SetAdapter | Unload
+Step = Burst | SetAdapter | Unload | Reset | Idle
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -106,8 +126,10 @@ class Workload(msgspec.Struct, frozen=True):
                     number += 1
 
     def depends_on_timing(self) -> bool:
-        """Whether anything in it happens side by side."""
-        return any(isinstance(s, Burst) and (len(s.requests) > 1 or s.meanwhile is not None) for s in self.steps)
+        """Whether anything in it happens side by side, or is cut off."""
+        bursts = [step for step in self.steps if isinstance(step, Burst)]
+        aborted = any(request.abort for _, _, request in self.requests())
+        return aborted or any(len(burst.requests) > 1 or burst.meanwhile is not None for burst in bursts)
 
     def size(self) -> tuple[int, int, int]:
         """(steps, requests, tokens): smaller is easier to read, in this order of importance."""
@@ -132,6 +154,11 @@ def nonce_tokens(nonce: str) -> tuple[int, ...]:
     return tuple(FIRST_TOKEN + byte % (LAST_TOKEN - FIRST_TOKEN + 1) for byte in digest[:NONCE_TOKENS])
 
 
+def text_of(tokens: tuple[int, ...]) -> str:
+    """A chat message of these tokens. Their ids are printable bytes; what a tokenizer makes of the text is its own."""
+    return bytes(tokens).decode("ascii")
+
+
 def new_prompt_length(prompt: Prompt) -> int:
     """Tokens of the prompt's own segments, nonce included when it starts from nothing."""
     return sum(s.length for s in prompt.segments) + (NONCE_TOKENS if prompt.continues is None else 0)
@@ -144,15 +171,45 @@ def describe(step: Step, first_request: int) -> str:
             return f"{route.value}: adapter {content} as '{name}' from path {path}"
         case Unload(name=name):
             return f"unload '{name}'"
+        case Reset():
+            return "reset the prefix cache"
+        case Idle(ms=ms):
+            return f"nothing for {ms} ms"
         case Burst(requests=requests, meanwhile=meanwhile):
-            asked = "; ".join(
-                f"request {first_request + i} to {'the base model' if r.adapter is None else repr(r.adapter)}"
-                + ("" if r.salt is None else f" with salt {r.salt!r}")
-                + f": {r.prompt}, {r.max_tokens} tokens"
-                + (f", {r.offset_ms} ms later" if r.offset_ms else "")
-                for i, r in enumerate(requests)
-            )
+            asked = "; ".join(describe_request(r, first_request + i) for i, r in enumerate(requests))
             together = "ask" if len(requests) == 1 else f"ask {len(requests)} at once"
             if meanwhile is None:
                 return f"{together}: {asked}"
             return f"{together}: {asked}; after {meanwhile.after_tokens} tokens {describe(meanwhile.change, 0)}"
+
+
+def describe_request(request: Request, number: int) -> str:
+    """One request in words."""
+    whom = "the base model" if request.adapter is None else repr(request.adapter)
+    words = f"request {number} to {whom}" + ("" if request.salt is None else f" with salt {request.salt!r}")
+    words += f"{' as a chat' if request.chat else ''}: {request.prompt}, {request.max_tokens} tokens"
+    words += "".join(f", {said}" for said in describe_surface(request.surface))
+    words += f", priority {request.priority}" if request.priority else ""
+    words += f", {request.offset_ms} ms later" if request.offset_ms else ""
+    return words + (f", {describe_abort(request.abort)}" if request.abort is not None else "")
+
+
+def describe_surface(surface: Surface) -> Iterator[str]:
+    """What is asked for beside plain tokens."""
+    if surface.answers > 1:
+        yield f"{surface.answers} answers"
+    if surface.stop:
+        yield f"stop at any of {''.join(surface.stop)!r}"
+    if surface.pattern is not None:
+        yield f"matching {surface.pattern}"
+    if surface.prompt_logprobs:
+        yield "with prompt logprobs"
+    if surface.logprobs:
+        yield "with logprobs"
+
+
+def describe_abort(abort: Abort) -> str:
+    """When the client hangs up."""
+    if abort.after_tokens:
+        return f"aborted after {abort.after_tokens} tokens"
+    return f"aborted after {abort.after_ms} ms"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from harness.checkers.finding import Finding
 from harness.checkers.tokens import foreign_source
 from harness.history import History, Outcome
@@ -54,15 +56,22 @@ def check_one(history: History, outcome: Outcome, limit: Bounds) -> list[Finding
 def check_accounting(history: History, *, exclusive: bool) -> list[Finding]:
     """The engine's hit counter must have grown by what it told request by request.
 
-    Says nothing when the engine served others too (not `exclusive`), or where a count or counter is missing.
+    Compared over the first steps, as far as every request told its count: one that was aborted or refused tells none,
+    one that was preempted looks again, and each of several answers looks for itself. Says nothing when the engine
+    served others too (not `exclusive`), or where a counter is missing.
     """
-    if not exclusive or not history.steps or history.engine_lost is not None:
+    if not exclusive or history.engine_lost is not None:
         return []
-    before, after = history.steps[0].before.hit_tokens, history.steps[-1].after.hit_tokens
-    counts = [outcome.cached_tokens for outcome in history.outcomes]
-    if before is None or after is None or None in counts or any(o.error for o in history.outcomes):
+    silent = {o.step for o in history.outcomes if not tells_its_count(o)}
+    silent |= {r.step for r in history.steps if r.after.preemptions != r.before.preemptions}
+    told_steps = list(itertools.takewhile(lambda record: record.step not in silent, history.steps))
+    if not told_steps:
         return []
-    told, counted = sum(count for count in counts if count is not None), after - before
+    before, after = told_steps[0].before.hit_tokens, told_steps[-1].after.hit_tokens
+    if before is None or after is None:
+        return []
+    last = told_steps[-1].step
+    told, counted = sum(o.cached_tokens or 0 for o in history.outcomes if o.step <= last), after - before
     if told == counted:
         return []
     return [
@@ -73,3 +82,8 @@ def check_accounting(history: History, *, exclusive: bool) -> list[Finding]:
             f"{counted:.0f}.",
         )
     ]
+
+
+def tells_its_count(outcome: Outcome) -> bool:
+    """Whether what this request was told can be compared with what the engine counted for it."""
+    return outcome.answered and outcome.cached_tokens is not None and outcome.surface.answers == 1

@@ -1,9 +1,10 @@
-"""Every request must end with an answer, and the engine must still be there afterwards."""
+"""Every request must end with an answer, one that can never fit with a refusal, and the engine must still be there."""
 
 from __future__ import annotations
 
 from harness.checkers.finding import Finding
 from harness.history import History
+from harness.reference_cache import may_be_refused, never_fits
 from reports.schema import FailureClass
 
 
@@ -12,6 +13,8 @@ def check_liveness(history: History) -> list[Finding]:
     found = []
     for outcome in history.outcomes:
         if outcome.error is not None:
+            if outcome.refused and may_be_refused(history, outcome):
+                continue
             kind = failure(silent=outcome.silent, lost=history.engine_lost)
             found.append(
                 Finding(
@@ -21,7 +24,17 @@ def check_liveness(history: History) -> list[Finding]:
                     sentence=f"Request {outcome.request} got no answer: {outcome.error}",
                 )
             )
-        elif not outcome.tokens:
+        elif outcome.aborted is None and never_fits(history, outcome):
+            found.append(
+                Finding(
+                    checker="liveness",
+                    failure_class=FailureClass.API,
+                    request=outcome.request,
+                    sentence=f"Request {outcome.request} was answered although its {len(outcome.prompt)} prompt tokens "
+                    "are more than this engine takes: of which prompt is that the answer?",
+                )
+            )
+        elif not outcome.tokens and outcome.aborted is None:
             found.append(
                 Finding(
                     checker="liveness",
@@ -38,11 +51,8 @@ def check_liveness(history: History) -> list[Finding]:
                 Finding(checker="liveness", failure_class=kind, sentence=f"Step {record.step} failed: {record.error}")
             )
     if history.engine_lost is not None and not found:
-        found.append(
-            Finding(
-                checker="liveness", failure_class=FailureClass.CRASH, sentence=f"Engine lost: {history.engine_lost}"
-            )
-        )
+        kind = failure(silent=history.stalled is not None, lost=history.engine_lost)
+        found.append(Finding(checker="liveness", failure_class=kind, sentence=f"Engine lost: {history.engine_lost}"))
     return found
 
 

@@ -6,28 +6,31 @@ from collections.abc import Iterator
 
 from harness.checkers.finding import Finding, Rule
 from harness.history import History, Identity, Outcome
-from harness.oracle.base import Answer, Answers, question, telling
+from harness.oracle.base import Answer, Answers, judged, question, telling
 from harness.reference_cache import common_prefix, computed
 from reports.schema import FailureClass
 
 
 def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding]:
-    """Findings for each request whose answer equals none of its cold answers."""
+    """Findings for each request whose answer equals none of its cold answers, as far as its client read it."""
     found = []
-    for outcome in history.outcomes:
-        if outcome.error is None:
-            expected = closest(outcome, answers)
-            if expected.ids != outcome.token_ids:
-                found.append(wrong(history, outcome, expected, answers, rule))
+    for outcome in judged(history):
+        expected = closest(outcome, answers)
+        if not agrees(outcome, expected):
+            found.append(wrong(history, outcome, expected, answers, rule))
     return found
 
 
 def closest(outcome: Outcome, answers: Answers) -> Answer:
     """The allowed cold answer that agrees longest with what was observed."""
     allowed = [answers[question(outcome, identity)] for identity in outcome.identities]
-    return max(
-        allowed, key=lambda answer: (answer.ids == outcome.token_ids, common_prefix(answer.ids, outcome.token_ids))
-    )
+    return max(allowed, key=lambda answer: (agrees(outcome, answer), common_prefix(answer.ids, outcome.token_ids)))
+
+
+def agrees(outcome: Outcome, answer: Answer) -> bool:
+    """Whether an answer is the cold one; where the client hung up, whether it began so."""
+    cold = answer.ids if outcome.aborted is None else answer.ids[: len(outcome.tokens)]
+    return cold == outcome.token_ids
 
 
 def wrong(history: History, outcome: Outcome, expected: Answer, answers: Answers, rule: Rule) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
+from adapters.base import Capability
 from harness.workload import NONCE_TOKENS, Prompt, Request, Segment
 
 DEFAULT_BLOCK = 32  # where the engine does not say; lengths are then merely not aligned
@@ -25,6 +26,9 @@ class Grounds(msgspec.Struct, frozen=True, kw_only=True):
     contents: tuple[str, ...]
     mixtures: frozenset[str]
     longest: int = 2048  # tokens that one request may come to
+    pool: int | None = None  # tokens that the cache holds in all
+    most_tokens: int = 8000  # that one workload may compute, to stay affordable
+    can: frozenset[Capability] = frozenset(Capability)
 
     @property
     def unit(self) -> int:
@@ -34,6 +38,11 @@ class Grounds(msgspec.Struct, frozen=True, kw_only=True):
         and the requirement ends as not exercised.
         """
         return min(self.block * max(1, -(-SMALLEST_UNIT // self.block)), self.longest // 7)
+
+    @property
+    def small_pool(self) -> int | None:
+        """The pool, where a workload can come to more than it holds."""
+        return self.pool if self.pool is not None and 2 * self.pool <= self.most_tokens else None
 
     def may_mix(self, mixture: str) -> bool:
         """Whether requests of this mixture may run side by side without breaking GROUND-1."""
@@ -81,7 +90,8 @@ def answers_lengths(draw: st.DrawFn, grounds: Grounds) -> int:
 class Talk:
     """Keeps count of the requests drawn so far, so that a next turn can name an earlier one and stay affordable."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MOST_TOKENS) -> None:
+        self.limit = limit
         self.requests: list[Request] = []
         self.lengths: list[int] = []
 
@@ -96,6 +106,6 @@ class Talk:
     def latest(self, adapter: str | None) -> int | None:
         """The newest request to this model that a further turn still may follow."""
         for number in range(len(self.requests) - 1, -1, -1):
-            if self.requests[number].adapter == adapter and self.lengths[number] < MOST_TOKENS:
+            if self.requests[number].adapter == adapter and self.lengths[number] < self.limit:
                 return number
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def forge_adapter(cache: Path, config: dict[str, Any], *, seed: int, rank: int) 
     key = hashlib.sha256(json.dumps([sizes, seed, rank]).encode() + source).hexdigest()[:16]
     folder = cache / "adapters" / key
     if not folder.exists():
-        scratch = folder.with_name(f"{key}.{os.getpid()}")
+        scratch = folder.with_name(f"{key}.{secrets.token_hex(4)}")
         try:
             forge.make_adapter(scratch, config, seed=seed, rank=rank)
         except KeyError as problem:
@@ -73,13 +74,14 @@ def user_adapter(folder: Path) -> AdapterFiles:
     return AdapterFiles(folder, digest_of(folder), {"path": str(folder)})
 
 
-def tiny_model(cache: Path) -> Path:
+def tiny_model(cache: Path, *, sliding_window: bool = False) -> Path:
     """The default model's folder, made on the first call in seconds and without a network."""
-    key = hashlib.sha256(Path(forge.__file__).read_bytes()).hexdigest()[:16]
+    kind = b"sliding window" if sliding_window else b""
+    key = hashlib.sha256(Path(forge.__file__).read_bytes() + kind).hexdigest()[:16]
     folder = cache / "models" / key
     if not folder.exists():
-        scratch = folder.with_name(f"{key}.{os.getpid()}")
-        forge.make_model(scratch)
+        scratch = folder.with_name(f"{key}.{secrets.token_hex(4)}")
+        (forge.make_sliding_window_model if sliding_window else forge.make_model)(scratch)
         publish(scratch, folder)
     return folder
 

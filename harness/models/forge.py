@@ -22,6 +22,12 @@ SPECIAL = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 WEIGHT_SPREAD = 0.2
 # An adapter as strong as the weights that it changes: its answers then differ from the base model's from the start.
 ADAPTER_SPREAD = 0.3
+# Byte values that a random model's greedy answers consist of: then an answer survives the way tokens -> text -> tokens
+# that a chat's next turn takes, and can be read in a report.
+PRINTABLE = range(32, 127)
+# Gemma's attention scores are divided by the square root of this; with normalised queries and keys a small number makes
+# attention pick single tokens, so that each of them matters to the answer.
+SHARP = 1
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
@@ -30,60 +36,120 @@ CHAT_TEMPLATE = (
 
 
 def make_model(folder: Path, *, seed: int = 0, layers: int = 2, hidden: int = 128, max_tokens: int = 4096) -> None:
-    """Write a random float32 Qwen2-shaped decoder with a byte-level tokenizer, as a server loads it."""
-    heads, kv_heads, inner = 4, 2, hidden * 2
-    head = hidden // heads
-    vocabulary = 256 + len(SPECIAL)
+    """Write a random float32 Qwen2-shaped decoder with a byte-level tokenizer, as a server loads it.
+
+    Its greedy answers are printable ASCII and never end by themselves: see `printable_only`.
+    """
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "rope_theta": 10000.0,
+        **common_config(layers=layers, hidden=hidden, max_tokens=max_tokens),
+    }
+    write_decoder(
+        folder,
+        config,
+        seed=seed,
+        norms=("input_layernorm", "post_attention_layernorm"),
+        biased=("q_proj", "k_proj", "v_proj"),
+    )
+
+
+def make_sliding_window_model(
+    folder: Path, *, seed: int = 0, layers: int = 6, hidden: int = 128, window: int = 64, max_tokens: int = 4096
+) -> None:
+    """Write a random float32 Gemma-3-shaped decoder: every sixth layer sees everything, the others `window` tokens.
+
+    An engine keeps the two kinds of layer in different cache groups.
+    """
+    kinds = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(layers)]
+    config = {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "layer_types": kinds,
+        "sliding_window": window,
+        "query_pre_attn_scalar": SHARP,
+        "head_dim": hidden // 4,
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in sorted(set(kinds))},
+        **common_config(layers=layers, hidden=hidden, max_tokens=max_tokens),
+    }
+    sides = ("post_attention", "pre_feedforward", "post_feedforward")
+    write_decoder(
+        folder,
+        config,
+        seed=seed,
+        norms=("input_layernorm", *(f"{side}_layernorm" for side in sides)),
+        head_norms=("q_norm", "k_norm"),
+        norm_weight=0.0,  # Gemma's norms add one
+    )
+
+
+def common_config(*, layers: int, hidden: int, max_tokens: int) -> dict[str, object]:
+    """What the config.json of every model of ours says."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": hidden * 2,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 256 + len(SPECIAL),
+        "max_position_embeddings": max_tokens,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "eos_token_id": 256,
+        "bos_token_id": None,
+    }
+
+
+def write_decoder(
+    folder: Path,
+    config: dict[str, object],
+    *,
+    seed: int,
+    norms: tuple[str, ...],
+    head_norms: tuple[str, ...] = (),
+    biased: tuple[str, ...] = (),
+    norm_weight: float = 1.0,
+) -> None:
+    """Write the weights of the decoder that `config` describes, its configuration and its tokenizer."""
+    vocabulary, hidden = integer(config, "vocab_size"), integer(config, "hidden_size")
+    sizes = projection_sizes(config)
+    head = sizes["q_proj"][0] // integer(config, "num_attention_heads")
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, hidden),
         "model.norm.weight": (hidden,),
         "lm_head.weight": (vocabulary, hidden),
     }
-    for layer in range(layers):
+    for layer in range(integer(config, "num_hidden_layers")):
         block = f"model.layers.{layer}"
-        shapes |= {
-            f"{block}.input_layernorm.weight": (hidden,),
-            f"{block}.post_attention_layernorm.weight": (hidden,),
-            f"{block}.self_attn.q_proj.weight": (heads * head, hidden),
-            f"{block}.self_attn.q_proj.bias": (heads * head,),
-            f"{block}.self_attn.k_proj.weight": (kv_heads * head, hidden),
-            f"{block}.self_attn.k_proj.bias": (kv_heads * head,),
-            f"{block}.self_attn.v_proj.weight": (kv_heads * head, hidden),
-            f"{block}.self_attn.v_proj.bias": (kv_heads * head,),
-            f"{block}.self_attn.o_proj.weight": (hidden, heads * head),
-            f"{block}.mlp.gate_proj.weight": (inner, hidden),
-            f"{block}.mlp.up_proj.weight": (inner, hidden),
-            f"{block}.mlp.down_proj.weight": (hidden, inner),
-        }
+        shapes |= {f"{block}.{norm}.weight": (hidden,) for norm in norms}
+        shapes |= {f"{block}.self_attn.{norm}.weight": (head,) for norm in head_norms}
+        for target, (outputs, inputs) in sizes.items():
+            shapes[f"{block}.{module_of(target)}.{target}.weight"] = (outputs, inputs)
+            if target in biased:
+                shapes[f"{block}.{module_of(target)}.{target}.bias"] = (outputs,)
     tensors = {
-        name: (shape, ones(shape) if "norm" in name else draw(f"model {seed} {name}", shape, WEIGHT_SPREAD))
+        name: (
+            shape,
+            level(shape, norm_weight) if "norm" in name else draw(f"model {seed} {name}", shape, WEIGHT_SPREAD),
+        )
         for name, shape in shapes.items()
     }
+    printable_only(*tensors["lm_head.weight"])
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / "model.safetensors", tensors)
-    write_json(
-        folder / "config.json",
-        {
-            "architectures": ["Qwen2ForCausalLM"],
-            "model_type": "qwen2",
-            "hidden_size": hidden,
-            "intermediate_size": inner,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": kv_heads,
-            "vocab_size": vocabulary,
-            "max_position_embeddings": max_tokens,
-            "hidden_act": "silu",
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 10000.0,
-            "tie_word_embeddings": False,
-            "torch_dtype": "float32",
-            "eos_token_id": 256,
-            "bos_token_id": None,
-        },
-    )
+    write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", {"eos_token_id": 256})
     write_tokenizer(folder)
+
+
+def module_of(target: str) -> str:
+    """The part of a layer that a projection belongs to."""
+    return "self_attn" if target in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -160,9 +226,8 @@ def make_adapter(
     tensors: dict[str, tuple[tuple[int, ...], array.array[float]]] = {}
     for layer in range(integer(config, "num_hidden_layers")):
         for target in targets:
-            module = "self_attn" if target in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
             outputs, inputs = sizes[target]
-            key = f"base_model.model.model.layers.{layer}.{module}.{target}"
+            key = f"base_model.model.model.layers.{layer}.{module_of(target)}.{target}"
             for side, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
                 name = f"{key}.lora_{side}.weight"
                 tensors[name] = (shape, draw(f"adapter {seed} {rank} {name}", shape, ADAPTER_SPREAD))
@@ -220,9 +285,22 @@ def draw(label: str, shape: tuple[int, ...], spread: float) -> array.array[float
     return array.array("f", source.choices(table, k=count))
 
 
-def ones(shape: tuple[int, ...]) -> array.array[float]:
+def printable_only(shape: tuple[int, ...], rows: array.array[float]) -> None:
+    """Zero an output layer's rows of all tokens but the printable ones.
+
+    Their logit is then 0, which never is the largest: for that all 95 printable ones would have to be negative. (At
+    temperature 1 about one token in ten is still unprintable, or the end.)
+    """
+    vocabulary, width = shape
+    nothing = array.array("f", bytes(4 * width))
+    for token in range(vocabulary):
+        if token not in PRINTABLE:
+            rows[token * width : (token + 1) * width] = nothing
+
+
+def level(shape: tuple[int, ...], value: float) -> array.array[float]:
     """A norm's weights."""
-    return array.array("f", [1.0] * shape[0])
+    return array.array("f", [value] * shape[0])
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[tuple[int, ...], array.array[float]]]) -> None:

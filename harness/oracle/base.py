@@ -10,22 +10,26 @@ from typing import Protocol
 
 import msgspec
 
-from adapters.base import Token
+from adapters.base import PLAIN, Surface, Token
 from harness.history import History, Identity, Outcome
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A prompt under an adapter content (None: the base model). The salt changes no cold answer."""
+    """A prompt under an adapter content (None: the base model). Salt and priority change no cold answer."""
 
     prompt: tuple[int, ...]
     adapter: str | None
     max_tokens: int
+    surface: Surface = PLAIN
 
 
 class Answer(msgspec.Struct, frozen=True):
     """The cold answer, with the top-2 logprob gap at each position where the engine gives one."""
 
     tokens: tuple[Token, ...]
+    others: tuple[tuple[Token, ...], ...] = ()
+    prompt_logprobs: tuple[float | None, ...] | None = None
+    finish_reason: str | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -51,7 +55,7 @@ class Oracle(Protocol):
 
 def question(outcome: Outcome, identity: Identity) -> Question:
     """What the oracle has to be asked about a request under one identity."""
-    return Question(outcome.prompt, identity.adapter, outcome.max_tokens)
+    return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.surface)
 
 
 TELLING_TOKENS = 4  # enough to tell two random adapters apart, and cheap: it is asked for every risky request
@@ -62,9 +66,16 @@ def telling(outcome: Outcome, identity: Identity) -> Question:
     return Question(outcome.prompt, identity.adapter, min(outcome.max_tokens, TELLING_TOKENS))
 
 
+def judged(history: History) -> list[Outcome]:
+    """The requests with tokens to compare. One that the engine should have refused has no cold answer."""
+    longest = history.shape.max_model_tokens
+    return [
+        o for o in history.outcomes if o.error is None and (o.tokens or o.aborted is None) and len(o.prompt) < longest
+    ]
+
+
 def questions(history: History) -> Iterable[Question]:
     """All that a judgement of this history needs to know."""
-    for outcome in history.outcomes:
-        if outcome.error is None:
-            for identity in outcome.identities:
-                yield question(outcome, identity)
+    for outcome in judged(history):
+        for identity in outcome.identities:
+            yield question(outcome, identity)

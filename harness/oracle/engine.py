@@ -9,7 +9,9 @@ from __future__ import annotations
 import secrets
 import threading
 
-from adapters.base import CompletionRequest, Engine, EngineError
+import msgspec
+
+from adapters.base import CompletionRequest, Engine, EngineError, Surface
 from harness.models.adapters import AdapterFiles
 from harness.oracle.base import Answer, Answers, OracleError, Question
 
@@ -49,16 +51,21 @@ class EngineOracle:
                     prompt=question.prompt,
                     max_tokens=question.max_tokens,
                     cache_salt=self.salt(),
-                    logprobs=self.scores,
+                    surface=self.surface(question),
                 )
             )
         except EngineError as problem:
             raise OracleError(f"the {self.name} oracle cannot answer: {problem}") from problem
-        if completion.cached_tokens:
+        if completion.cached_tokens and question.surface.answers == 1:  # several answers hit one another
             raise OracleError(
                 f"the {self.name} oracle was not cold: {completion.cached_tokens} of its tokens came from a cache"
             )
-        return Answer(completion.tokens)
+        return Answer(completion.tokens, completion.others, completion.prompt_logprobs, completion.finish_reason)
+
+    def surface(self, question: Question) -> Surface:
+        """The question's own, with scores where they do not change what is asked."""
+        scored = self.scores and question.surface.answers == 1
+        return msgspec.structs.replace(question.surface, logprobs=True) if scored else question.surface
 
     def fill_slots(self, slots: int) -> None:
         """Occupy every adapter slot of the engine. Some faults only show when the last one is in use."""

@@ -1,0 +1,152 @@
+"""One cell's engines: the one under test, the cold one behind the oracle, fresh ones on their way; and what they run.
+
+Nothing here knows a requirement. An engine that is lost is replaced; the oracle's troubles are no verdict.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from adapters.base import Capability, EngineDied
+from adapters.checked import CheckedEngine
+from harness.calibration import calibrate
+from harness.cells import Cell
+from harness.checkers.finding import Rule
+from harness.contents import Contents
+from harness.history import History, Outcome
+from harness.oracle.base import Oracle, question
+from harness.oracle.engine import EngineOracle
+from harness.oracle.fresh import FreshOracle
+from harness.runner import Run
+from harness.session import Session, cell_of_answers
+from harness.standby import Standby
+from harness.workload import Workload
+from reports.schema import Calibration
+
+
+class Bench:
+    """The engines of one cell, and the comparison rule that they allow."""
+
+    def __init__(self, session: Session, cell: Cell) -> None:
+        self.session, self.cell = session, cell
+        self.thinking = ThreadPoolExecutor(1)
+        self.successors: dict[CheckedEngine, CheckedEngine] = {}  # an engine that was lost -> what took its place
+        self.standby = Standby(session, cell)
+        self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
+        began = time.monotonic()
+        self.calibration, self.rule = self.calibrate()
+        self.calibration_seconds = round(time.monotonic() - began, 2)
+
+    def open(self) -> tuple[CheckedEngine, CheckedEngine | None, Oracle, EngineOracle]:
+        """Start what the chosen oracle needs, both engines at once. Raises EngineStartError."""
+        session, name = self.session, self.session.options.oracle
+        cold = session.cold_engine(self.cell) if name != "same-engine" else None
+        engine = session.open_engine(self.cell, purpose="tested")
+        if cold is None:
+            session.vet_contents(engine, self.cell)
+            same = session.oracle_for(name, engine, self.cell)
+            return engine, None, same, same
+        session.vet_contents(engine, self.cell)
+        cold_engine = cold.result()
+        cold_oracle = session.oracle_for("cold-engine", cold_engine, self.cell)
+        if name == "fresh-engine":
+            fresh = FreshOracle(
+                lambda: session.fresh(self.cell, caching=True),
+                list(self.contents.values()),
+                memo=session.memo(self.cell),
+            )
+            return engine, cold_engine, fresh, cold_oracle
+        return engine, cold_engine, cold_oracle, cold_oracle
+
+    @property
+    def contents(self) -> Contents:
+        """The adapter contents to play with here."""
+        return self.session.contents_of(self.cell)
+
+    def calibrate(self) -> tuple[Calibration, Rule]:
+        """Find the comparison rule on the cold engine, once for all cells that it answers for."""
+        key = self.cell.name if self.oracle_engine is None else cell_of_answers(self.cell).name
+        if key not in self.session.calibrations:
+            digests = [files.digest for files in self.contents.values()]
+            shape = (self.oracle_engine or self.engine).shape
+            self.session.calibrations[key] = calibrate(
+                self.cold, digests, block=shape.block_size, slots=shape.adapter_slots or 1
+            )
+        return self.session.calibrations[key]
+
+    def can(self, capability: Capability) -> bool:
+        """Whether the engine under test has a capability, for workloads that can do without it."""
+        return self.engine.capabilities[capability].present is True
+
+    def run(self, engine: CheckedEngine, workload: Workload) -> History:
+        """One run under a new nonce. Six hex digits tell the runs of one engine's life apart."""
+        nonce = secrets.token_hex(3)
+        apart = self.oracle_engine is not None and engine is not self.oracle_engine
+        early = self.ask_early if apart else lambda _: None
+        return Run(
+            engine,
+            workload,
+            nonce,
+            self.contents,
+            self.session.folder(),
+            on_outcome=early,
+            stall_seconds=self.calibration.stall_seconds,
+        ).history()
+
+    def ask_early(self, outcome: Outcome) -> None:
+        """Have the oracle think about a request while the engine under test goes on. The judge asks again and waits."""
+        if outcome.answered and not outcome.refused:
+            for identity in outcome.identities:
+                self.thinking.submit(self.oracle.ask, question(outcome, identity))
+
+    def living(self, engine: CheckedEngine) -> CheckedEngine:
+        """The engine, or what has taken its place; the tested and the cold one are replaced when they are found dead.
+
+        Raises EngineStartError, or EngineDied for one that is not ours to restart.
+        """
+        while engine in self.successors:
+            engine = self.successors[engine]
+        return engine if engine.alive() else self.replaced(engine)
+
+    def replaced(self, engine: CheckedEngine) -> CheckedEngine:
+        """What takes the place of an engine that is dead or silent; itself where it has no place here."""
+        if engine is self.engine:
+            self.engine = self.successors[engine] = self.replace(engine)
+        elif engine is self.oracle_engine:
+            self.successors[engine] = self.replace_oracle(engine)
+        return self.successors.get(engine, engine)
+
+    def replace(self, engine: CheckedEngine) -> CheckedEngine:
+        """A new engine in place of a dead or silent one. Raises EngineDied for one that is not ours to restart."""
+        if self.session.options.attached:
+            raise EngineDied(f"{engine.config.get('url', 'the engine')} is gone, and it is not Coldproof's to restart")
+        self.session.log.emit("engine_lost", cell=self.cell.name, log_tail=engine.log_tail())
+        self.session.close_engine(engine)
+        new = self.session.open_engine(self.cell, purpose="tested")
+        if isinstance(self.oracle, EngineOracle) and self.oracle.engine is engine:
+            self.oracle = self.cold = self.session.oracle_for(self.oracle.name, new, self.cell)
+        return new
+
+    def replace_oracle(self, dead: CheckedEngine) -> CheckedEngine:
+        """A new cold engine in place of one that died: the oracle's troubles are no verdict on the engine."""
+        self.session.log.emit("engine_lost", cell=self.cell.name, log_tail=dead.log_tail())
+        self.session.close_engine(dead)
+        self.oracle_engine = self.session.cold_engine(self.cell).result()
+        self.cold = self.session.oracle_for("cold-engine", self.oracle_engine, self.cell)
+        if isinstance(self.oracle, EngineOracle):
+            self.oracle = self.cold
+        return self.oracle_engine
+
+    def control(self, *, cold: bool) -> tuple[CheckedEngine | None, bool]:
+        """The engine for the control 'caching off', and whether it was started for this.
+
+        The oracle's will do where it is of this cell's very kind; another cell's has another pool and scheduler.
+        """
+        if cold or self.oracle_engine is None:
+            return None, False
+        if cell_of_answers(self.cell) == self.cell:
+            return self.oracle_engine, False
+        engine, _ = self.standby.take(caching=False)
+        return engine, True

@@ -1,0 +1,39 @@
+"""How the time of a run is shared out: by weight over what is left to test, more to what is still unexercised.
+
+A budget ends the drawing of examples, never an example; confirming a counterexample is not charged to it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from harness.requirement import Trial
+
+PATIENCE_FACTOR = 3  # shares that a trial may take while evidence is missing
+
+
+class BudgetSpent(BaseException):
+    """A trial has had its time. No Exception: hypothesis would take that for a counterexample."""
+
+
+class Budget:
+    """Seconds for drawing examples, and the weight of all trials that are still to come."""
+
+    def __init__(self, seconds: float, weight: float) -> None:
+        self.left, self.weight = seconds, weight
+        self.share = 0.0
+
+    def begin(self, weight: float) -> float:
+        """A trial begins: its share in seconds. What earlier ones left over is shared out again."""
+        self.share = max(0.0, self.left) * weight / max(weight, self.weight)
+        self.weight -= weight
+        return self.share
+
+    def settle(self, seconds: float) -> None:
+        """A trial has drawn its examples in so many seconds."""
+        self.left -= seconds
+
+    def is_spent(self, trial: Trial) -> bool:
+        """Whether a trial should end: at its share once it has shown what it must, later if it has not."""
+        used = time.monotonic() - trial.started
+        return trial.examples > 0 and used > self.share * (PATIENCE_FACTOR if trial.missing() else 1)

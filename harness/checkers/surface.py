@@ -1,0 +1,98 @@
+"""Whatever a request asked for beside plain tokens must be complete, and equal to what a cold start gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adapters.base import Token
+from harness.checkers.finding import Finding, Rule
+from harness.checkers.tokens import closest
+from harness.history import History, Outcome
+from harness.oracle.base import Answer, Answers, judged
+from reports.schema import FailureClass
+
+# Between a score from a hit and one from a cold start. Another order of float32 additions moves a score by some 1e-6;
+# a wrong block moves it by tenths and more.
+SCORE_NATS = 0.02
+
+
+def check_surface(history: History, answers: Answers, rule: Rule) -> list[Finding]:
+    """Missing, short or wrong answers, scores, ends and prompts."""
+    found: list[Finding] = []
+    for outcome in judged(history):
+        if outcome.answered:
+            found += prompt_as_rendered(outcome)
+            expected = closest(outcome, answers)
+            for failure_class, words in differences(outcome, expected, tolerance(rule)):
+                # A sampled answer may part anywhere once scores wobble; without an exact rule it proves nothing.
+                noise = not rule.exact and outcome.surface.answers > 1
+                found.append(finding(outcome, failure_class, words, noise=noise))
+    return found
+
+
+def tolerance(rule: Rule) -> float:
+    """How far scores may lie apart, in nats."""
+    return SCORE_NATS if rule.exact or rule.noise is None else max(SCORE_NATS, 2 * rule.noise)
+
+
+def prompt_as_rendered(outcome: Outcome) -> list[Finding]:
+    """The engine must have answered the prompt that it was asked."""
+    if outcome.rendered is None or outcome.rendered == outcome.prompt:
+        return []
+    return [finding(outcome, FailureClass.API, "was answered, as the engine says itself, for another prompt")]
+
+
+def differences(outcome: Outcome, expected: Answer, allowed: float) -> Iterator[tuple[FailureClass, str]]:
+    """(class, rest of the sentence) for each thing that is not as cold."""
+    wanted = outcome.surface.answers
+    if 1 + len(outcome.others) != wanted:
+        yield FailureClass.API, f"asked for {wanted} answers and got {1 + len(outcome.others)}"
+    for i, (mine, cold) in enumerate(zip(outcome.others, expected.others, strict=False), 1):
+        if ids(mine) != ids(cold):
+            yield FailureClass.CORRUPT, f"got an answer {i} that differs from the cold one, seed and all else equal"
+    if outcome.token_ids == expected.ids and expected.finish_reason not in (None, outcome.finish_reason):
+        ends = f"{outcome.finish_reason!r} instead of {expected.finish_reason!r}"
+        yield FailureClass.API, f"ended with finish reason {ends}"
+    if outcome.surface.prompt_logprobs:
+        yield from prompt_scores(outcome, expected, allowed)
+    if outcome.surface.logprobs and outcome.token_ids == expected.ids:
+        pairs = zip((t.logprob for t in outcome.tokens), (t.logprob for t in expected.tokens), strict=True)
+        apart = furthest(list(pairs))
+        if apart > allowed:
+            yield FailureClass.CORRUPT, f"got logprobs up to {apart:.3f} nats from the cold ones"
+
+
+def prompt_scores(outcome: Outcome, expected: Answer, allowed: float) -> Iterator[tuple[FailureClass, str]]:
+    """One score for each prompt token but the first, close to the cold ones."""
+    mine, cold = outcome.prompt_logprobs or (), expected.prompt_logprobs or ()
+    known = sum(score is not None for score in mine)
+    if len(mine) != len(outcome.prompt) or known != len(outcome.prompt) - 1:
+        yield (
+            FailureClass.API,
+            f"got prompt logprobs for {known} of {len(outcome.prompt) - 1} tokens after the first",
+        )
+    elif len(cold) == len(mine):
+        apart = furthest(list(zip(mine, cold, strict=True)))
+        if apart > allowed:
+            yield FailureClass.CORRUPT, f"got prompt logprobs up to {apart:.3f} nats from the cold ones"
+
+
+def furthest(pairs: list[tuple[float | None, float | None]]) -> float:
+    """The largest difference where both sides have a score."""
+    return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+
+
+def ids(tokens: tuple[Token, ...]) -> tuple[int, ...]:
+    """Token ids alone."""
+    return tuple(token.id for token in tokens)
+
+
+def finding(outcome: Outcome, failure_class: FailureClass, words: str, *, noise: bool = False) -> Finding:
+    """About one request."""
+    return Finding(
+        checker="surface",
+        failure_class=failure_class,
+        request=outcome.request,
+        sentence=f"Request {outcome.request} to '{outcome.model}' {words}.",
+        noise=noise,
+    )

@@ -1,0 +1,147 @@
+"""Evidence of what happened to blocks: hit, evicted, preempted, reset, left behind by an abort. Pure."""
+
+from __future__ import annotations
+
+from adapters.base import Stage
+from harness.facts import Evidence
+from harness.history import History, Outcome
+from harness.reference_cache import blocks_needed, bounds, common_prefix, computed, lost_tokens, never_fits
+from harness.workload import Idle
+
+LONG_BLOCKS = 2  # a prompt of as many blocks is long enough to be worth sharing
+MOST_OF_POOL = 0.75
+DEFAULT_BLOCK = 16
+
+
+def reuse_facts(history: History) -> dict[str, float]:
+    """Who hit what of whom."""
+    hits = [o for o in history.outcomes if o.cached_tokens]
+    chats = {number for number, _, request in history.workload.requests() if request.chat}
+    counters = bool(history.steps) and history.steps[-1].after.hit_tokens is not None
+    return {
+        Evidence.CHATS: sum(o.request in chats for o in history.outcomes if o.error is None),
+        Evidence.SHARED_HITS: sum(any(parts_from(p, o) for p in before(history, o)) for o in hits),
+        Evidence.DECODE_HITS: sum(any(decoded_for(p, o) for p in before(history, o)) for o in hits),
+        Evidence.REPEAT_HITS: sum(asked_before(history, o) and not others_between(history, o) for o in hits),
+        Evidence.RETURN_HITS: sum(asked_before(history, o) and others_between(history, o) for o in hits),
+        Evidence.OWED: sum(bool(limits.at_least) for limits in bounds(history).values()),
+        Evidence.COUNTED: len(hits) if counters else 0,
+    }
+
+
+def pressure_facts(history: History) -> dict[str, float]:
+    """What a pool too small did."""
+    refused = [o for o in history.outcomes if o.refused and never_fits(history, o)]
+    first_refused = min((o.sent for o in refused), default=None)
+    preempted = [r for r in history.steps if (r.after.preemptions or 0) > (r.before.preemptions or 0)]
+    return {
+        Evidence.EVICTED: sum(lost_tokens(history, o) for o in history.outcomes),
+        Evidence.PREEMPTIONS: history.steps[-1].after.preemptions or 0 if history.steps else 0,
+        Evidence.AFTER_PREEMPTION: sum(
+            bool(o.cached_tokens) and any(r.finished <= o.sent for r in preempted) for o in history.outcomes
+        ),
+        Evidence.IDENTICAL: sum(identical(history, o) for o in history.outcomes),
+        Evidence.WAITED: sum(bool(look.waiting) for r in history.steps for look in r.queue),
+        Evidence.REFUSED: len(refused),
+        Evidence.BESIDE_REFUSED: sum(
+            o.answered and first_refused is not None and o.finished > first_refused for o in history.outcomes
+        ),
+        Evidence.FULL_POOL: sum(o.answered and fills_pool(history, o) for o in history.outcomes),
+        Evidence.IDLE_LOOKS: sum(
+            isinstance(history.workload.steps[r.step], Idle) and r.after.pool_usage is not None for r in history.steps
+        ),
+    }
+
+
+def control_facts(history: History) -> dict[str, float]:
+    """Resets and aborts, and who came after them."""
+    stages = [o.aborted for o in history.outcomes]
+    return {
+        Evidence.RESETS: sum(r.success for r in history.resets),
+        Evidence.RESETS_UNDER_LOAD: sum(
+            any(o.sent < r.began < o.finished for o in history.outcomes) for r in history.resets
+        ),
+        Evidence.AFTER_RESET: sum(after_reset(history, o) for o in history.outcomes),
+        Evidence.ABORTED_QUEUED: stages.count(Stage.QUEUED),
+        Evidence.ABORTED_PREFILL: stages.count(Stage.PREFILL),
+        Evidence.ABORTED_DECODE: stages.count(Stage.DECODE),
+        Evidence.AFTER_ABORT: sum(
+            o.answered and any(p.aborted and shares(history, p, o) for p in before(history, o))
+            for o in history.outcomes
+        ),
+    }
+
+
+def surface_facts(history: History) -> dict[str, float]:
+    """Kinds of request that met a cached prefix."""
+    answered = [o for o in history.outcomes if o.answered]
+    hits = [o for o in answered if o.cached_tokens]
+    return {
+        Evidence.SCORED_PROMPTS: sum(
+            o.surface.prompt_logprobs and any(shares(history, p, o) for p in before(history, o)) for o in answered
+        ),
+        Evidence.SEVERAL: sum(o.surface.answers > 1 for o in hits),
+        Evidence.STOPPED: sum(bool(o.surface.stop) and o.finish_reason == "stop" for o in hits),
+        Evidence.PATTERNED: sum(o.surface.pattern is not None for o in hits),
+    }
+
+
+def before(history: History, outcome: Outcome) -> list[Outcome]:
+    """Requests of the same identity that were sent earlier."""
+    return [
+        p
+        for p in history.outcomes
+        if p.request != outcome.request and p.sent < outcome.sent and set(p.identities) & set(outcome.identities)
+    ]
+
+
+def shares(history: History, earlier: Outcome, outcome: Outcome) -> bool:
+    """Whether a whole block of an earlier request is a prefix of this one's prompt."""
+    return common_prefix(computed(earlier), outcome.prompt) >= (history.shape.block_size or DEFAULT_BLOCK)
+
+
+def parts_from(earlier: Outcome, outcome: Outcome) -> bool:
+    """Whether a hit reaches into another prompt that goes on differently."""
+    shared = common_prefix(computed(earlier), outcome.prompt)
+    parted = shared < len(outcome.prompt) and shared < len(earlier.prompt)
+    return parted and shared >= (outcome.cached_tokens or 0) > 0
+
+
+def decoded_for(earlier: Outcome, outcome: Outcome) -> bool:
+    """Whether a hit reaches beyond an earlier prompt into its answer."""
+    hit = outcome.cached_tokens or 0
+    return len(earlier.prompt) < hit <= common_prefix(computed(earlier), outcome.prompt)
+
+
+def asked_before(history: History, outcome: Outcome) -> bool:
+    """Whether the same prompt was asked before, under the same identity."""
+    return any(p.prompt == outcome.prompt for p in before(history, outcome))
+
+
+def others_between(history: History, outcome: Outcome) -> bool:
+    """Whether another prompt came between this one and the same one before it."""
+    latest = max(p.sent for p in before(history, outcome) if p.prompt == outcome.prompt)
+    return any(latest < p.sent < outcome.sent and p.prompt != outcome.prompt for p in history.outcomes)
+
+
+def identical(history: History, outcome: Outcome) -> bool:
+    """Whether the same long prompt was asked side by side with this one, and both were answered."""
+    long = len(outcome.prompt) >= LONG_BLOCKS * (history.shape.block_size or DEFAULT_BLOCK)
+    beside = (o for o in history.outcomes if o.step == outcome.step and o.request != outcome.request)
+    return long and outcome.answered and any(o.prompt == outcome.prompt for o in beside)
+
+
+def fills_pool(history: History, outcome: Outcome) -> bool:
+    """Whether a request needs most of the pool's blocks for itself."""
+    needed, pool = blocks_needed(history, len(outcome.prompt) + outcome.max_tokens), history.shape.pool_blocks
+    return needed is not None and pool is not None and needed >= MOST_OF_POOL * pool
+
+
+def after_reset(history: History, outcome: Outcome) -> bool:
+    """Whether a prefix of the prompt had been computed before a successful reset, and not since."""
+    resets = [r for r in history.resets if r.success and r.ended <= outcome.sent]
+    if not resets or not outcome.answered:
+        return False
+    last = max(r.ended for r in resets)
+    shared = [p for p in before(history, outcome) if shares(history, p, outcome)]
+    return bool(shared) and all(p.finished <= last for p in shared)

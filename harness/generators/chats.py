@@ -1,0 +1,96 @@
+"""Conversations that share a prelude: trees with branches, edits and next turns, as chats or as plain token ids."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from harness.generators.prompts import Grounds, Talk
+from harness.workload import Burst, Prompt, Request, Segment, Step, Workload
+
+MOST_TURNS = 4
+
+
+class Conversations:
+    """A workload of conversations in the making. All of them begin with the same prelude."""
+
+    def __init__(self, draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> None:
+        self.draw, self.grounds, self.chat = draw, grounds, chat
+        self.talk = Talk(limit=grounds.longest // 2)
+        self.steps: list[Step] = []
+        blocks = draw(st.sampled_from([n for n in (3, 2, 6, 10) if n * grounds.unit <= grounds.longest // 4] or [2]))
+        self.prelude = Segment("prelude", blocks * grounds.unit + draw(st.sampled_from((0, 1, -1, grounds.unit // 2))))
+        self.questions = 0
+
+    def open(self) -> Request:
+        """A new conversation: the prelude and a question of its own."""
+        self.questions += 1
+        length = self.draw(st.sampled_from((self.grounds.unit // 2, self.grounds.unit + 1, 5)))
+        return self.ask(Prompt((self.prelude, Segment(f"question {self.questions}", length))))
+
+    def edit(self) -> Request:
+        """The first question again, one token of it or of the prelude edited."""
+        where = self.draw(st.sampled_from(("question", "prelude")))
+        question = Segment("question 1", self.grounds.unit // 2, changed=0 if where == "question" else None)
+        last = self.prelude.length - 1
+        prelude = Segment("prelude", self.prelude.length, changed=last if where == "prelude" else None)
+        return self.ask(Prompt((prelude, question)))
+
+    def turn(self, number: int, *, named: str = "turn") -> Request:
+        """The next turn of request `number`: its prompt, its answer, and something new."""
+        length = self.draw(st.sampled_from((self.grounds.unit // 2, 5, self.grounds.unit)))
+        return self.ask(Prompt((Segment(named, length),), continues=number))
+
+    def ask(self, prompt: Prompt) -> Request:
+        """A request whose answer is a few tokens, or fills a block and more."""
+        tokens = self.draw(st.sampled_from((8, self.grounds.unit + 2, 4)))
+        return Request(prompt=prompt, chat=self.chat, max_tokens=tokens)
+
+    def send(self, *requests: Request) -> None:
+        """All at once."""
+        self.steps.append(Burst(requests=tuple(self.talk.add(request) for request in requests)))
+
+    def may_go_on(self) -> list[int]:
+        """Conversations that have room for another turn."""
+        return [n for n, length in enumerate(self.talk.lengths) if length < self.talk.limit]
+
+
+@st.composite
+def trees(draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> Workload:
+    """Two conversations that share a prelude, then more of them: turns, branches of one turn, edits, side by side."""
+    story = Conversations(draw, grounds, chat=chat)
+    story.send(story.open())
+    story.send(story.open())
+    for _ in range(draw(st.integers(0, 4))):
+        crowd = []
+        for i in range(draw(st.sampled_from((1, 2, 3)))):
+            known = story.may_go_on()
+            match draw(st.sampled_from(("open", "edit", "turn", "branch") if known else ("open", "edit"))):
+                case "open":
+                    crowd.append(story.open())
+                case "edit":
+                    crowd.append(story.edit())
+                case "turn":
+                    crowd.append(story.turn(draw(st.sampled_from(known))))
+                case "branch":
+                    crowd.append(story.turn(draw(st.sampled_from(known)), named=f"branch {i}"))
+        story.send(*crowd)
+    return Workload(tuple(story.steps))
+
+
+@st.composite
+def conversations(draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> Workload:
+    """One conversation of several turns, each replaying its own output; perhaps a second one in between."""
+    story = Conversations(draw, grounds, chat=chat)
+    latest = []
+    for _ in range(draw(st.sampled_from((1, 2)))):
+        # Long enough that decode fills a block: the next turn has something of decode's to hit.
+        opened = story.open()
+        filled = Request(prompt=opened.prompt, chat=chat, max_tokens=grounds.unit + draw(st.sampled_from((2, 0, 1))))
+        story.send(filled)
+        latest.append(len(story.talk.requests) - 1)
+    for _ in range(draw(st.integers(1, MOST_TURNS))):
+        which = draw(st.sampled_from(range(len(latest))))
+        if story.talk.lengths[latest[which]] < story.talk.limit:
+            story.send(story.turn(latest[which]))
+            latest[which] = len(story.talk.requests) - 1
+    return Workload(tuple(story.steps))

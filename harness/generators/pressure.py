@@ -1,0 +1,105 @@
+"""More than the pool holds: working sets that evict, crowds of one prompt, prompts that never fit, storms.
+
+Sizes follow from the pool that the engine states. Where it is unknown or too large to be filled at an affordable price
+the workloads keep their form and stay small; the requirement then ends as not exercised, and says what it would need.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from adapters.base import Abort, Capability
+from harness.generators.prompts import Grounds
+from harness.workload import NONCE_TOKENS, Burst, Idle, Prompt, Request, Segment, Step, Workload
+
+SMALL_SET = 600  # tokens, where the pool cannot be filled anyway
+CROWDS = (8, 16, 24)
+MOST_DOCUMENTS = 40  # of a working set, as far as the model's length allows: a large pool asks for long ones
+
+
+def pool_of(grounds: Grounds) -> int:
+    """The tokens to size a workload by."""
+    return grounds.small_pool or SMALL_SET
+
+
+@st.composite
+def working_sets(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """Prompts that come to a multiple of the pool, some sharing a prelude; each asked again after the others."""
+    # Each is asked twice; where that costs too much, a set just larger than the pool has to do.
+    target = min(pool_of(grounds) * draw(st.sampled_from((2, 1.5, 3))), grounds.most_tokens / 2)
+    scale = max(1, int(target / (MOST_DOCUMENTS * 3 * grounds.unit)))
+    prelude = Segment("prelude", grounds.unit + draw(st.sampled_from((0, 1, -1))))
+    longest = min(grounds.longest // 2, pool_of(grounds) // 2)
+    prompts: list[Prompt] = []
+    total = 0
+    while total < target:
+        sizes = [min(n * scale, longest // grounds.unit - 1) for n in (2, 3, 4) if (n + 1) * grounds.unit <= longest]
+        blocks = draw(st.sampled_from(sizes or [1]))
+        own = Segment(f"document {len(prompts)}", blocks * grounds.unit + draw(st.sampled_from((0, 1, -1))))
+        prompts.append(Prompt((prelude, own) if draw(st.booleans()) else (own,)))
+        total += sum(s.length for s in prompts[-1].segments)
+    steps: list[Step] = []
+    for order in (prompts, draw(st.sampled_from((prompts, prompts[::-1])))):
+        waiting = [Request(prompt=prompt, max_tokens=draw(st.sampled_from((4, 8)))) for prompt in order]
+        while waiting:
+            count = draw(st.sampled_from((1, 1, 2, 3)))
+            steps.append(Burst(requests=tuple(waiting[:count])))
+            waiting = waiting[count:]
+    return Workload(tuple(steps))
+
+
+@st.composite
+def identical_crowds(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """Many times the same long prompt at once, cold or warmed by one request; their answers reach into new blocks."""
+    blocks = max(2, min(pool_of(grounds) // 2, grounds.longest // 2) // grounds.unit)
+    stem = Segment("stem", blocks * grounds.unit - NONCE_TOKENS + draw(st.sampled_from((0, 1, -1))))
+    tokens = draw(st.sampled_from((grounds.unit + 8, grounds.unit // 2)))
+    request = Request(prompt=Prompt((stem,)), max_tokens=tokens)
+    steps: list[Step] = [Burst(requests=(request,))] if draw(st.booleans()) else []
+    steps.append(Burst(requests=(request,) * draw(st.sampled_from(CROWDS))))
+    return Workload(tuple(steps))
+
+
+@st.composite
+def never_fitting(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A prompt longer than the model or the pool takes, others queued behind it, and one more when all is over."""
+    limit = grounds.longest if grounds.small_pool is None else min(grounds.longest, grounds.small_pool)
+    longer = limit + draw(st.sampled_from((grounds.unit, 1, limit)))
+    too_long = Request(prompt=Prompt((Segment("endless", longer),)), max_tokens=4)
+    fitting = [
+        Request(prompt=Prompt((Segment("stem", 2 * grounds.unit), Segment(f"tail {i}", 5))), max_tokens=8)
+        for i in range(draw(st.sampled_from((2, 4))))
+    ]
+    place = draw(st.sampled_from((0, 1)))
+    crowd = [*fitting[:place], too_long, *fitting[place:]]
+    return Workload((Burst(requests=tuple(crowd)), Burst(requests=(fitting[0],))))
+
+
+@st.composite
+def storms(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """Crowds, some of whom hang up; then silence, then one request that needs the whole pool, then silence again."""
+    steps: list[Step] = []
+    for _ in range(draw(st.integers(1, 2))):
+        crowd = []
+        for i in range(draw(st.sampled_from((3, 6)))):
+            length = draw(st.sampled_from((2, 3, 4))) * grounds.unit
+            own = Segment(f"document {draw(st.integers(0, 3))}", min(length, grounds.longest // 2))
+            abort = draw(st.sampled_from((None, Abort(after_tokens=2), Abort(after_ms=30))))
+            may_abort = Capability.ABORT in grounds.can
+            tokens = draw(st.sampled_from((8, grounds.unit + 2)))
+            crowd.append(
+                Request(
+                    prompt=Prompt((own, Segment(f"tail {i}", 5))),
+                    max_tokens=tokens,
+                    abort=abort if may_abort else None,
+                )
+            )
+        steps.append(Burst(requests=tuple(crowd)))
+    steps += [Idle(50), Burst(requests=(filling(grounds),)), Idle(50)]
+    return Workload(tuple(steps))
+
+
+def filling(grounds: Grounds) -> Request:
+    """One request that needs the whole pool, or as much of it as one request may have."""
+    tokens = min(pool_of(grounds), grounds.longest)
+    return Request(prompt=Prompt((Segment("whole", tokens - NONCE_TOKENS - 4),)), max_tokens=4)
