@@ -139,7 +139,12 @@ def cell_result(test: Event, verdict: Event | None) -> CellResult:
             seconds=0.0,
         )
     fields = ("cell", "reason", "examples", "requests", "evidence", "seconds")
-    return CellResult(verdict=Verdict(verdict["verdict"]), **{name: verdict[name] for name in fields})
+    return CellResult(
+        verdict=Verdict(verdict["verdict"]),
+        drawn=verdict.get("drawn", 0.0),
+        share=verdict.get("share", 0.0),
+        **{name: verdict[name] for name in fields},
+    )
 
 
 def merge_cells(cells: list[CellResult]) -> list[CellResult]:
@@ -159,6 +164,8 @@ def merge_cells(cells: list[CellResult]) -> list[CellResult]:
                 requests=sum(part.requests for part in parts),
                 evidence=added([part.evidence for part in parts]),
                 seconds=round(sum(part.seconds for part in parts), 3),
+                drawn=round(sum(part.drawn for part in parts), 3),
+                share=round(sum(part.share for part in parts), 3),
             )
         )
     return merged

@@ -163,6 +163,8 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     evidence: dict[str, float]
     seconds: float
+    drawn: float = 0.0  # seconds of these that went into drawing examples
+    share: float = 0.0  # seconds that the budget had given for that
 
 
 class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +204,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     differing: int
     mixtures: dict[str, bool]  # "base with adapter" -> the same alone and together, caching off
     notes: list[str]
+    latency_seconds: float | None = None  # of a cold answer of twelve tokens, on average
+    stall_seconds: float = 60.0  # nothing moving for so long is a stall
 
 
 class SelfTestRow(msgspec.Struct, frozen=True, kw_only=True):

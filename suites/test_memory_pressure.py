@@ -1,0 +1,74 @@
+"""A pool smaller than what is asked of it: right answers, no stall, nothing lost for good."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.base import Capability
+from harness.evidence import Evidence
+from harness.generators.pressure import identical_crowds, never_fitting, storms, working_sets
+from harness.lab import Lab
+from harness.requirement import requirement
+
+TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
+SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
+
+
+@requirement("PRESS-1", "eviction", needs=(*SIZED, Capability.CACHED_TOKENS), shows=(Evidence.EVICTED, Evidence.HITS))
+@given(data=st.data())
+def test_working_set_larger_than_the_pool(lab: Lab, data: st.DataObject) -> None:
+    """A conforming engine answers as cold while the pool is far smaller than the working set.
+
+    Why it can break: a block is handed out again while somebody still finds it under its old hash (vllm PR#24084,
+    kvcached#362). Oracle: cold start; evictions show as prefixes that had been computed and were gone. Vacuous when
+    nothing was evicted, or nothing was hit in between.
+    """
+    lab.check(data.draw(working_sets(lab.grounds), label="workload"))
+
+
+@requirement(
+    "PRESS-2",
+    "many identical long prompts",
+    needs=(*SIZED, Capability.METRICS),
+    shows=(Evidence.IDENTICAL, Evidence.WAITED),
+)
+@given(data=st.data())
+def test_many_identical_long_prompts(lab: Lab, data: st.DataObject) -> None:
+    """Many identical long prompts in a tight pool all finish, with no stall after the first, and run side by side as
+    far as their shared blocks leave room.
+
+    Why it can break: a scheduler that asks for as many free blocks as a cold prompt needs starves, or runs them one at
+    a time (vLLM's V0 engine, field report; vllm PR#11565). Oracle: every request ends; at looks with requests waiting
+    more than a few run. Vacuous when nothing had to wait.
+    """
+    lab.check(data.draw(identical_crowds(lab.grounds), label="workload"))
+
+
+@requirement("PRESS-3", "prompts that never fit", needs=TOKENS, shows=(Evidence.REFUSED, Evidence.BESIDE_REFUSED))
+@given(data=st.data())
+def test_prompt_that_can_never_fit(lab: Lab, data: st.DataObject) -> None:
+    """A prompt that can never fit is refused by a conforming engine with an error, and the queue behind it moves.
+
+    Why it can break: it is retried for ever at the head of the queue (vllm#35541, vllm#39734, vllm#52520). Oracle: the
+    refusal, and cold start for the others. Vacuous when nothing was refused, or nobody stood behind it.
+    """
+    lab.check(data.draw(never_fitting(lab.grounds), label="workload"))
+
+
+@requirement(
+    "PRESS-4",
+    "every block given back",
+    needs=(*SIZED, Capability.METRICS),
+    shows=(Evidence.IDLE_LOOKS, Evidence.FULL_POOL),
+)
+@given(data=st.data())
+def test_every_block_comes_back(lab: Lab, data: st.DataObject) -> None:
+    """A conforming engine gives every block back: after the storm the pool reports idle, and a request that needs the
+    whole pool is served.
+
+    Why it can break: a request that was aborted, refused or preempted keeps its blocks (vllm#46283, sglang#35270).
+    Oracle: the engine's gauges after an idle gap, and cold start for the last request. Vacuous when the gauges are
+    missing, or no request needed most of the pool.
+    """
+    lab.check(data.draw(storms(lab.grounds), label="workload"))

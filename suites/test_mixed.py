@@ -1,0 +1,40 @@
+"""Everything at once: the long-run workload, and the only one in which the mechanisms meet."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.base import Capability
+from harness.evidence import Evidence
+from harness.generators.mixed import mixed
+from harness.lab import Lab
+from harness.requirement import requirement
+
+NEEDS = (
+    Capability.TOKEN_PROMPTS,
+    Capability.TOKEN_OUTPUTS,
+    Capability.STREAMING,
+    Capability.CACHED_TOKENS,
+    Capability.BLOCK_SIZE,
+    Capability.POOL_SIZE,
+    Capability.METRICS,
+)
+
+
+@requirement(
+    "MIXED-1",
+    "everything at once",
+    needs=NEEDS,
+    shows=(Evidence.HITS, Evidence.IDLE_LOOKS, Evidence.TOGETHER, Evidence.EVICTED, Evidence.PREEMPTIONS),
+    weight=4,  # a chapter of it is another requirement's whole example
+)
+@given(data=st.data())
+def test_everything_at_once(lab: Lab, data: st.DataObject) -> None:
+    """With chats, repeats, adapters, salts, evictions, preemptions, aborts and resets one behind the other, a
+    conforming engine answers as cold, and between them holds nothing for anybody.
+
+    Why it can break: each mechanism was tested alone. Oracle: cold start, the reference cache, the gauges after each
+    chapter. Vacuous without hits, evictions and preemptions.
+    """
+    lab.check(data.draw(mixed(lab.grounds), label="workload"))
