@@ -30,6 +30,7 @@ CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "NUMBA_NUM_THREADS": "1",  # n-gram speculation; with more, a busy machine does not even come up
 }
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",

@@ -10,7 +10,7 @@ import msgspec
 
 from adapters.base import Engine
 from harness.checkers.finding import Finding, Rule
-from harness.checkers.tokens import closest
+from harness.checkers.tokens import agrees, closest
 from harness.evidence import same_path_reloads
 from harness.history import History, Identity, Outcome
 from harness.judge import Judgement
@@ -92,7 +92,10 @@ def signature(history: History, failure_class: FailureClass) -> str:
     changed = [change for change in changes(history.workload) if change.route is not Route.LOAD]
     routes = " and ".join(sorted({change.route.value for change in changed})) or "no reload"
     path = "same path" if same_path_reloads(history) else "other path"
-    busy = any(isinstance(step, Burst) and step.meanwhile is not None for step in history.workload.steps)
+    busy = any(
+        isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter)
+        for step in history.workload.steps
+    )
     moment = "under traffic" if busy else "between requests"
     more = "".join(f"; {feature}" for feature in features(history))
     if not changed:
@@ -183,11 +186,13 @@ def name_identity(identity: Identity, history: History) -> str:
 
 
 def answers_as(outcome: Outcome, answers: Answers, history: History) -> str:
-    """Whose cold answer this one equals."""
+    """Whose cold answer this one equals, or where its client hung up, begins."""
+    if not outcome.tokens:
+        return ""
     equal = [
         name_identity(Identity(asked.adapter, None), history)
         for asked, answer in answers.items()
-        if asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens and answer.ids == outcome.token_ids
+        if asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens and agrees(outcome, answer)
     ]
     return " and ".join(dict.fromkeys(equal)) or ("" if outcome.error else "no known cold answer")
 

@@ -123,7 +123,11 @@ def cells_of(config: pytest.Config) -> list[Cell]:
         return [ATTACHED]
     if case is not None and case.cell == ATTACHED.name:
         return chosen(("default",))  # found on somebody's server, tried on ours
-    return chosen((case.cell,) if case is not None else cell_names(config))
+    cells = chosen((case.cell,) if case is not None else cell_names(config))
+    apart = [cell.name for cell in cells if not cell.in_process]
+    if apart and config.getoption("--engine") == "vllm-inproc":
+        raise UsageError(f"cell {apart[0]!r} needs a server: leave out --engine vllm-inproc, or choose other cells")
+    return cells
 
 
 def cell_names(config: pytest.Config) -> tuple[str, ...]:
@@ -132,7 +136,9 @@ def cell_names(config: pytest.Config) -> tuple[str, ...]:
     if given is not None:
         return tuple(given.split(","))
     profile = PROFILES.get(config.getoption("--profile"))  # an unknown one is reported with the other options
-    return (profile.cells if profile else ()) or tuple(CELLS)
+    names = (profile.cells if profile else ()) or tuple(CELLS)
+    stepped = config.getoption("--engine") == "vllm-inproc"
+    return tuple(name for name in names if CELLS[name].in_process or not stepped)
 
 
 def requirement_of(item: pytest.Item) -> Requirement | None:

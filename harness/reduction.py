@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from adapters.base import PLAIN
-from harness.workload import Burst, Prompt, Request, SetAdapter, Step, Unload, Workload
+from harness.workload import Burst, Idle, Prompt, Request, SetAdapter, Step, Unload, Workload
 
 CROWD = 4  # requests of a burst, beside the failing one
 
@@ -88,6 +88,7 @@ def is_valid(workload: Workload) -> bool:
     """Whether it can be run as it says: names loaded before use, continuations of earlier steps, sane sizes."""
     return (
         names_are_loaded(workload)
+        and all(step.ms >= 0 for step in workload.steps if isinstance(step, Idle))
         and any(workload.requests())
         and all(
             is_sane(request, {n: earlier.chat for n, s, earlier in workload.requests() if s < step})
@@ -97,7 +98,8 @@ def is_valid(workload: Workload) -> bool:
 
 
 def is_sane(request: Request, earlier: dict[int, bool]) -> bool:
-    """Whether a request has positive lengths, a changed token within its segment, and continues an earlier one.
+    """Whether a request has positive lengths, a changed token within its segment, and continues an earlier one; and a
+    chat something to say.
 
     `earlier`: request number -> whether it was a chat; a chat goes on from a chat.
     """
@@ -107,6 +109,7 @@ def is_sane(request: Request, earlier: dict[int, bool]) -> bool:
         and request.offset_ms >= 0
         and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
         and request.surface.answers > 0
+        and (bool(segments) or not request.chat)
         and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
     )
 

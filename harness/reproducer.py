@@ -18,11 +18,13 @@ from adapters.completions import asked_for
 from harness.cells import CELLS
 from harness.models import forge
 from harness.workload import Burst, Idle, Prompt, Request, Reset, SetAdapter, Unload, Workload
-from reports.schema import Case
+from reports.schema import Case, FailureClass
 from reports.text import one_line
 
 TEMPLATE = Path(__file__).with_name("reproducer.py.j2")
 MODEL_FOLDER = "coldproof-files/model"
+# Without a wrong token these are wrong counts; any other class is something about the answer.
+COUNTED = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_STATE)
 
 
 def reproducer(case: Case) -> str:
@@ -30,7 +32,7 @@ def reproducer(case: Case) -> str:
     workload = msgspec.convert(case.workload, Workload)
     template = jinja2.Template(TEMPLATE.read_text(), keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     row = next((r for r in case.requests if r.request == case.failing_request), None)
-    tokens_wrong = case.first_difference is not None
+    by_count = row is not None and case.first_difference is None and case.failure_class in COUNTED
     source: str = template.render(
         case_id=case.id,
         sentence=plain(case.sentence),
@@ -40,8 +42,8 @@ def reproducer(case: Case) -> str:
         recipes=repr(case.recipes),
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),
-        at_most=repr(None if tokens_wrong or row is None else row.cached_at_most),
-        at_least=repr(None if tokens_wrong or row is None else row.cached_at_least),
+        at_most=repr(row.cached_at_most if row is not None and by_count else None),
+        at_least=repr(row.cached_at_least if row is not None and by_count else None),
         forge=forge_source(),
     )
     return source

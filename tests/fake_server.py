@@ -1,76 +1,52 @@
 """A stand-in for an OpenAI-compatible server, for unit tests of the wire only: no verdict on an engine rests on it.
 
 Its answers are a function of model and prompt, and every request is written down, so that a test can say what was
-sent and how often. What it offers and how it fails is scripted by `Manners`.
+sent and how often. What it offers, how slowly, and how it fails is scripted by `Manners`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-MODEL, VERSION, BLOCK = "tiny", "9.9", 16
-METRICS = """\
-# TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{block_size="16",num_gpu_blocks="100",enable_prefix_caching="True"} 1
-# TYPE vllm:prefix_cache_queries_total counter
-vllm:prefix_cache_queries_total{engine="0"} 40
-vllm:prefix_cache_queries_total{engine="1"} 2
-# TYPE vllm:prefix_cache_queries_created gauge
-vllm:prefix_cache_queries_created{engine="0"} 1700000000
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0"} 0
-"""
-BARE_METRICS = "# TYPE http_requests_total counter\nhttp_requests_total 3\n"
+from tests.fake_reply import (
+    BARE_METRICS,
+    BLOCK,
+    METRICS,
+    MODEL,
+    VERSION,
+    Counts,
+    Fault,
+    Manners,
+    Reply,
+    answer,
+    prompt_scores,
+    rendered,
+)
 
-
-class Fault(enum.Enum):
-    """How a generation goes wrong."""
-
-    NONE = "answers"
-    SILENT = "accepts the request and never says a word"
-    STALLS = "falls silent after the first token"
-    BREAKS = "closes the socket after the first token"
-    ENDS_EARLY = "ends the stream in good order but without [DONE]"
-    REFUSES = "HTTP 400"
-    ERROR_EVENT = "an error event in the middle of the stream"
-    GARBLED = "a data line that is no JSON"
-    SPEECHLESS = "closes the socket instead of any response"
-
-
-class Counts(enum.Enum):
-    """How cached tokens are told."""
-
-    ALWAYS = "a number, 0 for a miss"
-    NULL_ON_MISS = "null for a miss"
-    NEVER = "not at all"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manners:
-    """What a server offers. The default is a vLLM that offers everything; None and False take something away."""
-
-    fault: Fault = Fault.NONE
-    counts: Counts = Counts.ALWAYS
-    token_ids: bool = True
-    token_prompts: bool = True
-    logprobs: bool = True
-    salts: bool = True
-    key: str | None = None
-    version: str | None = VERSION
-    metrics: str | None = METRICS
-    models: str | None = json.dumps({"data": [{"id": MODEL, "root": "/models/tiny", "max_model_len": 2048}]})
-    reset: str | None = '{"success": true}'
-    lora: tuple[int, str] = (200, "Success")
-    in_place: tuple[int, str] = (200, "Success")
-    dropped_gets: int = 0
+__all__ = [
+    "BARE_METRICS",
+    "BLOCK",
+    "METRICS",
+    "MODEL",
+    "VERSION",
+    "Counts",
+    "FakeServer",
+    "Fault",
+    "Manners",
+    "answer",
+    "prompt_scores",
+    "rendered",
+    "serving",
+]
 
 
 @dataclass(slots=True)
@@ -91,17 +67,13 @@ class FakeServer:
     seen: list[Seen] = field(default_factory=list)
     cached: set[tuple[str, str | None, tuple[int, ...]]] = field(default_factory=set)
     closing: threading.Event = field(default_factory=threading.Event)
+    adapters: dict[str, str] = field(default_factory=dict)  # name -> content
     dropped: int = 0
+    hung_up_on: threading.Event = field(default_factory=threading.Event)  # a client left in the midst of an answer
 
     def asked(self, line: str) -> list[Seen]:
         """The requests with this request line, `POST /v1/completions` for one."""
         return [request for request in self.seen if request.line == line]
-
-
-def answer(model: str, prompt: tuple[int, ...], count: int) -> list[int]:
-    """The tokens that a cold start answers, which are also what the cache must not change."""
-    digest = hashlib.sha256(f"{model} {prompt}".encode()).digest()
-    return [32 + byte % 95 for byte in digest[:count]]
 
 
 @contextlib.contextmanager
@@ -162,11 +134,17 @@ class _Handler(BaseHTTPRequestHandler):
         _, manners = self.note(body)
         match self.path:
             case "/v1/completions":
-                self.complete(body)
+                self.generate(body, tuple(body["prompt"]))
+            case "/v1/chat/completions" if manners.chats:
+                self.generate(body, rendered(body["messages"]))
+            case "/tokenize" if manners.chats:
+                self.say(200, json.dumps({"tokens": rendered(body["messages"])}))
             case "/reset_prefix_cache" if manners.reset is not None:
-                self.server_state.cached.clear()
+                if not manners.keeps:
+                    self.server_state.cached.clear()
                 self.say(200, manners.reset)
             case "/v1/load_lora_adapter":
+                self.server_state.adapters[body["lora_name"]] = content_of(body["lora_path"])
                 self.say(*(manners.in_place if body.get("load_inplace") else manners.lora))
             case "/v1/unload_lora_adapter" if manners.lora[0] == 200:
                 self.say(200, "Success")
@@ -185,70 +163,72 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def complete(self, body: dict[str, Any]) -> None:
-        """One streamed completion, as far as the script lets it come."""
+    def generate(self, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
+        """One answer, streamed or whole, as far as the script lets it come."""
         manners = self.server_state.manners
-        if manners.fault is Fault.REFUSES or not manners.token_prompts:
+        if manners.fault is Fault.REFUSES or (not manners.token_prompts and "prompt" in body):
             return self.say(400, '{"error": {"message": "prompt must be text"}}')
-        if body.get("logprobs") and not manners.logprobs:
-            return self.say(400, '{"error": {"message": "logprobs are off"}}')
+        for name in manners.refuses:
+            if name in body:
+                return self.say(400, json.dumps({"error": {"message": f"{name} is off"}}))
         if manners.fault is Fault.SILENT:
             self.server_state.closing.wait()
         if manners.fault in (Fault.SILENT, Fault.SPEECHLESS):
             self.close_connection = True
             return None
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for line in self.script(body):
-            self.event(line)
-        if not self.close_connection:
-            self.wfile.write(b"0\r\n\r\n")
+        if "stream" not in body:
+            return self.say(200, json.dumps(self.reply(body, prompt).whole()))
+        try:
+            self.stream(body, prompt)
+        except OSError:  # a client that hangs up closes with unread bytes, which resets the connection
+            self.server_state.hung_up_on.set()
+            self.close_connection = True
         return None
 
-    def script(self, body: dict[str, Any]) -> Iterator[str]:
-        """The stream's data lines; the fault strikes after the first token."""
-        fault, prompt = self.server_state.manners.fault, tuple(body["prompt"])
-        tokens = answer(body["model"], prompt, body["max_tokens"])
-        for i, token in enumerate(tokens):
-            yield json.dumps({"choices": [self.choice(body, token, last=i == len(tokens) - 1)]})
-            match fault:
-                case Fault.STALLS | Fault.BREAKS:
-                    if fault is Fault.STALLS:
-                        self.server_state.closing.wait()
-                    self.close_connection = True
-                    return
-                case Fault.ERROR_EVENT:
-                    yield '{"error": {"message": "EngineCore encountered an issue"}}'
-                case Fault.GARBLED:
-                    yield "<html>Bad Gateway</html>"
-        yield json.dumps({"choices": [], "usage": self.usage(body, prompt)})
-        if fault is not Fault.ENDS_EARLY:
-            yield "[DONE]"
+    def stream(self, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
+        """The events, each in a chunk; the fault strikes after the first token."""
+        manners = self.server_state.manners
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        if manners.at_once:
+            events = [chunk(line) for line in self.reply(body, prompt).events() if line is not None]
+            self.wfile.write(head + b"".join(events) + b"0\r\n\r\n")
+            return
+        self.wfile.write(head)
+        time.sleep(manners.delay)  # whatever is changed meanwhile is changed before the answer begins
+        for line in self.reply(body, prompt).events():
+            if line is None:  # the fault of a server that does not end its stream
+                if manners.fault is Fault.STALLS:
+                    self.server_state.closing.wait()
+                self.close_connection = True
+                return
+            self.wfile.write(chunk(line))
+            time.sleep(manners.pace)
+        self.wfile.write(b"0\r\n\r\n")
 
-    def choice(self, body: dict[str, Any], token: int, *, last: bool) -> dict[str, Any]:
-        choice: dict[str, Any] = {"text": chr(token), "finish_reason": "length" if last else None}
-        if self.server_state.manners.token_ids:
-            choice["token_ids"] = [token]
-        if body.get("logprobs"):
-            top = {f"token_id:{token}": -0.5, "token_id:1": -2.0}
-            choice["logprobs"] = {"token_logprobs": [-0.5], "top_logprobs": [top]}
-        return choice
+    def reply(self, body: dict[str, Any], prompt: tuple[int, ...]) -> Reply:
+        """What is said, by whoever is behind the name now."""
+        fake = self.server_state
+        who = fake.adapters.get(body["model"], body["model"])
+        heard = {name: value for name, value in body.items() if name not in fake.manners.ignores}
+        return Reply(fake.manners, who, heard, prompt, self.hit(who, body, prompt))
 
-    def usage(self, body: dict[str, Any], prompt: tuple[int, ...]) -> dict[str, Any]:
-        """Counts: whole blocks of a prompt that was asked before under the same model and salt."""
+    def hit(self, who: str, body: dict[str, Any], prompt: tuple[int, ...]) -> int:
+        """Tokens of whole blocks that were asked before of the same content under the same salt."""
         manners, cached = self.server_state.manners, self.server_state.cached
-        key = (body["model"], body.get("cache_salt") if manners.salts else None, prompt)
-        hit = (len(prompt) - 1) // BLOCK * BLOCK if key in cached else 0
-        cached.add(key)
-        if manners.counts is Counts.NEVER:
-            return {"prompt_tokens": len(prompt)}
-        if manners.counts is Counts.NULL_ON_MISS and hit == 0:
-            return {"prompt_tokens": len(prompt), "prompt_tokens_details": None}
-        return {"prompt_tokens": len(prompt), "prompt_tokens_details": {"cached_tokens": hit}}
+        salt = body.get("cache_salt") if manners.salts else None
+        keys = [(who, salt, prompt[:end]) for end in range(BLOCK, len(prompt), BLOCK)]
+        found = [len(key[2]) for key in keys if key in cached]
+        cached.update(keys)
+        return max(found, default=0)
 
-    def event(self, data: str) -> None:
-        content = f"data: {data}\n\n".encode()
-        self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
-        self.wfile.flush()
+
+def content_of(path: str) -> str:
+    """What tells an adapter from another: its files, or the path where there are none."""
+    file = Path(path) / "adapter_model.safetensors"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else path
+
+
+def chunk(line: str) -> bytes:
+    """One event as a chunk of the transfer encoding."""
+    content = f"data: {line}\n\n".encode()
+    return f"{len(content):x}\r\n".encode() + content + b"\r\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import Completion, CompletionRequest, EngineShape, Metrics, Token
+from adapters.server import ServerEngine
 from harness.history import History, Identity, Outcome, Residence, StepRecord
 from harness.models.adapters import AdapterFiles
 from harness.runner import Run
@@ -68,10 +69,15 @@ def history(*outcomes: Outcome, **changes: Any) -> History:
     return History(outcomes=outcomes, **{**facts, **changes})
 
 
-def record(step: int, *, before: float | None = 0.0, after: float | None = 0.0, **changes: Any) -> StepRecord:
-    """One step between two readings of the hit counter."""
-    readings: dict[str, Any] = {"before": Metrics(hit_tokens=before), "after": Metrics(hit_tokens=after)}
-    return StepRecord(step=step, started=float(step), finished=step + 0.5, **{**readings, **changes})
+def record(
+    step: int, *, before: float | None | Metrics = 0.0, after: float | None | Metrics = 0.0, **changes: Any
+) -> StepRecord:
+    """One step between two readings of the hit counter, or of all the metrics."""
+    readings = {
+        name: reading if isinstance(reading, Metrics) else Metrics(hit_tokens=reading)
+        for name, reading in (("before", before), ("after", after))
+    }
+    return StepRecord(step=step, **{"started": float(step), "finished": step + 0.5, **readings, **changes})
 
 
 def ask(*segments: tuple[str, int], adapter: str | None = None, continues: int | None = None, **more: Any) -> Request:
@@ -107,6 +113,16 @@ class Tampered(ScriptedEngine):
         super().__init__(caching=caching)
         self.tamper = tamper
 
-    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+    def answer(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """The honest answer, tampered with."""
-        return self.tamper(request, super().complete(request, on_token))
+        return self.tamper(request, super().answer(request, on_token))
+
+
+class SideBySide(ScriptedEngine):
+    """A scripted engine that serves as a server does: a thread for each request, the caller's looking after them."""
+
+    serve = ServerEngine.serve  # type: ignore[assignment]
+
+    def completed(self, request: CompletionRequest, on_token: Callable[[int], None] | None) -> Completion:
+        """What `ServerEngine.serve` asks for."""
+        return self.answer(request, on_token or (lambda _: None))

@@ -32,14 +32,14 @@ class Mixed(ScriptedEngine):
         self.breaks, self.guard = breaks, threading.Lock()
         self.inside: list[str] = []
 
-    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+    def complete(self, request: CompletionRequest) -> Completion:
         """Wait a moment for company, look who is there, answer."""
         with self.guard:
             self.inside.append(request.model)
         time.sleep(0.02)
         with self.guard:
             company = set(self.inside)
-        honest = super().complete(request, on_token)
+        honest = super().complete(request)
         time.sleep(0.005)
         with self.guard:
             self.inside.remove(request.model)

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from adapters.base import Capability, Completion, CompletionRequest, EngineDied, EngineShape, Metrics, Support, Token
+from adapters.base import (
+    Arrival,
+    Capability,
+    Completion,
+    CompletionRequest,
+    EngineDied,
+    EngineError,
+    EngineShape,
+    Message,
+    Metrics,
+    RequestRefused,
+    Served,
+    Support,
+    Token,
+)
 from adapters.checked import AdapterFault, CheckedEngine
 
 SHAPE = EngineShape(block_size=16, pool_blocks=None, max_model_tokens=64, adapter_slots=None, prefix_caching=None)
@@ -29,9 +43,22 @@ class Scripted:
         self.answer = answer
         self.capabilities = {c: Support(True, "scripted") for c in Capability if c not in left_out}
         self.calls: list[tuple[object, ...]] = []
+        self.results: list[Completion | EngineError] = []
 
-    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+    def complete(self, request: CompletionRequest) -> Completion:
         return self.answer()
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        self.calls.append(("serve", tuple(arrivals), on_token, between))
+        return [Served(0.0, 1.0, result) for result in self.results]
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        return (len(messages),)
+
+    def clock(self) -> float:
+        return 17.0
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         self.calls.append(("load", name, path, in_place))
@@ -71,12 +98,57 @@ def test_a_good_answer_passes_unchanged() -> None:
         (Completion(tokens=(Token(-1, 0.1),), finish_reason=None, cached_tokens=0), "a negative token id"),
         (Completion(tokens=(Token(1, 0.1),) * 3, finish_reason=None, cached_tokens=0), "3 tokens for max_tokens 2"),
         (Completion(tokens=(), finish_reason=None, cached_tokens=-1), "cached_tokens -1"),
+        (
+            Completion(tokens=(), finish_reason=None, cached_tokens=0, others=((Token(-7, 0.1),),)),
+            "a negative token id",
+        ),
+        (
+            Completion(tokens=(), finish_reason=None, cached_tokens=0, others=((), (Token(1, 0.1),) * 3)),
+            "3 tokens for max_tokens 2",
+        ),
     ],
 )
-def test_an_impossible_answer_is_the_adapters_fault(answer: Completion, complaint: str) -> None:
-    """The adapter is named, and so is what it got wrong."""
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_an_impossible_answer_is_the_adapters_fault(answer: Completion, complaint: str, side_by_side: bool) -> None:
+    """The adapter is named, and so is what it got wrong; among several, whichever it is."""
+    ask = (lambda: serve(GOOD, answer)) if side_by_side else (lambda: checked(answer).complete(REQUEST))
     with pytest.raises(AdapterFault, match=f"adapter scripted returned {complaint}"):
-        checked(answer).complete(REQUEST)
+        ask()
+
+
+def nothing(*_: object) -> None:
+    """Neither tokens nor moments matter here."""
+
+
+def serve(*results: Completion | EngineError, requests: int = 2) -> list[Served]:
+    """What a checked engine returns for so many requests when its adapter says this."""
+    engine = Scripted(lambda: GOOD)
+    engine.results = list(results)
+    return CheckedEngine(engine).serve([Arrival(REQUEST)] * requests, nothing, nothing)
+
+
+def test_good_answers_and_refusals_pass_unchanged_side_by_side() -> None:
+    """In their order; a refusal is an answer too."""
+    refusal = RequestRefused(400, "too long")
+    assert [one.result for one in serve(GOOD, refusal)] == [GOOD, refusal]
+
+
+@pytest.mark.parametrize("results", [(), (GOOD,), (GOOD,) * 3])
+def test_a_result_for_each_request_is_what_is_owed(results: tuple[Completion, ...]) -> None:
+    """A lost one is the adapter's fault and not the engine's."""
+    with pytest.raises(AdapterFault, match=f"adapter scripted returned {len(results)} results for 2 requests"):
+        serve(*results)
+
+
+def test_what_the_caller_wants_to_hear_of_reaches_the_adapter() -> None:
+    """Requests with their offsets, tokens, and moments to do something in."""
+    engine, arrivals = Scripted(lambda: GOOD), [Arrival(REQUEST, 0), Arrival(REQUEST, 50)]
+    engine.results = [GOOD, GOOD]
+    on_token, between = (lambda *_: None), (lambda: None)
+    wrapped = CheckedEngine(engine)
+    wrapped.serve(arrivals, on_token, between)
+    assert engine.calls == [("serve", tuple(arrivals), on_token, between)]
+    assert wrapped.requests == 2
 
 
 def test_silence_on_a_capability_is_not_a_no() -> None:
@@ -96,6 +168,7 @@ def test_levers_and_facts_are_passed_on() -> None:
     assert engine.calls == [("load", "n", "/p", True), ("unload", "n"), ("stop",)]
     assert (wrapped.alive(), wrapped.log_tail(), wrapped.metrics().running) == (False, "last words", 3)
     assert wrapped.reset_cache() is False
+    assert (wrapped.clock(), wrapped.render((Message("user", "Hi"),))) == (17.0, (1,))
     assert (wrapped.name, wrapped.version, wrapped.base_model, wrapped.shape) == ("scripted", "1", "m", SHAPE)
     assert (wrapped.config, wrapped.capabilities) == (engine.config, engine.capabilities)
 

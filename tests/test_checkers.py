@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from adapters.base import Stage
 from harness import judge as judging
 from harness.checkers.counts import check_accounting, check_bounds
 from harness.checkers.finding import Finding, Rule
 from harness.checkers.liveness import check_liveness
 from harness.checkers.tokens import check_tokens, differs
-from harness.history import History, Identity, Outcome, Residence
+from harness.history import History, Identity, Outcome, ResetRecord, Residence
 from harness.judge import judge_again
 from harness.oracle.base import Answer, Answers, Question, question, telling
 from harness.scripted import Plant
@@ -48,6 +49,15 @@ def test_one_differing_token_is_enough(answer: tuple[int, ...], position: int) -
     """Wherever it is; an answer that ends early or late differs where it does."""
     one = outcome(0, PROMPT, answer, max_tokens=4)
     assert wrong(history(one), cold(one)).position == position
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"), [((1, 2), True), ((), True), (COLD, True), ((1, 9), False), ((9,), False)]
+)
+def test_of_an_answer_that_was_cut_off_the_beginning_is_compared(answer: tuple[int, ...], right: bool) -> None:
+    """As far as its client read it; what it never read it cannot miss."""
+    one = outcome(0, PROMPT, answer, max_tokens=4, aborted=Stage.DECODE, cached_tokens=None)
+    assert (check_tokens(history(one), cold(one), EXACT) == []) is right
 
 
 def test_a_request_without_an_answer_is_not_compared() -> None:
@@ -166,6 +176,16 @@ def test_a_hit_on_another_identitys_blocks_is_stale_state() -> None:
     assert "request 0 wrote them for base model" in found.sentence
 
 
+def test_a_hit_on_what_a_reset_removed_names_who_wrote_it() -> None:
+    """A reset that reported success; without one nobody of this workload wrote so much."""
+    reset = ResetRecord(began=0.6, ended=0.8, success=True)
+    first, then = outcome(0, PROMPT), outcome(1, PROMPT, cached_tokens=32)
+    (found,) = check_bounds(history(first, then, resets=(reset,)))
+    assert "at most 0 were ever computed" in found.sentence
+    assert found.sentence.endswith("; request 0 wrote them before a cache reset that reported success.")
+    assert again(40)[0].sentence.endswith("; no request of this workload wrote them.")
+
+
 def test_a_lost_hit_is_not_held_against_a_pool_without_room() -> None:
     """What may have been evicted is not owed."""
     tight = history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=5))
@@ -260,6 +280,10 @@ def test_the_self_test_catches_every_plant_and_is_silent_on_the_clean_engine() -
         ("check_bounds", Plant.NEVER_HITS),
         ("check_accounting", Plant.COUNTER_TWICE),
         ("check_tokens", Plant.GARBLED_BLOCK),
+        ("check_tokens", Plant.ABORT_PUBLISHES),
+        ("check_bounds", Plant.RESET_LIES),
+        ("check_conservation", Plant.LEAKS),
+        ("check_surface", Plant.SCORES_CUT),
     ],
 )
 def test_a_blinded_checker_fails_the_self_test(checker: str, unnoticed: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

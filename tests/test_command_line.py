@@ -86,7 +86,7 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, endpoint"),
+        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, endpoint"),
         (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
         (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
         (["--engine", "endpoint"], "needs --engine-url http://HOST:PORT"),
@@ -94,6 +94,9 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
         (["--engine-url", "http://h:1", "--engine-args=--x"], "give them to your own server instead"),
         (["--engine-url", "http://h:1", "--oracle", "cold-engine"], "use --oracle same-engine"),
         (["--adapter", "/tmp"], "give at least two that answer differently"),
+        (["--cells", "default,nope"], "unknown cell 'nope': --cells list prints them"),
+        (["--budget", "soon"], "--budget 'soon' is no time: write it as 90s, 20m or 2h"),
+        (["--budget", "0m"], "--budget '0m' is no time"),
         (["--engine-args", '--a "open'], "No closing quotation"),
         (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),
         (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
@@ -175,7 +178,16 @@ def assert_reported(run: Run, problem: str) -> None:
 
 def test_a_wrong_model_is_reported(coldproof: Coldproof) -> None:
     """Nothing was tested, so nothing conforms."""
-    assert_reported(coldproof("--model", "/no/such/model"), "no model at /no/such/model")
+    assert_reported(coldproof("--model", "/no/such/model", "--cells", "default"), "no model at /no/such/model")
+
+
+def test_of_several_cells_each_says_why_its_engine_did_not_start(coldproof: Coldproof) -> None:
+    """Another cell might have; so each requirement has an ERROR of its own, and nothing conforms."""
+    run = coldproof("--model", "/no/such/model", "-k", "salts or never_fit")
+    assert run.code == run.results.exit_code == HARNESS
+    assert [cell.cell for r in run.results.requirements for cell in r.cells] == ["tight", "default"]
+    assert {r.id: r.verdict for r in run.results.requirements} == {"PRESS-3": "ERROR", "SALT-1": "ERROR"}
+    assert all("no model at /no/such/model" in r.reason for r in run.results.requirements)
 
 
 def test_a_server_that_is_not_there_is_reported(coldproof: Coldproof) -> None:

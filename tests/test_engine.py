@@ -11,15 +11,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from adapters.base import Capability
+from adapters.base import Capability, Served
+from adapters.checked import CheckedEngine
 from adapters.server import ServerEngine
 from adapters.vllm import VllmOptions, spawn
+from harness.checkers.liveness import check_liveness
 from harness.models.adapters import forge_adapter, tiny_model
+from harness.runner import Run
 from harness.session import CACHE
+from harness.workload import Burst, Prompt, Request, Segment, Workload
 from reports.schema import FailureClass, Results, Verdict, read_results
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,6 +134,56 @@ def test_the_stand_alone_reproducer_reproduces(
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "WRONG" in done.stdout
+
+
+def test_attached_run_of_the_other_families(server: ServerEngine, tmp_path: Path) -> None:
+    """Chats, repeats, surfaces and resets conform on this build; pressure that cannot be made is not exercised, and
+    the report says what it would take."""
+    selected = "share_a_prelude or next_turn or sent_again or test_surface or cache_reset or working_set"
+    code, results, output = suites("--engine-url", server.wire.url, "-k", selected, report=tmp_path)
+    assert verdicts(results) == {
+        "CHAT-1": Verdict.CONFORMS,
+        "CHAT-2": Verdict.CONFORMS,
+        "CTRL-1": Verdict.CONFORMS,
+        "PRESS-1": Verdict.NOT_EXERCISED,
+        "REUSE-1": Verdict.CONFORMS,
+        "REUSE-2": Verdict.CONFORMS,
+        "SURFACE-1": Verdict.CONFORMS,
+    }, output
+    assert code == 1
+    (pressed,) = [r for r in results.requirements if r.id == "PRESS-1"]
+    assert "make the pool smaller" in pressed.reason
+
+
+def test_a_hanging_engine_is_ended_and_its_queue_is_known(server: ServerEngine, tmp_path: Path) -> None:
+    """The last test here: the engine core is stopped in the midst of an answer, while the server goes on to answer."""
+    process = server.process
+    assert process is not None
+    (core,) = [p for p in process.processes() if "EngineCore" in " ".join([p.name(), *p.cmdline()])]
+    request = Request(prompt=Prompt((Segment("stem", 64),)), max_tokens=400)
+
+    class Stopping(CheckedEngine):
+        """Stops the core at the third token of anything."""
+
+        def serve(self, arrivals: Any, on_token: Any, between: Any) -> list[Served]:
+            def stop_core(number: int, count: int) -> None:
+                on_token(number, count)
+                if count == 3:
+                    core.suspend()
+
+            return super().serve(arrivals, stop_core, between)
+
+    history = Run(
+        Stopping(server), Workload((Burst(requests=(request, request)),)), "hang", {}, tmp_path, stall_seconds=5
+    ).history()
+    core.resume()
+    assert history.stalled is not None
+    assert history.stalled.running == 2
+    findings = check_liveness(history)
+    assert {f.failure_class for f in findings} == {FailureClass.HANG}
+    assert "running 2, waiting 0" in findings[0].sentence
+    assert "Application startup complete" in history.log_tail
+    assert not server.alive()
 
 
 def test_without_prefix_caching_nothing_passes(tmp_path: Path) -> None:

@@ -74,6 +74,34 @@ def test_weights_are_finite_and_spread_as_stated(model: Path) -> None:
     assert (norm == 1).all()
 
 
+def test_a_sliding_window_model_has_the_shapes_of_its_config(tmp_path: Path) -> None:
+    """One full layer in six, norms of heads as well, and weights of zero where the model adds one to them."""
+    forge.make_sliding_window_model(tmp_path, hidden=16, window=32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["layer_types"] == ["sliding_attention"] * 5 + ["full_attention"]
+    assert config["sliding_window"] == 32
+    found = shapes(tmp_path / "model.safetensors")
+    layer = "model.layers.5"
+    assert found[f"{layer}.self_attn.q_norm.weight"] == (config["head_dim"],) == (4,)
+    assert found[f"{layer}.self_attn.k_proj.weight"] == forge.projection_sizes(config)["k_proj"] == (8, 16)
+    assert found[f"{layer}.post_feedforward_layernorm.weight"] == (16,)
+    assert not any(name.endswith(".bias") for name in found)
+    assert len(found) == 3 + 13 * config["num_hidden_layers"]
+    with safe_open(tmp_path / "model.safetensors", framework="np") as file:
+        assert not file.get_tensor("model.norm.weight").any()
+        assert not file.get_tensor("lm_head.weight")[256:].any()
+
+
+def test_only_printable_tokens_can_win(model: Path) -> None:
+    """An output row of zeros is a logit of 0: never the largest of so many. The input side of the same tokens stays."""
+    with safe_open(model / "model.safetensors", framework="np") as file:
+        output = file.get_tensor("lm_head.weight")
+        embedded = file.get_tensor("model.embed_tokens.weight")
+    assert [token for token, row in enumerate(output) if row.any()] == list(range(32, 127))
+    assert output[32:127].std() > 0.8 * forge.WEIGHT_SPREAD
+    assert embedded.any(axis=1).all()
+
+
 def test_a_tokens_id_is_its_byte(model: Path) -> None:
     """Printable text goes in and comes back, one token a byte; the special tokens follow behind the bytes."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))

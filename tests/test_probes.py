@@ -25,6 +25,23 @@ OF_COMPLETIONS = {
     Capability.CACHE_SALT,
     Capability.CACHE_RESET,
 }
+OF_SURFACE = {
+    Capability.CHAT,
+    Capability.PRIORITY,
+    Capability.ABORT,
+    Capability.PROMPT_LOGPROBS,
+    Capability.SEVERAL_ANSWERS,
+    Capability.STOP_STRINGS,
+    Capability.STRUCTURED_OUTPUT,
+}
+OF_TOKEN_IDS = {
+    Capability.TOKEN_OUTPUTS,
+    Capability.STREAMING,
+    Capability.LOGPROBS,
+    Capability.CHAT,
+    Capability.ABORT,
+    Capability.STRUCTURED_OUTPUT,
+}
 OF_METRICS = {Capability.METRICS, Capability.BLOCK_SIZE, Capability.POOL_SIZE}
 OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE}
 ANOTHER_ENGINE = Manners(metrics=BARE_METRICS)  # nothing of vLLM in its metrics
@@ -76,17 +93,28 @@ def test_an_unpublished_shape_is_unknown() -> None:
     ("manners", "missing"),
     [
         (Manners(version=None), {Capability.VERSION}),
-        (Manners(token_ids=False), {Capability.TOKEN_OUTPUTS, Capability.STREAMING, Capability.LOGPROBS}),
+        (Manners(token_ids=False), OF_TOKEN_IDS),
         (Manners(counts=Counts.NEVER, metrics=None), {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *OF_METRICS}),
-        (Manners(logprobs=False), {Capability.LOGPROBS}),
+        (Manners(refuses=("logprobs",)), {Capability.LOGPROBS}),
         (Manners(reset=None), {Capability.CACHE_RESET}),
         (Manners(reset='{"success": false}'), {Capability.CACHE_RESET}),
         (Manners(metrics=None), OF_METRICS),
         (ANOTHER_ENGINE, OF_METRICS),
         (Manners(metrics=BARE_METRICS, salts=False), {Capability.CACHE_SALT, *OF_METRICS}),
-        (Manners(token_prompts=False), OF_COMPLETIONS),
+        (Manners(token_prompts=False), OF_COMPLETIONS | OF_SURFACE),
         (Manners(lora=(404, "Not Found")), OF_ADAPTERS),
         (Manners(in_place=(400, "unknown field")), {Capability.LORA_IN_PLACE}),
+        (Manners(chats=False), {Capability.CHAT}),
+        (Manners(refuses=("messages",)), {Capability.CHAT}),
+        (Manners(tells_prompts=False), {Capability.CHAT, Capability.PROMPT_LOGPROBS}),
+        (Manners(refuses=("priority",)), {Capability.PRIORITY}),
+        (Manners(refuses=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
+        (Manners(ignores=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
+        (Manners(refuses=("n",)), {Capability.SEVERAL_ANSWERS}),
+        (Manners(ignores=("n",)), {Capability.SEVERAL_ANSWERS}),
+        (Manners(refuses=("stop",)), {Capability.STOP_STRINGS}),
+        (Manners(ignores=("stop",)), {Capability.STOP_STRINGS}),
+        (Manners(refuses=("structured_outputs",)), {Capability.STRUCTURED_OUTPUT}),
     ],
 )
 def test_what_is_missing_is_told_with_a_reason(manners: Manners, missing: set[Capability]) -> None:
@@ -230,4 +258,4 @@ def test_a_server_that_is_just_coming_up_is_waited_for(monkeypatch: pytest.Monke
 
 def test_a_server_that_refuses_every_prompt_can_still_be_described() -> None:
     """Capabilities are absent, and nothing raised."""
-    assert absent(probed(Manners(fault=Fault.REFUSES))[0]) == {Capability.SPAWNABLE, *OF_COMPLETIONS}
+    assert absent(probed(Manners(fault=Fault.REFUSES))[0]) == {Capability.SPAWNABLE, *OF_COMPLETIONS, *OF_SURFACE}

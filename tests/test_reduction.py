@@ -9,10 +9,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from adapters.base import PLAIN, Abort, Surface
 from harness.generators.adapters import Life, churn, lives, neighbours
+from harness.generators.mixed import mixed
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
-from harness.reduction import is_valid, smaller
-from harness.workload import Burst, Meanwhile, Request, Route, SetAdapter, Step, Unload, Workload
+from harness.reduction import CROWD, is_valid, plainer, smaller
+from harness.workload import (
+    Burst,
+    Idle,
+    Meanwhile,
+    Prompt,
+    Request,
+    Reset,
+    Route,
+    SetAdapter,
+    Step,
+    Unload,
+    Workload,
+)
 from tests.histories import ask, burst, put
 
 ON = Grounds(block=16, slots=4, contents=("A", "B", "C"), mixtures=frozenset({ADAPTERS_TOGETHER, BASE_WITH_ADAPTER}))
@@ -151,8 +165,103 @@ IN_MIDST = Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B", route=Ro
         ([burst(ask()), burst(ask(continues=0))], True),
         ([burst(ask(), ask(continues=0))], False),
         ([burst(ask(offset_ms=-1))], False),
+        ([burst(ask(surface=Surface(answers=0)))], False),
+        ([burst(ask(chat=True)), burst(ask(continues=0, chat=True))], True),
+        ([burst(ask(chat=True)), burst(ask(continues=0))], False),
+        ([burst(ask()), burst(ask(continues=0, chat=True))], False),
+        ([burst(Request(prompt=Prompt(())))], True),
+        ([burst(Request(prompt=Prompt(()), chat=True))], False),
+        ([burst(ask(chat=True)), burst(Request(prompt=Prompt((), continues=0), chat=True))], False),
+        ([Reset(), Idle(0), burst(ask())], True),
+        ([Reset(), Idle(0)], False),
+        ([Idle(-1), burst(ask())], False),
+        ([Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=1))], True),
     ],
 )
 def test_what_can_be_run_is_told_from_what_cannot(steps: list[Step], valid: bool) -> None:
     """Names before use, turns after answers, something to ask."""
     assert is_valid(Workload(tuple(steps))) is valid
+
+
+STEPS = [
+    put("A"),
+    burst(ask(("warm", 9), chat=True)),
+    Burst(
+        requests=(ask(("first", 9)), ask(("second", 9), priority=3, offset_ms=40, abort=Abort(after_tokens=2))),
+        meanwhile=Meanwhile(change=Reset(), after_tokens=1),
+    ),
+    Idle(20),
+    burst(ask(("last", 9), surface=Surface(answers=2, stop=("a",)))),
+]
+
+
+def test_a_request_is_asked_more_plainly_one_thing_at_a_time() -> None:
+    """No abort, no priority, nothing beside tokens, no delay; all else stays as it is."""
+    workload = Workload(tuple(STEPS))
+    made = list(plainer(workload, 2))
+    requests = [[request for _, _, request in variant.requests()] for variant in made]
+    whole = [request for _, _, request in workload.requests()]
+    plain = [{"abort": None}, {"priority": 0}, {"offset_ms": 0}]
+    assert [r[2] for r in requests] == [msgspec.structs.replace(whole[2], **change) for change in plain]
+    assert all([*r[:2], *r[3:]] == [*whole[:2], *whole[3:]] for r in requests)
+    assert all(len(v.steps) == len(STEPS) and v.steps[3] == Idle(20) for v in made)
+    bursts = [variant.steps[2] for variant in made]
+    assert all(isinstance(b, Burst) and b.meanwhile == Meanwhile(change=Reset(), after_tokens=1) for b in bursts)
+    (last,) = plainer(workload, 3)
+    assert [request.surface for _, _, request in last.requests()] == [PLAIN] * 4
+
+
+def test_a_plain_request_has_no_plainer_form() -> None:
+    """A chat is no more than its prompt: it stays one."""
+    workload = Workload(tuple(STEPS))
+    assert [list(plainer(workload, number)) for number in (0, 1)] == [[], []]
+
+
+def test_what_is_cut_is_tried_before_what_is_made_plainer() -> None:
+    """Bold cuts first; and every variant is tried once the bold ones have failed."""
+    workload = Workload(tuple(STEPS))
+    made = list(smaller(workload, 2, keep_loads=False))
+    sizes = [variant.size() < workload.size() for variant in made]
+    assert sizes == sorted(sizes, reverse=True)
+    assert {variant for variant in made if variant.size() == workload.size()} == {
+        variant for number in range(4) for variant in plainer(workload, number)
+    }
+
+
+@pytest.mark.parametrize("count", [CROWD, CROWD + 1, CROWD + 2, 24])
+def test_of_a_crowd_one_half_goes_at_a_time(count: int) -> None:
+    """Before single requests do; the failing one stays with either half."""
+    crowd = Workload((burst(*(ask((f"s{i}", 9)) for i in range(count))),))
+    cuts = [
+        [r.prompt.segments[0].name for _, _, r in variant.requests()] for variant in smaller(crowd, 1, keep_loads=False)
+    ]
+    others = [f"s{i}" for i in range(count) if i != 1]
+    single = [[f"s{i}" for i in range(count) if i != gone] for gone in range(count) if gone != 1]
+    if count <= CROWD:
+        assert cuts == single
+        return
+    assert cuts[2:] == single
+    kept = [[name for name in names if name != "s1"] for names in cuts[:2]]
+    assert sorted(kept[0] + kept[1]) == sorted(others)
+    assert all("s1" in names for names in cuts[:2])
+    assert abs(len(kept[0]) - len(kept[1])) <= 1
+
+
+def test_a_half_that_others_go_on_from_is_not_cut() -> None:
+    """What is left has to make sense."""
+    crowd = burst(*(ask((f"s{i}", 9)) for i in range(CROWD + 1)))
+    workload = Workload((crowd, burst(ask(("turn", 5), continues=1))))
+    variants = list(smaller(workload, CROWD + 1, keep_loads=False))
+    assert all(is_valid(variant) for variant in variants)
+    assert all(any(r.prompt.continues is not None for _, _, r in v.requests()) for v in variants)
+
+
+@some
+@given(mixed(ON), st.data())
+def test_variants_of_everything_at_once_can_be_run_and_get_no_larger(workload: Workload, data: st.DataObject) -> None:
+    """And each of them is another workload than the whole."""
+    failing = data.draw(st.sampled_from([number for number, _, _ in workload.requests()]))
+    for variant in smaller(workload, failing, keep_loads=data.draw(st.booleans())):
+        assert is_valid(variant)
+        assert variant != workload
+        assert variant.size() <= workload.size()

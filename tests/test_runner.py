@@ -15,7 +15,7 @@ from harness.models.adapters import digest_of
 from harness.runner import Run
 from harness.scripted import Plant, ScriptedEngine
 from harness.workload import Burst, Meanwhile, Route, Segment, Unload, Workload, nonce_tokens, segment_tokens
-from tests.histories import Tampered, ask, burst, contents, play, put
+from tests.histories import SideBySide, Tampered, ask, burst, contents, play, put
 
 
 class Logged(ScriptedEngine):
@@ -40,7 +40,7 @@ class Logged(ScriptedEngine):
         super().unload_adapter(name)
 
 
-class Patient(ScriptedEngine):
+class Patient(SideBySide):
     """Stops a request at its third token until an adapter has been loaded, so that a change really overlaps it."""
 
     def __init__(self, *, refuses: bool = False) -> None:
@@ -57,16 +57,15 @@ class Patient(ScriptedEngine):
             if self.waits:
                 self.changed.set()
 
-    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+    def answer(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """Answer; once the third token is told, wait for the change."""
 
         def told(count: int) -> None:
-            if on_token is not None:
-                self.waits = True
-                on_token(count)
-                assert count < 3 or self.changed.wait(5)
+            self.waits = True
+            on_token(count)
+            assert count < 3 or self.changed.wait(5)
 
-        return super().complete(request, told)
+        return super().answer(request, told)
 
 
 def tampered_with(problem: EngineError, at: int) -> Tampered:

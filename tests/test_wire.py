@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tenacity
 
-from adapters.base import CompletionRequest, EngineDied, EngineError, EngineSilent, Metrics, RequestRefused
-from adapters.openai_http import KEY_VARIABLE, StreamReader, Wire
+from adapters.base import CompletionRequest, EngineDied, EngineError, EngineSilent, Metrics, RequestRefused, Surface
+from adapters.openai_http import KEY_VARIABLE, Wire
 from adapters.probes import probe
 from adapters.server import ServerEngine, reset_cache
 from tests.fake_server import METRICS, MODEL, Counts, FakeServer, Fault, Manners, answer, serving
@@ -116,17 +115,10 @@ def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer, count
 
 def test_the_gap_is_between_the_two_best(fake: FakeServer) -> None:
     """Log probabilities come when asked for, and the gap is theirs."""
-    got = live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=2, logprobs=True))
+    scored = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=2, surface=Surface(logprobs=True))
+    got = live(fake).complete(scored)
     assert [(t.logprob, t.gap) for t in got.tokens] == [(-0.5, 1.5)] * 2
     assert [(t.logprob, t.gap) for t in live(fake).complete(REQUEST).tokens] == [(None, None)] * 4
-
-
-def test_one_score_is_no_gap() -> None:
-    """With a single candidate there is nothing to compare; unknown stays None."""
-    reader = StreamReader(None)
-    scores = {"token_logprobs": [-0.1], "top_logprobs": [{"token_id:7": -0.1}]}
-    reader.take(json.dumps({"choices": [{"token_ids": [7], "logprobs": scores}]}))
-    assert [(t.id, t.gap) for t in reader.tokens] == [(7, None)]
 
 
 @pytest.mark.parametrize("fake", [Manners(token_ids=False)], indirect=True)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapters.base import Abort, Surface
 from harness.generators.adapters import Life, lives
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
 from harness.generators.salts import salted
@@ -16,17 +17,21 @@ from harness.workload import (
     LAST_TOKEN,
     NONCE_TOKENS,
     Burst,
+    Idle,
     Meanwhile,
     Prompt,
     Request,
+    Reset,
     Route,
     Segment,
+    Step,
     Unload,
     Workload,
     describe,
     new_prompt_length,
     nonce_tokens,
     segment_tokens,
+    text_of,
 )
 from tests.histories import ask, burst, put
 
@@ -46,9 +51,13 @@ def test_a_workload_survives_json(workload: Workload) -> None:
 
 
 def test_every_kind_of_step_survives_json() -> None:
-    """Unloads and changes in the midst of a burst too."""
+    """Unloads, resets, gaps and changes in the midst of a burst too, and all that a request may ask for."""
     midst = Burst(requests=(ask(salt="red"),), meanwhile=Meanwhile(change=put("B"), after_tokens=3))
-    workload = Workload((put("A"), midst, Unload("tenant"), burst(ask(continues=0, offset_ms=5))))
+    reset = Burst(requests=(ask(chat=True, priority=-5),), meanwhile=Meanwhile(change=Reset(), after_tokens=0))
+    surface = Surface(answers=2, stop=("a", "b"), pattern="[ab]", prompt_logprobs=True, logprobs=True)
+    odd = burst(ask(surface=surface, abort=Abort(after_tokens=2)), ask(abort=Abort(after_ms=9)))
+    workload = Workload((put("A"), midst, Unload("tenant"), burst(ask(continues=0, offset_ms=5)), reset, odd))
+    workload = Workload((*workload.steps, Reset(), Idle(50)))
     assert msgspec.convert(msgspec.to_builtins(workload), Workload) == workload
 
 
@@ -128,9 +137,14 @@ def test_requests_are_numbered_through() -> None:
         (put("A"), False),
         (burst(ask(), ask()), True),
         (Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B"), after_tokens=1)), True),
+        (Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=1)), True),
+        (burst(ask(abort=Abort(after_tokens=1))), True),
+        (burst(ask(chat=True, priority=3, surface=Surface(answers=2))), False),
+        (Reset(), False),
+        (Idle(50), False),
     ],
 )
-def test_only_what_runs_side_by_side_depends_on_timing(step: Burst, timed: bool) -> None:
+def test_only_what_runs_side_by_side_or_is_cut_off_depends_on_timing(step: Step, timed: bool) -> None:
     """A workload without concurrency is deterministic and need not be tried twice."""
     assert Workload((step,)).depends_on_timing() is timed
 
@@ -151,3 +165,37 @@ def test_steps_are_told_in_words() -> None:
     assert describe(burst(ask()), 0) == "ask: request 0 to the base model: stem:40, 8 tokens"
     assert describe(put("A", path="p"), 0) == "load: adapter A as 'tenant' from path p"
     assert describe(Unload("tenant"), 0) == "unload 'tenant'"
+    assert describe(Reset(), 0) == "reset the prefix cache"
+    assert describe(Idle(50), 0) == "nothing for 50 ms"
+    busy = Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=3))
+    assert describe(busy, 0).endswith("; after 3 tokens reset the prefix cache")
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (ask(chat=True), "request 7 to the base model as a chat: stem:40, 8 tokens"),
+        (ask(priority=-5), "priority -5"),
+        (ask(abort=Abort(after_tokens=3)), "aborted after 3 tokens"),
+        (ask(abort=Abort(after_ms=30)), "aborted after 30 ms"),
+        (ask(offset_ms=10, abort=Abort(after_ms=30)), "8 tokens, 10 ms later, aborted after 30 ms"),
+        (ask(surface=Surface(answers=3)), "3 answers"),
+        (ask(surface=Surface(stop=("a", "b"))), "stop at any of 'ab'"),
+        (ask(surface=Surface(pattern="[ab]{3}")), "matching [ab]{3}"),
+        (ask(surface=Surface(prompt_logprobs=True)), "with prompt logprobs"),
+        (ask(surface=Surface(logprobs=True)), "with logprobs"),
+    ],
+)
+def test_a_request_is_told_with_all_that_it_asks_for(request_: Request, words: str) -> None:
+    """A report says it in a line; a plain one says nothing of it."""
+    assert describe(burst(request_), 7).endswith(words)
+    assert not describe(burst(ask()), 7).endswith(words)
+
+
+@given(st.integers(1, 200))
+def test_a_segment_makes_a_message_of_as_many_characters(length: int) -> None:
+    """Printable ones: what a tokenizer makes of them is its own business."""
+    text = text_of(segment_tokens("n", Segment("s", length)))
+    assert len(text) == length
+    assert text.isascii()
+    assert text.isprintable()

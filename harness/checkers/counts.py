@@ -7,7 +7,7 @@ import itertools
 from harness.checkers.finding import Finding
 from harness.checkers.tokens import foreign_source
 from harness.history import History, Outcome
-from harness.reference_cache import Bounds, bounds
+from harness.reference_cache import Bounds, bounds, common_prefix, computed
 from reports.schema import FailureClass
 
 
@@ -27,7 +27,7 @@ def check_one(history: History, outcome: Outcome, limit: Bounds) -> list[Finding
     if cached > limit.at_most:
         source = foreign_source(history, outcome)
         whose = (
-            "; no request of this workload wrote them"
+            written_before_a_reset(history, outcome, cached)
             if source is None
             else f"; request {source.request} wrote them for {source.identities[0]}"
         )
@@ -51,6 +51,16 @@ def check_one(history: History, outcome: Outcome, limit: Bounds) -> list[Finding
             )
         ]
     return []
+
+
+def written_before_a_reset(history: History, outcome: Outcome, cached: int) -> str:
+    """Where blocks came from that no other identity wrote."""
+    for other in history.outcomes:
+        reset = any(r.success and other.finished <= r.began and r.ended <= outcome.sent for r in history.resets)
+        same = set(other.identities) & set(outcome.identities)
+        if reset and same and common_prefix(computed(other), outcome.prompt) >= cached:
+            return f"; request {other.request} wrote them before a cache reset that reported success"
+    return "; no request of this workload wrote them"
 
 
 def check_accounting(history: History, *, exclusive: bool) -> list[Finding]:

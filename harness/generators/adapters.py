@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from harness.generators.prompts import (
     ADAPTERS_TOGETHER,
     BASE_WITH_ADAPTER,
+    MOST_TOKENS,
     Grounds,
     Talk,
     answers_lengths,
@@ -36,7 +37,7 @@ class Stage:
     def __init__(self, draw: st.DrawFn, grounds: Grounds, life: Life) -> None:
         self.draw, self.grounds, self.life = draw, grounds, life
         self.steps: list[Step] = []
-        self.talk = Talk()
+        self.talk = Talk(limit=min(MOST_TOKENS, grounds.longest // 2))
         self.stem = draw(stems(grounds))
         self.behind: dict[str, str] = {}
         self.past: dict[str, list[str]] = {}
@@ -82,7 +83,7 @@ class Stage:
         requests = []
         for model in asked:
             # Nobody in a burst can go on from an answer of the same burst.
-            here = Talk()
+            here = Talk(limit=self.talk.limit)
             here.requests, here.lengths = waiting, lengths
             prompt = self.draw(related_prompts(self.grounds, self.stem, here.latest(model)))
             tokens = self.draw(answers_lengths(self.grounds))

@@ -47,7 +47,9 @@ def chapters(grounds: Grounds) -> list[st.SearchStrategy[Workload]]:
         ({Capability.STOP_STRINGS}, surfaces(grounds, STOP_STRINGS)),
         ({Capability.STRUCTURED_OUTPUT}, surfaces(grounds, STRUCTURED)),
     ]
-    return [strategy for need, strategy in needs if need <= grounds.can]
+    # With one content there is nothing to put in its place.
+    can = grounds.can if len(grounds.contents) > 1 else grounds.can - {Capability.LORA_IN_PLACE}
+    return [strategy for need, strategy in needs if need <= can]
 
 
 @st.composite

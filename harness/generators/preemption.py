@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from adapters.base import Capability
 from harness.generators.pressure import pool_of
 from harness.generators.prompts import Grounds
-from harness.workload import Burst, Prompt, Request, Segment, Step, Workload
+from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Segment, Step, Workload
 
 ASIDE = 4  # units of the model's length: a prelude, what an answer has too much, a turn behind it, and edges
 
@@ -23,7 +23,11 @@ def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool) -> Workload:
     most = grounds.longest // grounds.unit - ASIDE  # so that each can outgrow its share of the pool
     count = max(draw(st.sampled_from((4, 2, 3))), -(-pool // most))
     share = max(2, pool // count)  # blocks that each can have if all are to stay
-    prompt = max(grounds.unit // 2, (share * grounds.unit) // 2 + draw(st.sampled_from((2, 0, -2))))
+    filled = draw(st.booleans())
+    if filled:  # then decode must soon reach the next block: while the filler's prompt is still being computed
+        prompt = share // 2 * grounds.unit - NONCE_TOKENS - draw(st.sampled_from((3, 1, 6)))
+    else:
+        prompt = max(grounds.unit // 2, (share * grounds.unit) // 2 + draw(st.sampled_from((2, 0, -2))))
     answer = (share * grounds.unit) // 2 + grounds.unit + 3
     shared = draw(st.sampled_from((None, None, Segment("prelude", grounds.unit))))
     requests = []
@@ -38,9 +42,26 @@ def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool) -> Workload:
                 priority=draw(st.sampled_from((0, 0, 5, -5))) if Capability.PRIORITY in grounds.can else 0,
             )
         )
+    if filled:
+        requests[-1] = filler(draw, grounds, requests[:-1])
     steps: list[Step] = [Burst(requests=tuple(requests))]
     if afterwards:
         for number in draw(st.permutations(range(count))):
             again = Prompt((Segment("turn", 5),), continues=number) if draw(st.booleans()) else requests[number].prompt
             steps.append(Burst(requests=(Request(prompt=again, max_tokens=8),)))
     return Workload(tuple(steps))
+
+
+def filler(draw: st.DrawFn, grounds: Grounds, others: list[Request]) -> Request:
+    """A request whose prompt takes the room that the others leave when they begin. It takes many steps to compute, and
+    may lose its blocks before they are written."""
+    held = sum(-(-(NONCE_TOKENS + sum(s.length for s in r.prompt.segments)) // grounds.unit) for r in others)
+    blocks = max(2, pool_of(grounds) // grounds.unit - held - draw(st.sampled_from((0, 1))))
+    room = min(blocks * grounds.unit, grounds.longest - 2 * grounds.unit)
+    length = room - NONCE_TOKENS - draw(st.sampled_from((3, 0)))
+    return Request(
+        prompt=Prompt((Segment("filler", length),)),
+        max_tokens=8,
+        offset_ms=draw(st.sampled_from((0, 20))),
+        priority=draw(st.sampled_from((0, 5))) if Capability.PRIORITY in grounds.can else 0,
+    )

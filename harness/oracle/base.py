@@ -67,10 +67,12 @@ def telling(outcome: Outcome, identity: Identity) -> Question:
 
 
 def judged(history: History) -> list[Outcome]:
-    """The requests with tokens to compare. One that the engine should have refused has no cold answer."""
+    """The requests with tokens to compare. One that the engine may refuse, or cut at its limit, has no cold answer."""
     longest = history.shape.max_model_tokens
     return [
-        o for o in history.outcomes if o.error is None and (o.tokens or o.aborted is None) and len(o.prompt) < longest
+        o
+        for o in history.outcomes
+        if o.error is None and (o.tokens or o.aborted is None) and len(o.prompt) + o.max_tokens <= longest
     ]
 
 

@@ -1,0 +1,205 @@
+"""Each requirement of the cache's families is put to a real vLLM in which it is really broken, and says so.
+
+The engine is stepped in this process, so that its own code can be broken by `broken_vllm`; the suites' own tests draw,
+run and judge, and the conductor concludes as in any run. The same tests find nothing on the engine as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.budget import BudgetSpent
+from harness.cells import CELLS, Cell
+from harness.conduct import Conductor, Role
+from harness.options import PROFILES, Options, Profile
+from harness.requirement import Requirement, Trial
+from reports.schema import Case, FailureClass, Verdict
+from suites import test_chat_preludes as chats
+from suites import test_control as control
+from suites import test_memory_pressure as pressure
+from suites import test_mixed as mixed
+from suites import test_preemption as preemption
+from suites import test_reuse as reuse
+from suites import test_surface as surface
+from tests import broken_vllm as broken
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+DEFAULT, TIGHT = CELLS["default"], CELLS["tight"]
+# Requests may be longer here than the pool is: what the engine refuses to start with, unless it is broken.
+OVERCOMMITTED = msgspec.structs.replace(
+    TIGHT,
+    arguments=("--num-gpu-blocks-override", "17", "--max-model-len", "1024", "--max-num-batched-tokens", "64"),
+)
+EXAMPLES = 12
+WRONG = (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST, FailureClass.CORRUPT)
+LOST = (FailureClass.LOST_REUSE,)
+COUNTS = (FailureClass.ACCOUNTING,)
+ANY_HIT = (*WRONG, *COUNTS)  # a hit that is none may show in the answer or in the count
+
+BROKEN: list[tuple[Callable[..., None], broken.Fault, Cell, tuple[FailureClass, ...]]] = [
+    (chats.test_chats_that_share_a_prelude, broken.half_a_block_is_hashed, DEFAULT, ANY_HIT),
+    (chats.test_prompts_that_share_a_prelude, broken.half_a_block_is_hashed, DEFAULT, ANY_HIT),
+    (chats.test_next_turn_of_a_chat, broken.what_decode_writes_is_not_published, DEFAULT, LOST),
+    (chats.test_next_turn_in_token_ids, broken.the_last_slot_is_published, DEFAULT, ANY_HIT),
+    (reuse.test_a_prompt_sent_again, broken.the_last_block_is_dropped, DEFAULT, LOST),
+    (reuse.test_a_prompt_sent_again, broken.hashes_differ_each_time, DEFAULT, LOST),
+    (reuse.test_a_prompt_sent_again_after_others, broken.the_newest_blocks_go_first, DEFAULT, LOST),
+    (reuse.test_counts_agree, broken.hits_are_counted_twice, DEFAULT, COUNTS),
+    (pressure.test_working_set_larger_than_the_pool, broken.evicted_blocks_stay_in_the_index, TIGHT, ANY_HIT),
+    (pressure.test_many_identical_long_prompts, broken.admission_asks_for_a_cold_prompts_blocks, TIGHT, LOST),
+    (
+        pressure.test_many_identical_long_prompts,
+        broken.cached_blocks_do_not_count_as_free,
+        TIGHT,
+        (FailureClass.HANG, FailureClass.LOST_REUSE),
+    ),
+    (
+        pressure.test_prompt_that_can_never_fit,
+        broken.nobody_checks_that_the_pool_holds_a_prompt,
+        OVERCOMMITTED,
+        (FailureClass.HANG, FailureClass.NOT_THE_CACHE),
+    ),
+    (
+        pressure.test_prompt_that_can_never_fit,
+        broken.long_prompts_are_cut,
+        TIGHT,
+        (FailureClass.API, FailureClass.NOT_THE_CACHE),
+    ),
+    (
+        pressure.test_every_block_comes_back,
+        broken.aborted_requests_keep_their_blocks,
+        TIGHT,
+        (*COUNTS, FailureClass.HANG),
+    ),
+    (preemption.test_preempted_and_resumed, broken.the_resumed_believe_a_block_was_loaded, TIGHT, ANY_HIT),
+    (
+        preemption.test_whoever_comes_after_a_preemption,
+        broken.blocks_of_the_preempted_stay_in_the_index,
+        TIGHT,
+        ANY_HIT,
+    ),
+    (control.test_cache_reset, broken.a_reset_only_says_so, DEFAULT, ANY_HIT),
+    (control.test_cache_reset, broken.a_reset_forgets_what_is_in_use, DEFAULT, ANY_HIT),
+    (control.test_aborted_requests, broken.an_aborted_prefill_is_published, TIGHT, ANY_HIT),
+    (surface.test_prompt_logprobs, broken.scored_prompts_read_the_cache, DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (surface.test_several_answers, broken.answers_write_into_one_block, DEFAULT, ANY_HIT),
+    (surface.test_stop_strings, broken.cached_tokens_count_as_answered, DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (surface.test_structured_output, broken.a_hit_frees_the_first_token, DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (mixed.test_everything_at_once, broken.hashes_forget_who_asks, TIGHT, ANY_HIT),
+]
+
+
+def requirement_of(test: Any) -> Requirement:
+    """What a suite's test stands for."""
+    (found,) = [mark.args[0] for mark in test.pytestmark if mark.name == "requirement"]
+    assert isinstance(found, Requirement)
+    return found
+
+
+class Bench:
+    """One run whose engines are started and broken at will; its cold engine is shared."""
+
+    def __init__(self, folder: Path) -> None:
+        self.options = Options(
+            engine="vllm-inproc",
+            engine_url=None,
+            engine_args=(),
+            model=None,
+            adapters=(),
+            cells=("default", "tight"),
+            profile="smoke",
+            budget="2h",  # the number of examples is what ends a trial here
+            oracle="cold-engine",
+            known_issues=None,
+            replay=None,
+            report_dir=folder,
+            shared_dir=None,
+            allow_not_exercised=False,
+            allow_inconclusive=False,
+            command="",
+            seed="0",
+        )
+        self.conductor = Conductor(self.options, ROOT, Role.ALONE)
+        self.conductor.planned = len(BROKEN)
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.conductor.log.subscribe(lambda kind, fields: self.told.append((kind, fields)))
+        self.conductor.begin()
+
+    def verdict(self, test: Any, cell: Cell, *, examples: int) -> tuple[Verdict, str, list[Case]]:
+        """Put one suite's test to a new engine: the verdict, its reason, and the cases."""
+        self.told.clear()
+        drawn = settings(
+            settings.get_profile("coldproof-smoke"), database=None, derandomize=True, max_examples=examples
+        )(given(data=st.data())(test.hypothesis.inner_test))
+        lab = self.conductor.open_lab(cell)
+        trial = Trial(requirement_of(test), cell.name, "", test.__name__)
+        problem: BaseException | None = None
+        try:
+            self.conductor.what_to_run(lab, trial, drawn)(lab=lab)
+        except BudgetSpent:
+            pass
+        except Exception as failure:  # noqa: BLE001 - it becomes the trial's verdict
+            problem = failure
+        with contextlib.suppress(pytest.fail.Exception):
+            self.conductor.conclude(lab, trial, problem)
+        self.conductor.close_lab(lab)
+        (said,) = [fields for kind, fields in self.told if kind == "verdict"]
+        return said["verdict"], said["reason"], [fields["case"] for kind, fields in self.told if kind == "case"]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Short minimising and one replay: that a bug is found is what matters here, not how small."""
+    patch = pytest.MonkeyPatch()
+    quick = Profile(
+        examples=EXAMPLES, seconds=120, tokens=6_000, cells=("default", "tight"), shrink_seconds=1, replays=2
+    )
+    patch.setitem(PROFILES, "smoke", quick)
+    opened = Bench(tmp_path_factory.mktemp("broken") / "report")
+    yield opened
+    opened.conductor.close(interrupted=False)
+    patch.undo()
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "cell", "classes"),
+    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1].__name__}") for row in BROKEN],
+)
+def test_a_broken_engine_is_found_out(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Callable[..., None],
+    fault: broken.Fault,
+    cell: Cell,
+    classes: tuple[FailureClass, ...],
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    fault(monkeypatch)
+    verdict, reason, cases = bench.verdict(test, cell, examples=EXAMPLES)
+    assert verdict is Verdict.VIOLATED, reason
+    (case,) = cases
+    assert case.failure_class in classes, case.sentence
+    assert case.reproduction.fresh_failed, reason
+
+
+@pytest.mark.parametrize(
+    ("test", "cell"),
+    [
+        pytest.param(test, cell, id=test.__name__)
+        for test, cell in dict.fromkeys((row[0], row[2]) for row in BROKEN if row[2] is not OVERCOMMITTED)
+    ],
+)
+def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """No false alarm where nothing is broken; evidence may be short after so few examples."""
+    verdict, reason, cases = bench.verdict(test, cell, examples=3)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []

@@ -1,0 +1,248 @@
+"""Whatever family it is of, a workload can be run, survives JSON, and stays within the model and what may be spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import strategies as st
+
+from adapters.base import Surface
+from harness.generators.adapters import Life, churn, lives, neighbours
+from harness.generators.chats import conversations, trees
+from harness.generators.control import aborts, resets
+from harness.generators.ground import mixed_bursts
+from harness.generators.mixed import mixed
+from harness.generators.preemption import crowds
+from harness.generators.pressure import identical_crowds, never_fitting, storms, working_sets
+from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
+from harness.generators.reuse import repeats, returns, traffic
+from harness.generators.salts import salted
+from harness.generators.surfaces import (
+    PROMPT_LOGPROBS,
+    SEVERAL_ANSWERS,
+    STOP_STRINGS,
+    STRUCTURED,
+    surfaces,
+)
+from harness.reduction import is_valid
+from harness.workload import Burst, Request, Workload, new_prompt_length
+
+Family = Callable[[Grounds], st.SearchStrategy[Workload]]
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
+some = settings(max_examples=20, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
+any_at_all = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])
+
+
+def grounds(
+    *, block: int = 32, longest: int = 2048, pool: int | None = None, most_tokens: int = 6000, slots: int = 4
+) -> Grounds:
+    """Three contents, every mixture, an engine that can do everything."""
+    return Grounds(
+        block=block,
+        slots=slots,
+        contents=("A", "B", "C"),
+        mixtures=frozenset({ADAPTERS_TOGETHER, BASE_WITH_ADAPTER}),
+        longest=longest,
+        pool=pool,
+        most_tokens=most_tokens,
+    )
+
+
+GROUNDS = {
+    "tight": grounds(longest=512, pool=512),
+    "roomy": grounds(pool=100_000),
+    "unknown pool": grounds(),
+    "pool that just may be filled": grounds(pool=3000),
+    "blocks of one": grounds(block=1, longest=512, pool=512),
+    "large blocks": grounds(block=128, pool=2048, most_tokens=12_000),
+    "tiny model": grounds(longest=128, pool=512),
+    "many models' lengths": grounds(pool=65_536, most_tokens=200_000),
+    "one model's length": grounds(longest=131_072, pool=65_536, most_tokens=200_000),
+}
+FAMILIES: dict[str, Family] = {
+    "lives": lambda on: lives(on, Life()),
+    "lives under traffic": lambda on: lives(on, Life(under_traffic=True, goes_back=True, most_names=1)),
+    "neighbours": neighbours,
+    "churn": churn,
+    "ground": lambda on: mixed_bursts(on, unique_salts=False),
+    "salts": lambda on: salted(on, with_adapter=True),
+    "trees": lambda on: trees(on, chat=False),
+    "trees of chats": lambda on: trees(on, chat=True),
+    "conversations": lambda on: conversations(on, chat=False),
+    "conversations of chats": lambda on: conversations(on, chat=True),
+    "repeats": repeats,
+    "returns": returns,
+    "traffic": traffic,
+    "working sets": working_sets,
+    "identical crowds": identical_crowds,
+    "never fitting": never_fitting,
+    "storms": storms,
+    "crowds": lambda on: crowds(on, afterwards=False),
+    "crowds and after": lambda on: crowds(on, afterwards=True),
+    "resets": resets,
+    "aborts": aborts,
+    "prompt logprobs": lambda on: surfaces(on, PROMPT_LOGPROBS),
+    "several answers": lambda on: surfaces(on, SEVERAL_ANSWERS),
+    "stop strings": lambda on: surfaces(on, STOP_STRINGS),
+    "structured": lambda on: surfaces(on, STRUCTURED),
+    "mixed": mixed,
+}
+
+
+def lengths(workload: Workload) -> list[int]:
+    """Tokens of each request with its answer, earlier turns included."""
+    total: list[int] = []
+    for _, _, request in workload.requests():
+        before = 0 if request.prompt.continues is None else total[request.prompt.continues]
+        total.append(before + new_prompt_length(request.prompt) + request.max_tokens)
+    return total
+
+
+def computed(workload: Workload) -> int:
+    """What an engine with room would compute: each prompt once, and all answers."""
+    requests = [request for _, _, request in workload.requests()]
+    prompts = {msgspec.json.encode(r.prompt): new_prompt_length(r.prompt) for r in requests}
+    return sum(prompts.values()) + sum(r.max_tokens for r in requests)
+
+
+@pytest.mark.parametrize("on", GROUNDS.values(), ids=GROUNDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_workload_can_be_run_is_plain_data_and_fits_into_the_model(family: str, on: Grounds) -> None:
+    """Except the one prompt that is not to fit. Every segment and every answer has a token."""
+
+    @some
+    @given(FAMILIES[family](on))
+    def check(workload: Workload) -> None:
+        assert is_valid(workload)
+        assert msgspec.json.decode(msgspec.json.encode(workload), type=Workload) == workload
+        longest = sorted(lengths(workload))
+        assert (longest[-2] if family == "never fitting" else longest[-1]) <= on.longest
+
+    check()
+
+
+@pytest.mark.parametrize("on", [GROUNDS["tight"], GROUNDS["roomy"], GROUNDS["unknown pool"]])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("mixed", "never fitting")])
+def test_a_workload_stays_affordable(family: str, on: Grounds) -> None:
+    """Chapters of a mixed one are each as affordable as this."""
+
+    @some
+    @given(FAMILIES[family](on))
+    def check(workload: Workload) -> None:
+        assert computed(workload) <= on.most_tokens
+
+    check()
+
+
+def turns(workload: Workload) -> list[tuple[Request, Request]]:
+    """(a request, the one that it goes on from)."""
+    asked = [request for _, _, request in workload.requests()]
+    return [(r, asked[r.prompt.continues]) for r in asked if r.prompt.continues is not None]
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("family", [trees, conversations])
+def test_chats_are_all_chats_and_begin_with_one_prelude(family: Family, chat: bool) -> None:
+    """Or none of them is; the prelude is a block or more, so that it can be hit."""
+
+    @some
+    @given(family(GROUNDS["roomy"], chat=chat))  # type: ignore[call-arg]
+    def check(workload: Workload) -> None:
+        asked = [request for _, _, request in workload.requests()]
+        assert {request.chat for request in asked} == {chat}
+        opened = [request.prompt.segments for request in asked if request.prompt.continues is None]
+        assert {segments[0].name for segments in opened} == {"prelude"}
+        assert all(len(segments) > 1 and segments[0].length >= 32 for segments in opened)
+
+    check()
+
+
+def has_branches(workload: Workload) -> bool:
+    """Whether two turns of different names go on from one request."""
+    named: dict[int | None, set[str]] = {}
+    for turn, _ in turns(workload):
+        named.setdefault(turn.prompt.continues, set()).add(turn.prompt.segments[0].name)
+    return any(len(names) > 1 for names in named.values())
+
+
+def has_edits(workload: Workload) -> bool:
+    """Whether a prelude was edited."""
+    return any(r.prompt.segments[0].changed is not None for _, _, r in workload.requests())
+
+
+def is_concurrent(workload: Workload) -> bool:
+    """Whether some conversations go on side by side."""
+    return any(isinstance(step, Burst) and len(step.requests) > 1 for step in workload.steps)
+
+
+@pytest.mark.parametrize("wanted", [turns, has_branches, has_edits, is_concurrent])
+def test_trees_have_turns_branches_edits_and_company(wanted: Callable[[Workload], object]) -> None:
+    """Sooner or later each of them."""
+    assert wanted(find(trees(GROUNDS["roomy"], chat=True), lambda w: bool(wanted(w)), settings=any_at_all))
+
+
+@some
+@given(conversations(GROUNDS["roomy"], chat=False))
+def test_a_conversation_goes_on_from_answers_that_fill_a_block(workload: Workload) -> None:
+    """Otherwise no next turn could hit what decode wrote."""
+    assert turns(workload)
+    assert any(before.max_tokens >= 32 for _, before in turns(workload))
+
+
+@some
+@given(repeats(GROUNDS["roomy"]))
+def test_repeats_ask_one_prompt_alone_again_and_again(workload: Workload) -> None:
+    """Two blocks at least: one would leave nothing to owe behind its last token."""
+    asked = [request for _, _, request in workload.requests()]
+    assert len(asked) == len(workload.steps) >= 2
+    assert len({request.prompt for request in asked}) == 1
+    assert new_prompt_length(asked[0].prompt) > 32
+
+
+@some
+@given(returns(GROUNDS["roomy"]))
+def test_returns_come_back_to_a_prompt_after_another_one(workload: Workload) -> None:
+    """A, A, B, A."""
+    asked = [request.prompt for _, _, request in workload.requests()]
+    assert asked[0] == asked[1] == asked[3] != asked[2]
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_what_comes_between_shares_a_prelude_or_nothing(shares: bool) -> None:
+    """Both are drawn."""
+
+    def wanted(workload: Workload) -> bool:
+        first, _, between, *_ = (request.prompt.segments[0] for _, _, request in workload.requests())
+        return (first == between) is shares
+
+    find(returns(GROUNDS["roomy"]), wanted, settings=any_at_all)
+
+
+@pytest.mark.parametrize(
+    ("kind", "has"),
+    [
+        (PROMPT_LOGPROBS, lambda s: s.prompt_logprobs),
+        (SEVERAL_ANSWERS, lambda s: s.answers > 1),
+        (STOP_STRINGS, lambda s: bool(s.stop)),
+        (STRUCTURED, lambda s: s.pattern is not None),
+    ],
+)
+def test_a_surface_is_asked_for_on_a_prompt_that_lies_cached(
+    kind: st.SearchStrategy[Surface], has: Callable[[Surface], bool]
+) -> None:
+    """Plain before and after; nothing of another kind."""
+
+    @some
+    @given(surfaces(GROUNDS["roomy"], kind))
+    def check(workload: Workload) -> None:
+        first = [step.requests[0] for step in workload.steps if isinstance(step, Burst)]
+        assert len({request.prompt for request in first}) == 1
+        assert [has(request.surface) for request in first[:3]] == [False, True, False]
+        odd = [r.surface for _, _, r in workload.requests() if not has(r.surface)]
+        assert set(odd) == {Surface()}
+
+    check()

@@ -1,0 +1,212 @@
+"""What is over is given back, and blocks that are shared buy concurrency; nothing is said where nothing is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from adapters.base import Metrics, Token
+from harness.checkers.finding import Finding
+from harness.checkers.pool import ENOUGH_LOOKS, ENOUGH_ROOM, check_concurrency, check_conservation
+from harness.history import History, Outcome, Queue, Residence
+from harness.workload import Idle, Reset, Step, Workload
+from reports.schema import FailureClass
+from tests.histories import ask, burst, history, outcome, put, record, shape, tokens
+
+LONG = range(100, 180)  # five whole blocks of 16
+CROWD = 8
+
+
+GAP = Idle(50)
+
+
+def rested(step: Step = GAP, **gauges: float | None) -> History:
+    """One request, then a step after which the gauges said this."""
+    steps = (record(0), record(1, after=Metrics(**gauges)))
+    return history(outcome(0, LONG), workload=Workload((burst(ask()), step)), steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("gauges", "words"),
+    [
+        ({"running": 2, "waiting": 0, "pool_usage": 0.0}, "still reports 2 requests running."),
+        ({"running": 0, "waiting": 1, "pool_usage": 0.0}, "still reports 1 requests waiting."),
+        ({"running": 0, "waiting": 0, "pool_usage": 0.0625}, "still reports 6.25% of the pool in use."),
+        (
+            {"running": 1, "waiting": 2, "pool_usage": 0.5},
+            "still reports 1 requests running and 2 requests waiting and 50.00% of the pool in use.",
+        ),
+    ],
+)
+def test_whatever_is_held_after_a_gap_is_a_finding(gauges: dict[str, float], words: str) -> None:
+    """One for the gap, with all that is held."""
+    (found,) = check_conservation(rested(**gauges), exclusive=True)
+    assert (found.checker, found.failure_class) == ("conservation", FailureClass.ACCOUNTING)
+    assert found.sentence.endswith(words)
+
+
+@pytest.mark.parametrize("gauges", [{}, {"running": 0, "waiting": 0, "pool_usage": 0.0}, {"waiting": None}])
+def test_an_engine_that_holds_nothing_or_does_not_tell_is_no_finding(gauges: dict[str, float | None]) -> None:
+    """Unknown is not held."""
+    assert check_conservation(rested(**gauges), exclusive=True) == []
+
+
+@pytest.mark.parametrize("step", [burst(ask()), Reset(), put("A")])
+def test_only_after_a_gap_must_nothing_be_held(step: Step) -> None:
+    """An engine may finish its bookkeeping first."""
+    assert check_conservation(rested(step, running=1, pool_usage=0.5), exclusive=True) == []
+
+
+def test_what_others_hold_is_not_held_against_an_engine() -> None:
+    """Nor is anything once it is gone."""
+    busy = rested(running=1, pool_usage=0.5)
+    assert check_conservation(busy, exclusive=False) == []
+    lost = history(outcome(0, LONG), workload=busy.workload, steps=busy.steps, engine_lost="gone")
+    assert check_conservation(lost, exclusive=True) == []
+
+
+def test_each_gap_is_looked_at() -> None:
+    """A pool that leaks a little in every storm."""
+    steps = (record(0, after=Metrics(pool_usage=0.1)), record(1, after=Metrics(pool_usage=0.2)))
+    leaking = history(workload=Workload((Idle(1), Idle(1))), steps=steps)
+    assert ["Step 0" in f.sentence for f in check_conservation(leaking, exclusive=True)] == [True, False]
+
+
+def look(running: float | None, waiting: float | None, at: float = 0.5) -> Queue:
+    """What was seen of the queue."""
+    return Queue(at=at, running=running, waiting=waiting, pool_usage=0.9)
+
+
+def crowd(count: int = CROWD, **changes: Any) -> list[Outcome]:
+    """So many times the same long prompt in one burst, each of them to decode four tokens into one new block."""
+    return [outcome(i, LONG, (1, 2, 3, 4), **{"step": 0, "sent": 0.0, **changes}) for i in range(count)]
+
+
+def checked(
+    *looks: Queue, outcomes: list[Outcome] | None = None, step: Step | None = None, **engine: Any
+) -> list[Finding]:
+    """What is said of a crowd whose queue was seen like this. The pool has 5 shared blocks and room for 8 more."""
+    asked = crowd() if outcomes is None else outcomes
+    seen = history(
+        *asked,
+        workload=Workload((step or burst(*[ask()] * len(asked)),)),
+        steps=(record(0, queue=looks),),
+        shape=shape(**{"pool_blocks": 13, **engine}),
+    )
+    return check_concurrency(seen)
+
+
+ONE_BY_ONE = (look(1, 7), look(1, 6), look(1, 5))
+
+
+def test_a_crowd_that_runs_one_by_one_is_lost_reuse() -> None:
+    """Blocks that are shared need to be there once: the room is there, and who waits is not let in."""
+    (found,) = checked(*ONE_BY_ONE)
+    assert (found.checker, found.failure_class, found.request) == ("concurrency", FailureClass.LOST_REUSE, None)
+    assert "room for 8 side by side; at 3 looks with requests waiting, no more than 1 ran" in found.sentence
+
+
+@pytest.mark.parametrize(("most", "slow"), [(1, True), (3, True), (4, False), (8, False)])
+def test_half_of_what_has_room_is_enough(most: int, slow: bool) -> None:
+    """At any one look: the first may still be computing what all of them share."""
+    assert bool(checked(look(1, 7), look(most, 4), look(1, 1))) is slow
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        (),
+        ONE_BY_ONE[: ENOUGH_LOOKS - 1],
+        (*ONE_BY_ONE[: ENOUGH_LOOKS - 1], look(1, 0), look(1, 0)),
+        (*ONE_BY_ONE[: ENOUGH_LOOKS - 1], look(1, None), look(None, 5)),
+    ],
+    ids=["none", "too few", "too few that saw a queue", "too few that saw all"],
+)
+def test_too_few_looks_say_nothing(looks: tuple[Queue, ...]) -> None:
+    """Where nobody waits, nobody was kept waiting."""
+    assert checked(*looks) == []
+
+
+@pytest.mark.parametrize(("late", "slow"), [(0.4, True), (0.6, False)])
+def test_a_queue_behind_the_first_prefill_says_nothing(late: float, slow: bool) -> None:
+    """Until the first token there is nothing to share; a long prompt's prefill may take many looks."""
+    prompt = [outcome(i, LONG, step=0, sent=0.0, tokens=tuple(late_tokens(late + i))) for i in range(CROWD)]
+    assert bool(checked(*ONE_BY_ONE, outcomes=prompt)) is slow
+
+
+def late_tokens(at: float) -> list[Token]:
+    """An answer whose first token came so many seconds after it was asked for."""
+    return [msgspec.structs.replace(token, at=at) for token in tokens(1, 2, 3, 4)]
+
+
+def test_a_crowd_without_any_token_says_nothing_about_sharing() -> None:
+    """It hangs, which is another finding."""
+    hung = crowd(tokens=(), error="gone")
+    assert checked(*ONE_BY_ONE, outcomes=hung) == []
+
+
+@pytest.mark.parametrize(
+    "engine", [{"pool_blocks": None}, {"block_size": None}], ids=["unknown pool", "unknown block size"]
+)
+def test_room_that_is_not_known_is_not_owed(engine: dict[str, Any]) -> None:
+    """Unknown is not large."""
+    assert checked(*ONE_BY_ONE, **engine) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "slow"),
+    [
+        ({"pool_blocks": 5 + ENOUGH_ROOM}, True),
+        ({"pool_blocks": 5 + ENOUGH_ROOM - 1}, False),
+        ({"pool_blocks": 4}, False),
+        ({"most_requests": ENOUGH_ROOM}, True),
+        ({"most_requests": ENOUGH_ROOM - 1}, False),
+    ],
+)
+def test_little_room_is_no_room_to_speak_of(engine: dict[str, Any], slow: bool) -> None:
+    """In the pool, or by the engine's own limit of requests at a time."""
+    assert bool(checked(*ONE_BY_ONE, **engine)) is slow
+
+
+def test_there_cannot_run_more_than_there_are() -> None:
+    """Three of a kind in a huge pool may well be seen one by one."""
+    assert checked(*ONE_BY_ONE, outcomes=crowd(ENOUGH_ROOM - 1), pool_blocks=1000) == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"prompt": range(100, 181)},
+        {"prompt": (*range(100, 179), 7)},
+        {"residence": Residence("tenant", 1, None)},
+        {"residence": Residence(None, 0, "red")},
+    ],
+    ids=["longer", "one token", "another adapter", "another salt"],
+)
+def test_a_crowd_of_different_prompts_is_owed_no_sharing(odd: dict[str, Any]) -> None:
+    """One of another kind is enough: its blocks are its own."""
+    prompt = odd.get("prompt", LONG)
+    others = [outcome(7, prompt, (1, 2, 3, 4), step=0, sent=0.0, **{k: v for k, v in odd.items() if k != "prompt"})]
+    assert checked(*ONE_BY_ONE, outcomes=[*crowd(7), *others]) == []
+
+
+def test_answers_that_need_blocks_of_their_own_leave_less_room() -> None:
+    """Here each decodes into two: the same pool holds four, of which two are enough."""
+    greedy = crowd(max_tokens=32)
+    assert [bool(checked(look(n, 7), look(1, 6), look(1, 5), outcomes=greedy)) for n in (1, 2)] == [True, False]
+
+
+def test_only_the_requests_of_a_step_are_its_crowd() -> None:
+    """Others, before it, asked what they liked."""
+    warm = outcome(0, range(500, 520), step=0)
+    later = [outcome(1 + i, LONG, (1, 2, 3, 4), step=1, sent=0.1) for i in range(CROWD)]
+    seen = history(
+        warm,
+        *later,
+        workload=Workload((burst(ask()), burst(*[ask()] * CROWD))),
+        steps=(record(0, queue=ONE_BY_ONE), record(1, queue=ONE_BY_ONE)),
+        shape=shape(pool_blocks=13),
+    )
+    assert ["Step 1" in f.sentence for f in check_concurrency(seen)] == [True]

@@ -1,0 +1,184 @@
+"""What resets, aborts, scores, several answers and a pool too small do to the reference cache's bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adapters.base import Stage, Surface
+from harness.history import Outcome, ResetRecord
+from harness.reference_cache import (
+    Bounds,
+    blocks_needed,
+    bounds,
+    has_room,
+    lost_tokens,
+    may_be_refused,
+    never_fits,
+)
+from tests.histories import history, outcome, shape
+
+PROMPT = range(100, 140)  # two whole blocks of 16 and a half
+OWED, FREE, EMPTY = Bounds(32, 39), Bounds(0, 39), Bounds(0, 0)
+SEVERAL, SCORED = Surface(answers=2), Surface(prompt_logprobs=True)
+
+
+def reset(began: float, ended: float, *, success: bool = True) -> ResetRecord:
+    """A reset between these moments; outcome N is sent at N and finished at N + 0.5."""
+    return ResetRecord(began=began, ended=ended, success=success)
+
+
+def last(*outcomes: Outcome, resets: tuple[ResetRecord, ...] = (), **engine: Any) -> Bounds:
+    """The bounds of the last of these requests."""
+    return bounds(history(*outcomes, resets=resets, shape=shape(**engine)))[outcomes[-1].request]
+
+
+@pytest.mark.parametrize(
+    ("resets", "limits"),
+    [
+        ((), OWED),
+        ((reset(0.6, 0.8),), EMPTY),
+        ((reset(0.6, 0.8, success=False),), FREE),
+        ((reset(0.5, 1.0),), EMPTY),
+        ((reset(0.3, 0.4),), FREE),
+        ((reset(0.3, 0.8),), FREE),
+        ((reset(0.6, 1.2),), FREE),
+        ((reset(1.2, 1.3),), FREE),
+        ((reset(1.6, 1.8),), OWED),
+        ((reset(0.6, 0.7, success=False), reset(0.8, 0.9)), EMPTY),
+        ((reset(0.6, 0.7), reset(0.8, 0.9, success=False)), EMPTY),
+    ],
+    ids=[
+        "none",
+        "between",
+        "refused",
+        "just between",
+        "while the first ran",
+        "from the first's life on",
+        "into the second's life",
+        "while the second ran",
+        "after both",
+        "refused, then done",
+        "done, then refused",
+    ],
+)
+def test_a_reset_leaves_nothing_to_hit_if_it_succeeded_and_nothing_to_owe_at_all(
+    resets: tuple[ResetRecord, ...], limits: Bounds
+) -> None:
+    """What a request writes while the cache is reset under it may outlive the reset."""
+    assert last(outcome(0, PROMPT), outcome(1, PROMPT), resets=resets) == limits
+
+
+def test_what_is_written_after_a_reset_is_owed_again() -> None:
+    """And what was written before it is not, however long its prefix."""
+    long = range(100, 180)
+    first, again, then = outcome(0, long), outcome(1, PROMPT), outcome(2, long)
+    assert last(first, again, then, resets=(reset(0.6, 0.8),)) == Bounds(at_least=32, at_most=40)
+
+
+def test_a_request_that_crossed_a_reset_promises_nothing() -> None:
+    """It may have written before, behind, or both."""
+    across = outcome(0, PROMPT, finished=2.0)
+    assert last(across, outcome(3, PROMPT), resets=(reset(1.0, 1.2),)) == FREE
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_an_aborted_request_promises_nothing_and_allows_what_it_may_have_computed(stage: Stage) -> None:
+    """Whatever its stage: how far the engine came, nobody knows for sure."""
+    cut = outcome(0, PROMPT, (7, 8, 9), aborted=stage, cached_tokens=None, finish_reason=None)
+    assert last(cut, outcome(1, PROMPT)) == FREE
+    assert last(cut, outcome(1, (*PROMPT, 7, 8, 9, 10))) == Bounds(0, 42)
+
+
+def test_an_aborted_request_hides_no_earlier_promise() -> None:
+    """Who was answered before it still is owed for."""
+    cut = outcome(1, PROMPT, aborted=Stage.PREFILL, cached_tokens=None)
+    assert last(outcome(0, PROMPT), cut, outcome(2, PROMPT)) == OWED
+
+
+def test_several_answers_share_their_prompt_among_themselves() -> None:
+    """A cold prompt may be hit by all but the first of them, and nothing is owed for it; later ones owe as ever."""
+    assert last(outcome(0, PROMPT, surface=SEVERAL)) == FREE
+    assert last(outcome(0, PROMPT), outcome(1, PROMPT, surface=SEVERAL)) == FREE
+    assert last(outcome(0, PROMPT, surface=SEVERAL), outcome(1, PROMPT)) == OWED
+
+
+def test_scores_of_a_prompt_neither_owe_nor_promise_a_hit() -> None:
+    """Engines may pass the cache by for them; that they hit it is allowed."""
+    assert last(outcome(0, PROMPT), outcome(1, PROMPT, surface=SCORED)) == FREE
+    assert last(outcome(0, PROMPT, surface=SCORED), outcome(1, PROMPT)) == FREE
+
+
+@pytest.mark.parametrize("surface", [Surface(stop=("a",)), Surface(pattern="[ab]"), Surface(logprobs=True)])
+def test_other_surfaces_owe_and_promise_as_plain_requests_do(surface: Surface) -> None:
+    """What they ask for is about the answer."""
+    assert last(outcome(0, PROMPT, surface=surface), outcome(1, PROMPT, surface=surface)) == OWED
+
+
+def test_layers_that_keep_blocks_sparsely_owe_only_a_prompt_sent_again() -> None:
+    """A sliding window frees what lies behind it; the upper bound is the same."""
+    longer = (*PROMPT, 7, 8, 9)
+    assert last(outcome(0, PROMPT), outcome(1, PROMPT), uniform=False) == OWED
+    assert last(outcome(0, PROMPT), outcome(1, longer), uniform=False) == Bounds(0, 42)
+    assert last(outcome(0, PROMPT), outcome(1, longer)) == Bounds(32, 42)
+
+
+@pytest.mark.parametrize(
+    ("answers", "pool", "room"), [(1, 6, True), (1, 5, False), (3, 12, True), (3, 11, False)], ids=str
+)
+def test_each_of_several_answers_needs_room(answers: int, pool: int, room: bool) -> None:
+    """Each may come to three blocks of its own: what they pushed out is not owed."""
+    pair = history(
+        outcome(0, PROMPT, surface=Surface(answers=answers)), outcome(1, PROMPT), shape=shape(pool_blocks=pool)
+    )
+    assert has_room(pair) is room
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2)])
+def test_blocks_are_whole(tokens: int, blocks: int) -> None:
+    """And unknown where their size is."""
+    assert blocks_needed(history(), tokens) == blocks
+    assert blocks_needed(history(shape=shape(block_size=None)), tokens) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "answer", "engine", "never", "maybe"),
+    [
+        (60, 4, {"max_model_tokens": 64}, False, False),
+        (60, 5, {"max_model_tokens": 64}, False, True),
+        (63, 1, {"max_model_tokens": 64}, False, False),
+        (64, 1, {"max_model_tokens": 64}, True, True),
+        (200, 1, {"max_model_tokens": 64}, True, True),
+        (60, 4, {"pool_blocks": 4}, False, False),
+        (60, 5, {"pool_blocks": 4}, False, True),
+        (64, 1, {"pool_blocks": 4}, True, True),
+        (64, 1, {"pool_blocks": 4, "block_size": None}, False, False),
+        (64, 1, {"pool_blocks": None}, False, False),
+        (64, 1, {"pool_blocks": None, "max_model_tokens": 64}, True, True),
+    ],
+)
+def test_what_never_fits_is_known_by_the_models_length_and_the_pool(
+    length: int, answer: int, engine: dict[str, Any], never: bool, maybe: bool
+) -> None:
+    """A prompt with one token to answer; with all of its answer it may be refused. Unknown is no limit."""
+    one = outcome(0, range(length), max_tokens=answer)
+    seen = history(one, shape=shape(**engine))
+    assert (never_fits(seen, one), may_be_refused(seen, one)) == (never, maybe)
+
+
+@pytest.mark.parametrize(("cached", "lost"), [(32, 0), (16, 16), (0, 32), (39, 0), (None, 0)])
+@pytest.mark.parametrize("pool", [5, 1000], ids=["no room", "room"])
+def test_lost_tokens_are_what_would_have_been_owed_in_a_pool_with_room(
+    cached: int | None, lost: int, pool: int
+) -> None:
+    """Whether there was room or not; an unknown count has lost nothing."""
+    then = outcome(1, PROMPT, cached_tokens=cached)
+    assert lost_tokens(history(outcome(0, PROMPT), then, shape=shape(pool_blocks=pool)), then) == lost
+
+
+def test_nothing_is_lost_where_nothing_is_known_to_be_owed() -> None:
+    """An unknown block size, or a reset in between."""
+    then = outcome(1, PROMPT)
+    assert lost_tokens(history(outcome(0, PROMPT), then, shape=shape(block_size=None)), then) == 0
+    assert lost_tokens(history(outcome(0, PROMPT), then, resets=(reset(0.6, 0.8),)), then) == 0

@@ -1,0 +1,129 @@
+"""A signature names what else happened in a case, so that a waiver for one fault does not hide another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from adapters.base import Abort, Metrics, Surface
+from harness.cases import answers_as, features, request_rows, signature
+from harness.checkers.finding import Rule
+from harness.history import History, ResetRecord
+from harness.judge import judge
+from harness.oracle.base import Answer, question
+from harness.scripted import ClosedFormOracle, ScriptedEngine
+from harness.workload import Burst, Idle, Meanwhile, Request, Reset, Route, Step, Workload
+from reports.schema import FailureClass
+from tests.histories import ask, burst, history, outcome, play, put, record, tokens
+
+PROMPT = range(100, 140)
+
+
+def ran(*steps: Step, **changes: Any) -> History:
+    """What is left of a run of these steps where only they matter."""
+    return history(workload=Workload(steps), **{"steps": tuple(record(i) for i in range(len(steps))), **changes})
+
+
+def asked(**changes: Any) -> History:
+    """One request that asks for this."""
+    return ran(burst(ask(**changes)))
+
+
+PREEMPTED = (record(0, after=Metrics(preemptions=2.0)),)
+RESET = (ResetRecord(began=0.1, ended=0.2, success=False),)
+FEATURES = {
+    "preempted": ran(burst(ask()), steps=PREEMPTED),
+    "reset": ran(burst(ask()), resets=RESET),
+    "aborted": asked(abort=Abort(after_tokens=2)),
+    "chat": asked(chat=True),
+    "priorities": asked(priority=-5),
+    "several answers": asked(surface=Surface(answers=2)),
+    "prompt logprobs": asked(surface=Surface(prompt_logprobs=True)),
+    "stop string": asked(surface=Surface(stop=("a",))),
+    "structured output": asked(surface=Surface(pattern="[ab]")),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_each_feature_is_named_where_it_happened(feature: str) -> None:
+    """And no other is; one request of many is enough."""
+    assert features(FEATURES[feature]) == [feature]
+    assert signature(FEATURES[feature], FailureClass.CORRUPT) == f"corrupt; no reload; {feature}"
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        asked(),
+        asked(salt="red", offset_ms=50, max_tokens=90, adapter="tenant"),
+        ran(Idle(50), burst(ask())),
+        ran(burst(ask()), steps=(record(0, after=Metrics(preemptions=0.0)),)),
+        ran(burst(ask()), steps=(record(0, after=Metrics()),)),
+        ran(burst(ask()), steps=()),
+        asked(surface=Surface(logprobs=True)),
+    ],
+)
+def test_what_is_nothing_special_is_not_named(plain: History) -> None:
+    """A signature has no figures of one run in it, and no more words than it needs."""
+    assert signature(plain, FailureClass.CORRUPT) == "corrupt; no reload"
+
+
+def test_several_features_come_in_one_order() -> None:
+    """Whatever the order of the steps: the same fault has the same signature."""
+    steps: list[Step] = [
+        burst(ask(chat=True)),
+        burst(ask(abort=Abort(after_ms=5), priority=1)),
+        burst(ask(surface=Surface(stop=("a",)))),
+    ]
+    words = "corrupt; no reload; reset; aborted; chat; priorities; stop string"
+    assert {signature(ran(*order, resets=RESET), FailureClass.CORRUPT) for order in (steps, steps[::-1])} == {words}
+
+
+def test_features_follow_what_is_said_of_a_reload() -> None:
+    """Route, path and moment stand where waivers look for them."""
+    reload = put("B", route=Route.IN_PLACE)
+    words = "stale state; in-place reload; other path; between requests; chat"
+    assert signature(ran(put("A"), burst(ask(chat=True)), reload), FailureClass.STALE_STATE) == words
+
+
+def test_a_reset_under_load_is_no_reload_under_traffic() -> None:
+    """The adapter was changed between requests, whatever else was done while some ran."""
+    reset = Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=1))
+    change = put("B", route=Route.IN_PLACE)
+    reload = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=1))
+    moments = [
+        signature(ran(put("A"), *steps), FailureClass.STALE_STATE).split("; ")[3]
+        for steps in ((reset, change), (reload,), (change,))
+    ]
+    assert moments == ["between requests", "under traffic", "between requests"]
+
+
+def aborted(answer: tuple[int, ...]) -> str:
+    """Whose answer a request that was hung up on is said to begin, where the base model answers 1 2 3 4."""
+    one = outcome(0, PROMPT, answer, max_tokens=4, aborted="while decoding")
+    cold = {question(one, one.identities[0]): Answer(tokens(1, 2, 3, 4))}
+    return answers_as(one, cold, history(one))
+
+
+def test_an_answer_that_was_cut_off_is_whose_it_begins() -> None:
+    """One without a token is nobody's."""
+    assert [aborted(answer) for answer in ((1, 2), (1, 9), ())] == ["base model", "no known cold answer", ""]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask(abort=Abort(after_tokens=2)),
+        ask(("prelude", 9), ("question", 5), chat=True),
+        ask(surface=Surface(prompt_logprobs=True)),
+    ],
+)
+def test_rows_of_right_answers_of_every_kind_say_so(request_: Request, tmp_path: Path) -> None:
+    """Right, and as whom."""
+    seen = play(ScriptedEngine(), tmp_path, burst(request_))
+    (row,) = request_rows(judge(seen, ClosedFormOracle(), Rule(exact=True), exclusive=True))
+    assert (row.correct, row.answers_as, row.error) == (True, "base model", "")
+    assert msgspec.json.encode(row)
