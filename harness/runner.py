@@ -252,11 +252,14 @@ class Run:
         self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success))
 
     def idle(self, ms: int) -> None:
-        """Wait, then until the engine says that it holds nothing for anybody, or has had ample time to say so."""
+        """Wait, then until the engine says that it holds nothing for anybody, or has had ample time to say so: not long
+        where its own clock stands still meanwhile."""
+        began = self.clock()
         time.sleep(ms / 1000)
         for _ in range(SETTLE_LOOKS):
             self.last_metrics = self.metrics()
-            if not any((self.last_metrics.running, self.last_metrics.waiting, self.last_metrics.pool_usage)):
+            holds = self.last_metrics.running or self.last_metrics.waiting or self.last_metrics.pool_usage
+            if not holds or self.clock() == began:
                 return
             time.sleep(self.settle_seconds / SETTLE_LOOKS)
 

@@ -11,9 +11,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from pytest import MonkeyPatch
+import pytest
 
-Fault = Callable[[MonkeyPatch], None]
+Fault = Callable[[pytest.MonkeyPatch], None]
 
 
 def module(name: str) -> Any:
@@ -36,7 +36,7 @@ def scheduler() -> Any:
     return module("v1.core.sched.scheduler").Scheduler
 
 
-def around(patch: MonkeyPatch, owner: Any, name: str, instead: Callable[..., Any]) -> None:
+def around(patch: pytest.MonkeyPatch, owner: Any, name: str, instead: Callable[..., Any]) -> None:
     """Have `instead(original, *arguments)` called in place of a function or method."""
     original = getattr(owner, name)
 
@@ -60,7 +60,7 @@ def waits(request: Any) -> bool:
 # What a block is known by
 
 
-def half_a_block_is_hashed(patch: MonkeyPatch) -> None:
+def half_a_block_is_hashed(patch: pytest.MonkeyPatch) -> None:
     """A block's hash takes in its first half only, so that prompts which part in the second half share it (a partial
     match taken for a whole one: vllm-mlx#384)."""
 
@@ -70,7 +70,7 @@ def half_a_block_is_hashed(patch: MonkeyPatch) -> None:
     around(patch, module("v1.core.kv_cache_utils"), "hash_block_tokens", hashed)
 
 
-def hashes_forget_their_parents(patch: MonkeyPatch) -> None:
+def hashes_forget_their_parents(patch: pytest.MonkeyPatch) -> None:
     """A block's hash leaves out the block before it: the same words are the same block, wherever they stand
     (ascend#12002 names the wrong parent)."""
 
@@ -80,12 +80,12 @@ def hashes_forget_their_parents(patch: MonkeyPatch) -> None:
     around(patch, module("v1.core.kv_cache_utils"), "hash_block_tokens", hashed)
 
 
-def hashes_forget_who_asks(patch: MonkeyPatch) -> None:
+def hashes_forget_who_asks(patch: pytest.MonkeyPatch) -> None:
     """A block's hash has neither adapter nor salt in it (vllm PR#8240, PR#20981)."""
     around(patch, module("v1.core.kv_cache_utils"), "generate_block_hash_extra_keys", lambda *_: (None, 0))
 
 
-def hashes_differ_each_time(patch: MonkeyPatch) -> None:
+def hashes_differ_each_time(patch: pytest.MonkeyPatch) -> None:
     """A block's hash holds something that no later request repeats (`hash(None)`, LMCache#1139)."""
 
     def keys(original: Any, request: Any, *rest: Any) -> Any:
@@ -98,7 +98,7 @@ def hashes_differ_each_time(patch: MonkeyPatch) -> None:
 # What is published
 
 
-def the_last_slot_is_published(patch: MonkeyPatch) -> None:
+def the_last_slot_is_published(patch: pytest.MonkeyPatch) -> None:
     """A block is published together with the slot of the last sampled token, whose KV no pass wrote (vllm#54193)."""
 
     def free(original: Any, held: Any, request: Any) -> None:
@@ -109,7 +109,7 @@ def the_last_slot_is_published(patch: MonkeyPatch) -> None:
     around(patch, manager(), "free", free)
 
 
-def what_decode_writes_is_not_published(patch: MonkeyPatch) -> None:
+def what_decode_writes_is_not_published(patch: pytest.MonkeyPatch) -> None:
     """Only the prompt's blocks are: an answer that comes back in the next turn is computed again."""
 
     def cache(original: Any, coordinator: Any, request: Any, tokens: int) -> None:
@@ -118,7 +118,7 @@ def what_decode_writes_is_not_published(patch: MonkeyPatch) -> None:
     around(patch, module("v1.core.kv_cache_coordinator").KVCacheCoordinator, "cache_blocks", cache)
 
 
-def an_aborted_prefill_is_published(patch: MonkeyPatch) -> None:
+def an_aborted_prefill_is_published(patch: pytest.MonkeyPatch) -> None:
     """All of a prompt's blocks are published before they are written, and an abort leaves them so (vllm PR#56525,
     sglang#38319)."""
 
@@ -133,7 +133,7 @@ def an_aborted_prefill_is_published(patch: MonkeyPatch) -> None:
     around(patch, scheduler(), "finish_requests", finish)
 
 
-def a_preempted_prefill_is_published(patch: MonkeyPatch) -> None:
+def a_preempted_prefill_is_published(patch: pytest.MonkeyPatch) -> None:
     """A preempted request leaves a block behind that is published and only partly written (vllm PR#43569)."""
 
     def preempt(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> None:
@@ -148,7 +148,7 @@ def a_preempted_prefill_is_published(patch: MonkeyPatch) -> None:
 # What is found, and what is dropped
 
 
-def the_last_block_is_dropped(patch: MonkeyPatch) -> None:
+def the_last_block_is_dropped(patch: pytest.MonkeyPatch) -> None:
     """Each lookup throws away the last block that matched, as is right for EAGLE only (vllm#38182)."""
 
     def found(original: Any, coordinator: Any, hashes: Any, longest: int) -> Any:
@@ -159,7 +159,7 @@ def the_last_block_is_dropped(patch: MonkeyPatch) -> None:
     around(patch, coordinator, "find_longest_cache_hit", found)
 
 
-def the_newest_blocks_go_first(patch: MonkeyPatch) -> None:
+def the_newest_blocks_go_first(patch: pytest.MonkeyPatch) -> None:
     """New blocks come from the wrong end of the queue: others' cached ones are destroyed while most of the pool was
     never used (field report of 0 hits at 23 % use, vllm#32802)."""
 
@@ -173,12 +173,12 @@ def the_newest_blocks_go_first(patch: MonkeyPatch) -> None:
     around(patch, pool(), "get_new_blocks", new_blocks)
 
 
-def evicted_blocks_stay_in_the_index(patch: MonkeyPatch) -> None:
+def evicted_blocks_stay_in_the_index(patch: pytest.MonkeyPatch) -> None:
     """A block is handed out again while others still find it under its old hash (vllm PR#24084, kvcached#362)."""
     patch.setattr(pool(), "_maybe_evict_cached_block", lambda _held, block: bool(block.reset_hash()))
 
 
-def blocks_of_the_preempted_stay_in_the_index(patch: MonkeyPatch) -> None:
+def blocks_of_the_preempted_stay_in_the_index(patch: pytest.MonkeyPatch) -> None:
     """The same for blocks that a preemption freed, and for no others (kvcached#362)."""
     freed: set[int] = set()
 
@@ -193,13 +193,13 @@ def blocks_of_the_preempted_stay_in_the_index(patch: MonkeyPatch) -> None:
     around(patch, pool(), "_maybe_evict_cached_block", evict)
 
 
-def a_reset_only_says_so(patch: MonkeyPatch) -> None:
+def a_reset_only_says_so(patch: pytest.MonkeyPatch) -> None:
     """A cache reset answers success and does nothing."""
     patch.setattr(pool(), "reset_prefix_cache", lambda _: True)
 
 
-def a_reset_forgets_what_is_in_use(patch: MonkeyPatch) -> None:
-    """A cache reset under load answers success; the blocks of running requests stay (vllm PR#12284)."""
+def a_reset_under_load_only_says_so(patch: pytest.MonkeyPatch) -> None:
+    """One that comes while requests hold blocks answers success and does nothing (vllm PR#12284)."""
 
     def reset(original: Any, held: Any) -> bool:
         return original(held) or True
@@ -210,7 +210,7 @@ def a_reset_forgets_what_is_in_use(patch: MonkeyPatch) -> None:
 # How hits are counted
 
 
-def hits_are_counted_twice(patch: MonkeyPatch) -> None:
+def hits_are_counted_twice(patch: pytest.MonkeyPatch) -> None:
     """Once at the lookup, once at the admission."""
 
     def found(original: Any, held: Any, request: Any) -> Any:
@@ -224,7 +224,7 @@ def hits_are_counted_twice(patch: MonkeyPatch) -> None:
 # Who is admitted, and who comes back
 
 
-def admission_asks_for_a_cold_prompts_blocks(patch: MonkeyPatch) -> None:
+def admission_asks_for_a_cold_prompts_blocks(patch: pytest.MonkeyPatch) -> None:
     """As many blocks have to be free as if nothing of the prompt were cached (vLLM's V0 engine, field report)."""
 
     def allocate(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> Any:
@@ -237,7 +237,7 @@ def admission_asks_for_a_cold_prompts_blocks(patch: MonkeyPatch) -> None:
     around(patch, manager(), "allocate_slots", allocate)
 
 
-def cached_blocks_do_not_count_as_free(patch: MonkeyPatch) -> None:
+def cached_blocks_do_not_count_as_free(patch: pytest.MonkeyPatch) -> None:
     """The same, and nobody evicts on purpose: the first request is answered, then nothing ever again (the same
     report)."""
 
@@ -252,13 +252,13 @@ def cached_blocks_do_not_count_as_free(patch: MonkeyPatch) -> None:
     around(patch, manager(), "allocate_slots", allocate)
 
 
-def nobody_checks_that_the_pool_holds_a_prompt(patch: MonkeyPatch) -> None:
+def nobody_checks_that_the_pool_holds_a_prompt(patch: pytest.MonkeyPatch) -> None:
     """An engine starts whose pool is smaller than its longest prompt; such a prompt waits for ever (vllm#35541,
     vllm#39734)."""
     patch.setattr(module("v1.core.kv_cache_utils"), "_check_enough_kv_cache_memory", lambda *_: None)
 
 
-def long_prompts_are_cut(patch: MonkeyPatch) -> None:
+def long_prompts_are_cut(patch: pytest.MonkeyPatch) -> None:
     """A prompt that is too long is cut and answered, instead of refused."""
 
     def fit(_original: Any, limits: Any, _tokenizer: Any, tokens: Any) -> Any:
@@ -267,7 +267,7 @@ def long_prompts_are_cut(patch: MonkeyPatch) -> None:
     around(patch, module("renderers.params").TokenizeParams, "_token_len_check", fit)
 
 
-def aborted_requests_keep_their_blocks(patch: MonkeyPatch) -> None:
+def aborted_requests_keep_their_blocks(patch: pytest.MonkeyPatch) -> None:
     """What an aborted request held is never given back (vllm#46283)."""
 
     def free(original: Any, held: Any, request: Any, delay_free_blocks: bool = False) -> Any:
@@ -277,14 +277,15 @@ def aborted_requests_keep_their_blocks(patch: MonkeyPatch) -> None:
     around(patch, scheduler(), "_free_request", free)
 
 
-def the_resumed_believe_a_block_was_loaded(patch: MonkeyPatch) -> None:
+def the_resumed_believe_a_block_was_loaded(patch: pytest.MonkeyPatch) -> None:
     """A request that comes back after a preemption takes one block more for computed than it has: a new one, with
     what somebody else left in it (LMCache#1969)."""
 
     def found(original: Any, held: Any, request: Any) -> Any:
         blocks, count, boundary = original(held, request)
         more = count + held.block_pool.hash_block_size
-        return blocks, more if request.num_preemptions and more < request.num_tokens else count, boundary
+        wrong = held.enable_caching and request.num_preemptions and more < request.num_tokens
+        return blocks, more if wrong else count, boundary
 
     around(patch, manager(), "get_computed_blocks", found)
 
@@ -292,12 +293,21 @@ def the_resumed_believe_a_block_was_loaded(patch: MonkeyPatch) -> None:
 # What else is asked for
 
 
-def scored_prompts_read_the_cache(patch: MonkeyPatch) -> None:
-    """A prompt whose scores are wanted may hit; what hit is not computed and gets no scores of its own."""
+def scored_prompts_read_the_cache(patch: pytest.MonkeyPatch) -> None:
+    """A prompt whose scores are wanted may hit; what hit is not computed and gets no scores. The rows are cleared, so
+    that a run does not depend on what lay in memory."""
+
+    def cleared(original: Any, *sizes: Any, **named: Any) -> Any:
+        rows = original(*sizes, **named)
+        for tensor in (rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks):
+            tensor.zero_()
+        return rows
+
     patch.setattr(module("v1.request").Request, "get_skip_reading_prefix_cache", lambda _: False)
+    around(patch, module("v1.outputs").LogprobsTensors, "empty_cpu", cleared)
 
 
-def answers_write_into_one_block(patch: MonkeyPatch) -> None:
+def answers_write_into_one_block(patch: pytest.MonkeyPatch) -> None:
     """The second answer to a prompt goes on in the first one's last block instead of a copy."""
 
     def allocate(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> Any:
@@ -316,13 +326,8 @@ def answers_write_into_one_block(patch: MonkeyPatch) -> None:
     around(patch, manager(), "allocate_slots", allocate)
 
 
-def cached_tokens_count_as_answered(patch: MonkeyPatch) -> None:
+def cached_tokens_count_as_answered(patch: pytest.MonkeyPatch) -> None:
     """Stop strings are looked for only behind as many tokens of an answer as came from the cache."""
-
-    def update(original: Any, text: Any, tokens: Any, stopped: bool) -> Any:
-        return original(text, tokens, stopped)
-
-    processor = module("v1.engine.output_processor").OutputProcessor
 
     def process(original: Any, held: Any, outputs: Any, *rest: Any, **named: Any) -> Any:
         for output in outputs:
@@ -331,20 +336,26 @@ def cached_tokens_count_as_answered(patch: MonkeyPatch) -> None:
                 state.detokenizer.min_tokens = output.prefill_stats.num_cached_tokens
         return original(held, outputs, *rest, **named)
 
-    around(patch, processor, "process_outputs", process)
+    around(patch, module("v1.engine.output_processor").OutputProcessor, "process_outputs", process)
 
 
-def a_hit_frees_the_first_token(patch: MonkeyPatch) -> None:
-    """The grammar does not bind the first token of an answer whose prompt came from the cache: its state is one behind
-    (TRT#18891)."""
+def a_grammar_starts_late_on_a_hit(patch: pytest.MonkeyPatch) -> None:
+    """The first token of an answer whose prompt came from the cache is neither bound by the grammar nor told to it: its
+    state is one token behind from then on (TRT#18891)."""
+    hits: set[str] = set()
 
     def bitmask(original: Any, held: Any, output: Any) -> Any:
-        hits = {data.req_id for data in output.scheduled_new_reqs if data.num_computed_tokens}
+        hits.update(data.req_id for data in output.scheduled_new_reqs if data.num_computed_tokens)
         masked = original(held, output)
         if masked is not None:
             for row, name in enumerate(masked.structured_output_request_ids):
-                if name in hits:
+                if name in hits and not held.requests[name].num_output_tokens:
                     masked.grammar_bitmask[row] = -1
         return masked
 
+    def accept(original: Any, held: Any, request: Any, tokens: Any) -> bool:
+        first = request.num_output_tokens == len(tokens)
+        return (first and request.request_id in hits) or original(held, request, tokens)
+
     around(patch, scheduler(), "get_grammar_bitmask", bitmask)
+    around(patch, module("v1.structured_output").StructuredOutputManager, "accept_tokens", accept)

@@ -70,7 +70,7 @@ def history(*outcomes: Outcome, **changes: Any) -> History:
 
 
 def record(
-    step: int, *, before: float | None | Metrics = 0.0, after: float | None | Metrics = 0.0, **changes: Any
+    step: int, *, before: float | Metrics | None = 0.0, after: float | Metrics | None = 0.0, **changes: Any
 ) -> StepRecord:
     """One step between two readings of the hit counter, or of all the metrics."""
     readings = {

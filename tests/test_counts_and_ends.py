@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from adapters.base import Metrics, Stage, Surface
 from harness.checkers.counts import check_accounting
-from harness.checkers.finding import Finding
+from harness.checkers.finding import Finding, Rule
 from harness.checkers.liveness import check_liveness
 from harness.history import Outcome, Queue
+from harness.judge import judge_again
 from reports.schema import FailureClass
 from tests.histories import history, outcome, record, shape
 
@@ -141,3 +143,22 @@ def test_a_stall_that_ended_by_itself_is_a_hang_all_the_same() -> None:
     queue = Queue(at=20.0, running=0, waiting=2, pool_usage=1.0)
     stalled = history(outcome(0, PROMPT), stalled=queue, engine_lost="nothing moved for 20 s")
     assert [f.failure_class for f in check_liveness(stalled)] == [FailureClass.HANG]
+
+
+CHECKERS = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "conservation")
+
+
+@pytest.mark.parametrize("best", range(len(CHECKERS)))
+def test_of_several_findings_the_strongest_is_spoken_of(best: int) -> None:
+    """An end before an answer, an answer before a count; of one checker the first request before later ones."""
+    said = [
+        Finding(checker=checker, failure_class=FailureClass.API, sentence=f"{checker} {request}", request=request)
+        for request in (7, 3, None)
+        for checker in CHECKERS[best:][::-1]
+    ]
+    whole = judge_again(history(outcome(0, PROMPT, error="gone")), {}, Rule(exact=True), exclusive=True)
+    for findings in (said, said[::-1]):
+        worst = msgspec.structs.replace(whole, findings=tuple(findings)).worst()
+        assert (worst.checker, worst.request) == (CHECKERS[best], None)
+    requests = tuple(finding for finding in said if finding.request is not None)
+    assert msgspec.structs.replace(whole, findings=requests).worst().request == 3

@@ -21,6 +21,7 @@ from harness.cells import CELLS, Cell
 from harness.conduct import Conductor, Role
 from harness.options import PROFILES, Options, Profile
 from harness.requirement import Requirement, Trial
+from harness.session import Session
 from reports.schema import Case, FailureClass, Verdict
 from suites import test_chat_preludes as chats
 from suites import test_control as control
@@ -88,12 +89,12 @@ BROKEN: list[tuple[Callable[..., None], broken.Fault, Cell, tuple[FailureClass, 
         ANY_HIT,
     ),
     (control.test_cache_reset, broken.a_reset_only_says_so, DEFAULT, ANY_HIT),
-    (control.test_cache_reset, broken.a_reset_forgets_what_is_in_use, DEFAULT, ANY_HIT),
+    (control.test_cache_reset, broken.a_reset_under_load_only_says_so, DEFAULT, ANY_HIT),
     (control.test_aborted_requests, broken.an_aborted_prefill_is_published, TIGHT, ANY_HIT),
     (surface.test_prompt_logprobs, broken.scored_prompts_read_the_cache, DEFAULT, (FailureClass.API, *ANY_HIT)),
     (surface.test_several_answers, broken.answers_write_into_one_block, DEFAULT, ANY_HIT),
     (surface.test_stop_strings, broken.cached_tokens_count_as_answered, DEFAULT, (FailureClass.API, *ANY_HIT)),
-    (surface.test_structured_output, broken.a_hit_frees_the_first_token, DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (surface.test_structured_output, broken.a_grammar_starts_late_on_a_hit, DEFAULT, (FailureClass.API, *ANY_HIT)),
     (mixed.test_everything_at_once, broken.hashes_forget_who_asks, TIGHT, ANY_HIT),
 ]
 
@@ -164,6 +165,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         examples=EXAMPLES, seconds=120, tokens=6_000, cells=("default", "tight"), shrink_seconds=1, replays=2
     )
     patch.setitem(PROFILES, "smoke", quick)
+    patch.setattr(Session, "has_room", lambda _: False)  # no engine is started ahead of its need
     opened = Bench(tmp_path_factory.mktemp("broken") / "report")
     yield opened
     opened.conductor.close(interrupted=False)
@@ -194,8 +196,9 @@ def test_a_broken_engine_is_found_out(
 @pytest.mark.parametrize(
     ("test", "cell"),
     [
-        pytest.param(test, cell, id=test.__name__)
-        for test, cell in dict.fromkeys((row[0], row[2]) for row in BROKEN if row[2] is not OVERCOMMITTED)
+        pytest.param(chats.test_chats_that_share_a_prelude, DEFAULT, id="CHAT-1"),
+        pytest.param(control.test_aborted_requests, TIGHT, id="CTRL-2"),
+        pytest.param(mixed.test_everything_at_once, TIGHT, id="MIXED-1"),
     ],
 )
 def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:

@@ -58,14 +58,14 @@ class Patient(SideBySide):
                 self.changed.set()
 
     def answer(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Answer; once the third token is told, wait for the change."""
+        """Answer; once the third token to `tenant` is told, wait for the change."""
 
         def told(count: int) -> None:
             self.waits = True
             on_token(count)
             assert count < 3 or self.changed.wait(5)
 
-        return super().answer(request, told)
+        return super().answer(request, told if request.model == "tenant-n" else on_token)
 
 
 def tampered_with(problem: EngineError, at: int) -> Tampered:

@@ -48,6 +48,18 @@ def test_missing_evidence_is_not_exercised(seen: dict[str, float]) -> None:
     assert Evidence.TELLING.value in reason
 
 
+@pytest.mark.parametrize(
+    ("missing", "hinted"),
+    [(Evidence.EVICTED, True), (Evidence.PREEMPTIONS, True), (Evidence.FULL_POOL, True), (Evidence.HITS, False)],
+)
+def test_what_would_have_taken_a_smaller_pool_says_so(missing: Evidence, hinted: bool) -> None:
+    """And what is missing for another reason does not."""
+    made = Trial(Requirement("PRESS-1", "eviction", (), (missing,)), "default", "a statement", "test_eviction")
+    made.hint = "The pool is of unknown size."
+    reason = verdict_without_case(made, None)[1]
+    assert reason == f"never seen: {missing.value}" + (". The pool is of unknown size." if hinted else "")
+
+
 def test_a_broken_harness_is_an_error_even_with_all_evidence() -> None:
     """The reason names the exception."""
     verdict, reason = verdict_without_case(trial(noise=1, HIT_TOKENS=1, TELLING=1), KeyError("seed"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from harness.generators.prompts import Grounds, Talk
-from harness.workload import Burst, Prompt, Request, Segment, Step, Workload
+from harness.workload import Burst, Prompt, Request, Segment, Step, Workload, new_prompt_length
 
 MOST_TURNS = 4
 
@@ -28,12 +28,11 @@ class Conversations:
         return self.ask(Prompt((self.prelude, Segment(f"question {self.questions}", length))))
 
     def edit(self) -> Request:
-        """The first question again, one token of it or of the prelude edited."""
-        where = self.draw(st.sampled_from(("question", "prelude")))
-        question = Segment("question 1", self.grounds.unit // 2, changed=0 if where == "question" else None)
+        """The first question again, one token of it or of the prelude (its last or its first) edited."""
         last = self.prelude.length - 1
-        prelude = Segment("prelude", self.prelude.length, changed=last if where == "prelude" else None)
-        return self.ask(Prompt((prelude, question)))
+        in_prelude, in_question = self.draw(st.sampled_from(((None, 0), (last, None), (0, None))))
+        prelude = Segment("prelude", self.prelude.length, changed=in_prelude)
+        return self.ask(Prompt((prelude, Segment("question 1", self.grounds.unit // 2, changed=in_question))))
 
     def turn(self, number: int, *, named: str = "turn") -> Request:
         """The next turn of request `number`: its prompt, its answer, and something new."""
@@ -56,7 +55,8 @@ class Conversations:
 
 @st.composite
 def trees(draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> Workload:
-    """Two conversations that share a prelude, then more of them: turns, branches of one turn, edits, side by side."""
+    """Two conversations that share a prelude, then more: turns, branches of one turn, edits, one asked again; side by
+    side."""
     story = Conversations(draw, grounds, chat=chat)
     story.send(story.open())
     story.send(story.open())
@@ -64,11 +64,13 @@ def trees(draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> Workload:
         crowd = []
         for i in range(draw(st.sampled_from((1, 2, 3)))):
             known = story.may_go_on()
-            match draw(st.sampled_from(("open", "edit", "turn", "branch") if known else ("open", "edit"))):
+            match draw(st.sampled_from(("open", "edit", "again", "turn", "branch")[: 5 if known else 3])):
                 case "open":
                     crowd.append(story.open())
                 case "edit":
                     crowd.append(story.edit())
+                case "again":
+                    crowd.append(draw(st.sampled_from(story.talk.requests)))
                 case "turn":
                     crowd.append(story.turn(draw(st.sampled_from(known))))
                 case "branch":
@@ -83,9 +85,12 @@ def conversations(draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> Workload:
     story = Conversations(draw, grounds, chat=chat)
     latest = []
     for _ in range(draw(st.sampled_from((1, 2)))):
-        # Long enough that decode fills a block: the next turn has something of decode's to hit.
+        # Long enough that decode fills a block: the next turn has something of decode's to hit. The token that ends
+        # an answer has no KV, which matters most where it would end a block; what a template adds is not known here.
         opened = story.open()
-        filled = Request(prompt=opened.prompt, chat=chat, max_tokens=grounds.unit + draw(st.sampled_from((2, 0, 1))))
+        rest = -new_prompt_length(opened.prompt) % grounds.unit
+        tokens = grounds.unit + draw(st.sampled_from((2, rest, rest + 1)))
+        filled = Request(prompt=opened.prompt, chat=chat, max_tokens=tokens)
         story.send(filled)
         latest.append(len(story.talk.requests) - 1)
     for _ in range(draw(st.integers(1, MOST_TURNS))):

@@ -12,10 +12,13 @@ from harness.workload import Burst, Idle, Meanwhile, Prompt, Request, Reset, Seg
 
 @st.composite
 def resets(draw: st.DrawFn, grounds: Grounds) -> Workload:
-    """Warm up, reset, ask the same again; once while nothing runs and once in the midst of an answer."""
+    """Warm up, reset, ask the same again; once while nothing runs and once in the midst of an answer.
+
+    `aside` is what nobody has in use at a reset under load, and what nobody has asked since.
+    """
     stem = draw(stems(grounds))
-    ask = Burst(requests=(Request(prompt=Prompt((stem,))),))
-    steps: list[Step] = [ask, Reset(), ask, *under_load(draw, grounds, stem), ask]
+    ask, aside = (Burst(requests=(Request(prompt=Prompt((s,))),)) for s in (stem, Segment("aside", stem.length)))
+    steps: list[Step] = [ask, Reset(), ask, aside, *under_load(draw, grounds, stem), ask, aside]
     for _ in range(draw(st.integers(0, 3))):
         more = draw(st.sampled_from(("ask", "reset", "idle", "load")))
         match more:
@@ -27,7 +30,7 @@ def resets(draw: st.DrawFn, grounds: Grounds) -> Workload:
             case "idle":
                 steps.append(Idle(draw(st.sampled_from((20, 200)))))
             case "load":
-                steps += [*under_load(draw, grounds, stem), ask]
+                steps += [*under_load(draw, grounds, stem), ask, aside]
     return Workload(tuple(steps))
 
 
