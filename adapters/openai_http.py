@@ -215,15 +215,16 @@ def arrives(response: requests.Response, seconds: float) -> bool:
 
     What came together with the headers lies in http.client's buffer, where `select` on the socket would not see it.
     """
-    buffer, connection = getattr(response.raw._fp, "fp", None), response.raw.connection
-    if buffer is None or connection is None or connection.sock is None:
+    buffer = getattr(response.raw._fp, "fp", None)
+    if buffer is None:
         return True  # all of it is here
-    patience = connection.sock.gettimeout()
-    connection.sock.settimeout(max(seconds, 0.001))
+    wire = buffer.raw._sock
+    patience = wire.gettimeout()
+    wire.settimeout(max(seconds, 0.001))
     try:
         buffer.peek(1)
     except TimeoutError:
         return False
     finally:
-        connection.sock.settimeout(patience)
+        wire.settimeout(patience)
     return True

@@ -64,6 +64,7 @@ class Manners:
     delay: float = 0.0  # seconds before the first token
     pace: float = 0.0  # between two
     at_once: bool = False  # the whole answer in one write with its headers
+    one_by_one: bool = False  # a connection for each request
     key: str | None = None
     version: str | None = VERSION
     metrics: str | None = METRICS

@@ -188,7 +188,9 @@ class _Handler(BaseHTTPRequestHandler):
     def stream(self, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
         """The events, each in a chunk; the fault strikes after the first token."""
         manners = self.server_state.manners
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+        self.close_connection = manners.one_by_one
+        head += b"Connection: close\r\n\r\n" if manners.one_by_one else b"\r\n"
         if manners.at_once:
             events = [chunk(line) for line in self.reply(body, prompt).events() if line is not None]
             self.wfile.write(head + b"".join(events) + b"0\r\n\r\n")

@@ -61,9 +61,10 @@ def test_an_answer_that_ends_before_is_whole(fake: FakeServer, tokens: int) -> N
         (Manners(delay=0.6, metrics=QUEUE.format(1, 0)), Stage.PREFILL),
         (Manners(delay=0.6, metrics=QUEUE.format(0, 0)), Stage.UNSEEN),
         (Manners(delay=0.6, metrics=None), Stage.UNSEEN),
+        (Manners(delay=0.6, metrics=QUEUE.format(1, 0), one_by_one=True), Stage.PREFILL),
     ],
     indirect=["fake"],
-    ids=["waiting", "running", "neither", "no gauges"],
+    ids=["waiting", "running", "neither", "no gauges", "a connection each"],
 )
 def test_a_silence_is_ended_and_its_stage_told_by_the_gauges(fake: FakeServer, stage: Stage) -> None:
     """Without a token; the engine is asked while the request is still with it."""

@@ -143,6 +143,21 @@ def test_counters_count_from_the_runs_beginning_and_gauges_do_not(tmp_path: Path
     assert {step.after.pool_usage for step in history.steps} == {0.07}
 
 
+def test_only_bursts_and_gaps_cost_a_look(tmp_path: Path) -> None:
+    """A scrape is as dear as a token, and nothing else moves a counter."""
+
+    class Watched(ScriptedEngine):
+        looks = 0
+
+        def metrics(self) -> Metrics:
+            self.looks += 1
+            return super().metrics()
+
+    engine = Watched()
+    play(engine, tmp_path, put("A"), burst(ask()), Reset(), put("B", route=Route.IN_PLACE), Idle(0))
+    assert engine.looks == 3  # the first is the beginning's
+
+
 def test_what_an_engine_does_not_count_stays_unknown(tmp_path: Path) -> None:
     """Unknown minus unknown is not zero."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from adapters import server
 from adapters.base import (
     Abort,
     Arrival,
@@ -123,9 +124,10 @@ def test_the_caller_looks_up_again_and_again_from_its_own_thread(fake: FakeServe
     assert set(looks) == {threading.get_ident()}
 
 
-@pytest.mark.parametrize("fake", [Manners(pace=0.05)], indirect=True)
-def test_a_token_is_followed_by_a_look(fake: FakeServer) -> None:
-    """A change after so many tokens is made while the request still runs."""
+@pytest.mark.parametrize("fake", [Manners(pace=0.1)], indirect=True)
+def test_a_token_is_followed_by_a_look(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change after so many tokens is made while the request still runs, however seldom the caller looks up else."""
+    monkeypatch.setattr(server, "LOOK_SECONDS", 30.0)
     seen: list[int] = []
     behind: list[int] = []
     served(
