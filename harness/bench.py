@@ -80,15 +80,14 @@ class Bench:
         """Whether the engine under test has a capability, for workloads that can do without it."""
         return self.engine.capabilities[capability].present is True
 
-    def run(self, engine: CheckedEngine, workload: Workload) -> History:
-        """One run under a new nonce. Six hex digits tell the runs of one engine's life apart."""
-        nonce = secrets.token_hex(3)
+    def run(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> History:
+        """One run under a new nonce, or the one given. Six hex digits tell the runs of one engine's life apart."""
         apart = self.oracle_engine is not None and engine is not self.oracle_engine
         early = self.ask_early if apart else lambda _: None
         return Run(
             engine,
             workload,
-            nonce,
+            nonce or secrets.token_hex(3),
             self.contents,
             self.session.folder(),
             on_outcome=early,

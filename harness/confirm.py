@@ -1,13 +1,14 @@
 """Confirms a counterexample before anybody hears of it.
 
-On an engine started for this alone: the failing request's prompt comes first, cold, which must give the oracle's
-answer; then the whole workload is replayed under new nonces, which gives the reproduction rate. On an engine without
-prefix caching the same workload is the control: if it fails there as well, the fault is not the cache's.
+On an engine started for this alone: the failing request's prompt comes first, cold and under a salt of its own, which
+must give the oracle's answer; then the whole workload is replayed, which gives the reproduction rate: first with the
+very tokens that failed, for a fault may hang on them, then under new nonces. On an engine without prefix caching the
+same workload is the control: if it fails there as well, the fault is not the cache's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -22,7 +23,12 @@ from harness.requirement import Failing
 from harness.workload import Workload
 from reports.schema import FailureClass, Reproduction
 
-Observe = Callable[[CheckedEngine, Workload], Judgement]
+
+class Observe(Protocol):
+    """Runs a workload on an engine and judges it; under a new nonce unless one is given."""
+
+    def __call__(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        """The judgement. Raises EngineError when the engine cannot be had."""
 
 
 class Confirmed(msgspec.Struct, frozen=True):
@@ -47,6 +53,7 @@ def confirm(
     """Replay on the given engines. `attached`: somebody's running server, the next best thing where none can be
     started afresh; new nonces at least keep the replays off the keys of the first run.
     """
+    same = failing.judgement.history.nonce
     agrees, again, note = None, [], "no fresh engine could be had"
     if attached is not None:
         again = replay(failing.workload, attached, observe, replays)
@@ -58,8 +65,9 @@ def confirm(
             agrees = fresh_answer_agrees(failing, fresh_oracle) if fresh_oracle else None
         except OracleError as problem:
             note = str(problem)
-        again = replay(failing.workload, fresh, observe, replays)
-    off = replay(failing.workload, control, observe, replays) if control is not None else []
+        untouched = fresh_oracle is None or fresh_oracle.salted
+        again = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
+    off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
     failed = [j for j in again if j.findings]
     failed_off = [j for j in off if any(f.checker in ("tokens", "liveness") for f in j.findings)]
     best = failed[0] if failed else failing.judgement
@@ -82,9 +90,12 @@ def confirm(
 
 
 def fresh_answer_agrees(failing: Failing, oracle: EngineOracle) -> bool | None:
-    """Whether a just-started engine, asked the failing prompt first of all, gives the oracle's cold answer."""
+    """Whether a just-started engine, asked the failing prompt first of all, gives the oracle's cold answer.
+
+    None where there is no such answer, or the engine's would not be cold: several answers to a prompt hit one another.
+    """
     outcome = failing_outcome(failing.judgement)
-    if outcome is None:
+    if outcome is None or outcome.surface.answers > 1:
         return None
     expected = closest(outcome, failing.judgement.answers)
     asked = [question(outcome, identity) for identity in outcome.identities]
@@ -97,12 +108,17 @@ def failing_outcome(judgement: Judgement) -> Outcome | None:
     return next((o for o in judged(judgement.history) if o.request == number), None)
 
 
-def replay(workload: Workload, engine: CheckedEngine, observe: Observe, times: int) -> list[Judgement]:
-    """Run a workload several times, each under a new nonce, until the engine is lost."""
+def replay(
+    workload: Workload, engine: CheckedEngine, observe: Observe, times: int, *, nonce: str | None = None
+) -> list[Judgement]:
+    """Run a workload several times, until the engine is lost: first under the given nonce, then under new ones.
+
+    Only an engine that has not seen the nonce's prompts may be given it.
+    """
     judged = []
-    for _ in range(times):
+    for number in range(times):
         try:
-            judged.append(observe(engine, workload))
+            judged.append(observe(engine, workload, nonce if number == 0 else None))
         except EngineError:
             break
         if judged[-1].history.engine_lost is not None:

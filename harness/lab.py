@@ -152,10 +152,12 @@ class Lab(Bench):
         """Whether a trial is about the engine without its cache: switched off, or bypassed by salts used once."""
         return trial.requirement.id.startswith("GROUND")
 
-    def observe(self, engine: CheckedEngine, workload: Workload) -> Judgement:
-        """One run under a new nonce, judged. An engine of the bench that is lost is replaced at once."""
+    def observe(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        """One run, judged; under a new nonce unless one is given. An engine of the bench that is lost is replaced at
+        once.
+        """
         engine = self.living(engine)
-        history = self.run(engine, workload)
+        history = self.run(engine, workload, nonce)
         if history.engine_lost is not None:
             self.replaced(engine)
         exclusive = not self.session.options.attached and engine is not self.oracle_engine

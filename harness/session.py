@@ -171,7 +171,9 @@ class Session:
     def oracle_for(self, name: str, engine: CheckedEngine, cell: Cell) -> EngineOracle:
         """An oracle over an engine, sharing the memory of the answers that hold in this cell."""
         adapters = list(self.contents_of(cell).values())
-        return EngineOracle(name, engine, adapters, memo=self.memo(cell), salted=name == "same-engine")
+        can_salt = engine.capabilities[Capability.CACHE_SALT].present is True
+        salted = name == "same-engine" or (name == "fresh-engine" and can_salt)
+        return EngineOracle(name, engine, adapters, memo=self.memo(cell), salted=salted)
 
     def memo(self, cell: Cell) -> Answers:
         """The answers known so far for a cell and all whose cold answers are alike."""

@@ -7,18 +7,21 @@ whether caching is on.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from adapters import inproc_setup
+
 Fault = Callable[[pytest.MonkeyPatch], None]
 
 
 def module(name: str) -> Any:
-    """A module of vLLM, imported when a fault is planted and not before."""
-    return importlib.import_module(f"vllm.{name}")
+    """A module of vLLM, imported when a fault is planted and not before; like the adapter's, it leaves no trace in the
+    environment."""
+    with inproc_setup.LOCK, inproc_setup.start_environment():
+        return inproc_setup.vllm_module(name)
 
 
 def manager() -> Any:
@@ -66,16 +69,6 @@ def half_a_block_is_hashed(patch: pytest.MonkeyPatch) -> None:
 
     def hashed(original: Any, function: Any, parent: Any, tokens: Any, extra: Any = None) -> Any:
         return original(function, parent, tokens[: len(tokens) // 2], extra)
-
-    around(patch, module("v1.core.kv_cache_utils"), "hash_block_tokens", hashed)
-
-
-def hashes_forget_their_parents(patch: pytest.MonkeyPatch) -> None:
-    """A block's hash leaves out the block before it: the same words are the same block, wherever they stand
-    (ascend#12002 names the wrong parent)."""
-
-    def hashed(original: Any, function: Any, _parent: Any, tokens: Any, extra: Any = None) -> Any:
-        return original(function, None, tokens, extra)
 
     around(patch, module("v1.core.kv_cache_utils"), "hash_block_tokens", hashed)
 
@@ -131,18 +124,6 @@ def an_aborted_prefill_is_published(patch: pytest.MonkeyPatch) -> None:
         return original(held, names, status)
 
     around(patch, scheduler(), "finish_requests", finish)
-
-
-def a_preempted_prefill_is_published(patch: pytest.MonkeyPatch) -> None:
-    """A preempted request leaves a block behind that is published and only partly written (vllm PR#43569)."""
-
-    def preempt(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> None:
-        blocks = held.kv_cache_manager
-        if blocks.enable_caching:
-            blocks.cache_blocks(request, min(request.num_tokens, 32 * len(blocks_of(blocks, request))))
-        original(held, request, *rest, **named)
-
-    around(patch, scheduler(), "_preempt_request", preempt)
 
 
 # What is found, and what is dropped

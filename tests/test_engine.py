@@ -182,7 +182,7 @@ def test_a_hanging_engine_is_ended_and_its_queue_is_known(server: ServerEngine, 
     findings = check_liveness(history)
     assert {f.failure_class for f in findings} == {FailureClass.HANG}
     assert "running 2, waiting 0" in findings[0].sentence
-    assert "Application startup complete" in history.log_tail
+    assert "POST /v1/completions" in history.log_tail
     assert not server.alive()
 
 
