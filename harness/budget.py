@@ -10,6 +10,7 @@ import time
 from harness.requirement import Trial
 
 PATIENCE_FACTOR = 3  # shares that a trial may take while evidence is missing
+RESERVED = 0.6  # of the share that each later trial could count on at first: patience does not go below it
 
 
 class BudgetSpent(BaseException):
@@ -21,12 +22,15 @@ class Budget:
 
     def __init__(self, seconds: float, weight: float) -> None:
         self.left, self.weight = seconds, weight
-        self.share = 0.0
+        self.at_first = seconds / weight if weight else seconds  # seconds for a weight of 1
+        self.share = self.longest = 0.0
 
     def begin(self, weight: float) -> float:
         """A trial begins: its share in seconds. What earlier ones left over is shared out again."""
         self.share = max(0.0, self.left) * weight / max(weight, self.weight)
-        self.weight -= weight
+        self.weight = max(0.0, self.weight - weight)
+        spare = self.left - RESERVED * self.at_first * self.weight
+        self.longest = max(self.share, min(PATIENCE_FACTOR * self.share, spare))
         return self.share
 
     def settle(self, seconds: float) -> None:
@@ -36,4 +40,4 @@ class Budget:
     def is_spent(self, trial: Trial) -> bool:
         """Whether a trial should end: at its share once it has shown what it must, later if it has not."""
         used = time.monotonic() - trial.started
-        return trial.examples > 0 and used > self.share * (PATIENCE_FACTOR if trial.missing() else 1)
+        return trial.examples > 0 and used > (self.longest if trial.missing() else self.share)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import budget as budgets
-from harness.budget import PATIENCE_FACTOR, Budget, BudgetSpent
+from harness.budget import PATIENCE_FACTOR, RESERVED, Budget, BudgetSpent
 from harness.evidence import Evidence
 from harness.options import PROFILES, Options, UsageError, seconds_of
 from harness.requirement import Requirement, Trial
@@ -75,6 +75,18 @@ def test_what_one_trial_takes_too_much_is_missing_from_the_others() -> None:
     assert budget.begin(1) == pytest.approx(10)
     budget.settle(500)
     assert budget.begin(1) == 0.0
+
+
+def test_patience_leaves_the_later_trials_something() -> None:
+    """However many before them never showed what they should."""
+    budget = Budget(100, 10)
+    shares = []
+    for _ in range(10):
+        shares.append(budget.begin(1))
+        budget.settle(budget.longest)
+    assert budget.left == pytest.approx(0)
+    assert min(shares) >= RESERVED * 10 - 0.01
+    assert shares[0] == pytest.approx(10)
 
 
 def test_a_heavier_trial_has_a_larger_share() -> None:
