@@ -17,6 +17,7 @@ from harness.generators.prompts import (
 )
 from harness.workload import Burst, Meanwhile, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
 
+PROBED_TOKENS = 8
 NAMES = ("tenant", "tenant2", "Tenant", "base-tenant", "t", "tenant/a", "0")
 
 
@@ -105,10 +106,16 @@ class Stage:
     def probe(self, name: str) -> None:
         """Ask a name again after a change. If an earlier change overlapped a request that was sent under the content
         that is back now, go on from that: its answer's blocks were written under two contents and one key."""
-        poisoned = [n for where, content, n in self.overtaken if (where, content) == (name, self.behind[name])]
+        turn = Segment("turn", self.grounds.unit // 2)
+        room = self.grounds.longest - turn.length - PROBED_TOKENS
+        poisoned = [
+            n
+            for where, content, n in self.overtaken
+            if (where, content) == (name, self.behind[name]) and self.talk.lengths[n] <= room
+        ]
         if poisoned and self.draw(st.sampled_from((True, True, False))):
-            prompt = Prompt((Segment("turn", self.grounds.unit // 2),), continues=poisoned[0])
-            self.steps.append(Burst(requests=(self.talk.add(Request(prompt=prompt, adapter=name)),)))
+            asked = Request(prompt=Prompt((turn,), continues=poisoned[0]), adapter=name, max_tokens=PROBED_TOKENS)
+            self.steps.append(Burst(requests=(self.talk.add(asked),)))
         else:
             self.repeat(name)
 
