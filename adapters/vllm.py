@@ -18,6 +18,7 @@ import requests
 import tenacity
 
 from adapters.base import EngineDied, EngineStartError
+from adapters.fingerprint.topology import Topology, flags
 from adapters.openai_http import Wire
 from adapters.probes import Probed, probe
 from adapters.process import EngineProcess, free_port, port_is_taken
@@ -25,6 +26,7 @@ from adapters.redact import redacted
 from adapters.server import ServerEngine
 
 START_SECONDS = 300.0
+ROOT = Path(__file__).resolve().parent.parent
 # Spinning OpenMP threads make a busy machine a hundred times slower with models this small.
 CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -54,6 +56,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     probed: Probed | None = None  # of an engine just like it: then nothing is asked, and it stays untouched
     port: int | None = None
     most_requests: int | None = None  # what the flags say and no metric does; see EngineShape
+    topology: Topology | None = None  # the fingerprint worker's layers; None: a model
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -96,6 +99,8 @@ def server_command(options: VllmOptions, port: int) -> list[str]:
     command += ["--enable-prompt-tokens-details", "--enable-lora", "--max-loras", "4", "--max-lora-rank", "64"]
     if not cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
+    if options.topology is not None:
+        command += flags(options.topology)
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]
@@ -116,8 +121,9 @@ def added_environment() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """The engine's environment: ours with the additions; what the user set wins."""
-    return {**added_environment(), **os.environ}
+    """The engine's environment: ours with the additions; what the user set wins. Our own packages can be imported."""
+    path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
+    return {**added_environment(), **os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def words(variables: dict[str, str]) -> str:

@@ -17,10 +17,11 @@ from harness.checkers.finding import Rule
 from harness.contents import Contents
 from harness.history import History, Outcome
 from harness.oracle.base import Oracle, question
+from harness.oracle.closed_form import ClosedForm
 from harness.oracle.engine import EngineOracle
 from harness.oracle.fresh import FreshOracle
 from harness.runner import Run
-from harness.session import Session, cell_of_answers
+from harness.session import Session
 from harness.standby import Standby
 from harness.workload import Workload
 from reports.schema import Calibration
@@ -58,6 +59,8 @@ class Bench:
                 memo=session.memo(self.cell),
             )
             return engine, cold_engine, fresh, cold_oracle
+        if name == "closed-form":
+            return engine, cold_engine, ClosedForm(cold_oracle), cold_oracle
         return engine, cold_engine, cold_oracle, cold_oracle
 
     @property
@@ -67,13 +70,15 @@ class Bench:
 
     def calibrate(self) -> tuple[Calibration, Rule]:
         """Find the comparison rule on the cold engine, once for all cells that it answers for."""
-        key = self.cell.name if self.oracle_engine is None else cell_of_answers(self.cell).name
+        key = self.cell.name if self.oracle_engine is None else self.session.cell_of_answers(self.cell).name
         if key not in self.session.calibrations:
             digests = [files.digest for files in self.contents.values()]
             shape = (self.oracle_engine or self.engine).shape
             self.session.calibrations[key] = calibrate(
                 self.cold, digests, block=shape.block_size, slots=shape.adapter_slots or 1
             )
+            if isinstance(self.oracle, ClosedForm):
+                self.oracle.verify(digests)
         return self.session.calibrations[key]
 
     def can(self, capability: Capability) -> bool:
@@ -136,6 +141,8 @@ class Bench:
         self.cold = self.session.oracle_for("cold-engine", self.oracle_engine, self.cell)
         if isinstance(self.oracle, EngineOracle):
             self.oracle = self.cold
+        elif isinstance(self.oracle, ClosedForm):
+            self.oracle = ClosedForm(self.cold)
         return self.oracle_engine
 
     def control(self, *, cold: bool) -> tuple[CheckedEngine | None, bool]:
@@ -145,7 +152,7 @@ class Bench:
         """
         if cold or self.oracle_engine is None:
             return None, False
-        if cell_of_answers(self.cell) == self.cell:
+        if self.session.cell_of_answers(self.cell) == self.cell:
             return self.oracle_engine, False
         engine, _ = self.standby.take(caching=False)
         return engine, True

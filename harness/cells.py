@@ -30,10 +30,17 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     alike: bool = True
     in_process: bool = True
     sliding_window: bool = False  # the tiny model with sliding-window layers instead of the plain one
+    topology: str = "full"  # the layers that the fingerprint worker says it has
+    numeric: bool = False  # about numbers, of which the fingerprint worker has none
+    only_fingerprint: bool = False  # layers that no model small enough for a CPU has
 
     def covers(self, requirement_id: str) -> bool:
         """Whether a requirement is worth testing here."""
         return requirement_id.startswith(self.areas)
+
+    def is_for(self, fingerprint: bool) -> bool:
+        """Whether the engine with (or without) the fingerprint worker can be started so."""
+        return not self.numeric if fingerprint else not self.only_fingerprint
 
     @property
     def most_requests(self) -> int | None:
@@ -46,6 +53,46 @@ def tight(*arguments: str, blocks: int = 17) -> tuple[str, ...]:
     """A pool of `blocks` (one of them is vLLM's null block), and requests that just fit into it."""
     return ("--num-gpu-blocks-override", str(blocks), "--max-model-len", str((blocks - 1) * 32), *arguments)
 
+
+# Topologies that only the fingerprint worker has: see adapters/fingerprint/topology.py.
+GROUPS = (
+    Cell(
+        name="groups-window",
+        about="a sliding window of 64 tokens beside full attention, a pool that never evicts",
+        areas=("GROUP", *KEYS),
+        topology="window",
+        only_fingerprint=True,
+    ),
+    Cell(
+        name="groups-window-tight",
+        about="the same in a pool that two long requests fill, chunks of 64 tokens",
+        arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "60", "--max-num-batched-tokens", "64"),
+        areas=("GROUP", *ROOM),
+        topology="window",
+        only_fingerprint=True,
+    ),
+    Cell(
+        name="groups-two-windows",
+        about="windows of 64 and of 128 tokens beside full attention",
+        areas=("GROUP", *KEYS),
+        topology="two-windows",
+        only_fingerprint=True,
+    ),
+    Cell(
+        name="groups-five",
+        about="five groups with blocks of 256, 64, 64, 4 and 8 tokens, windows of 128 (DeepSeek-V4-Flash's layout)",
+        areas=("GROUP", *KEYS),
+        topology="five-groups",
+        only_fingerprint=True,
+    ),
+    Cell(
+        name="groups-state",
+        about="layers with a state (Mamba, linear attention), kept at block ends, beside full attention",
+        areas=("GROUP", *KEYS),
+        topology="state",
+        only_fingerprint=True,
+    ),
+)
 
 CELLS = {
     cell.name: cell
@@ -118,9 +165,10 @@ CELLS = {
         Cell(
             name="sliding-window",
             about="a Gemma 3 with a window of 64 tokens: six groups of KV-cache blocks",
-            areas=LAYOUT,
+            areas=("GROUP", *LAYOUT),
             alike=False,
             sliding_window=True,
+            topology="window",
         ),
         Cell(
             name="sliding-window-retained",
@@ -129,6 +177,7 @@ CELLS = {
             areas=("CHAT", "REUSE"),
             alike=False,
             sliding_window=True,
+            topology="window",
         ),
         Cell(
             name="sliding-window-tight",
@@ -137,6 +186,7 @@ CELLS = {
             areas=("PRESS-3", "PREEMPT-1", "CTRL"),
             alike=False,
             sliding_window=True,
+            topology="window",
         ),
         Cell(
             name="kv-bfloat16",
@@ -144,6 +194,7 @@ CELLS = {
             arguments=("--kv-cache-dtype", "bfloat16"),
             areas=LAYOUT,
             alike=False,
+            numeric=True,
         ),
         Cell(
             name="bfloat16",
@@ -151,7 +202,9 @@ CELLS = {
             arguments=("--dtype", "bfloat16"),
             areas=LAYOUT,
             alike=False,
+            numeric=True,
         ),
+        *GROUPS,
     )
 }
 ATTACHED = Cell(name="attached", about="the server as its owner configured it")

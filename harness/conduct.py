@@ -18,7 +18,7 @@ import pytest
 from adapters.base import EngineError, EngineStartError
 from harness.budget import Budget
 from harness.cases import load_case
-from harness.cells import Cell
+from harness.cells import CELLS, Cell
 from harness.environment import coldproof_version, environment
 from harness.events import EventLog
 from harness.folder import engine_facts, prepare_folder
@@ -142,7 +142,7 @@ class Conductor:
         lab.standby.discard()
         session = self.needed_session()
         session.close_engine(lab.engine)
-        if lab.oracle_engine is not None and not lab.cell.alike:
+        if lab.oracle_engine is not None and session.cell_of_answers(lab.cell) == lab.cell != CELLS["default"]:
             session.close_engine(lab.oracle_engine)
 
     def needed_session(self) -> Session:

@@ -32,7 +32,7 @@ def engine_facts(lab: Lab) -> dict[str, object]:
         "name": "vLLM" if engine.name == "vllm" else engine.name,
         "version": engine.version,
         "adapter": engine.name,
-        "worker": "model",
+        "worker": lab.session.options.worker,
         "config": dict(engine.config),
         "capabilities": {
             c.value: {"present": s.present, "evidence": s.evidence} for c, s in engine.capabilities.items()

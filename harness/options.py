@@ -21,23 +21,51 @@ class Profile(msgspec.Struct, frozen=True):
     seconds: float  # for drawing examples, over all tests
     tokens: int  # at most, in one workload
     cells: tuple[str, ...]
+    fingerprint_cells: tuple[str, ...]  # with the worker that has no model: cheap, so there are more of them
     shrink_seconds: float
     replays: int  # on a fresh engine, to state a reproduction rate
 
 
 PROFILES = {
-    "smoke": Profile(examples=8, seconds=120, tokens=6_000, cells=("default", "tight"), shrink_seconds=15, replays=3),
+    "smoke": Profile(
+        examples=8,
+        seconds=120,
+        tokens=6_000,
+        cells=("default", "tight"),
+        fingerprint_cells=("default", "tight", "groups-window"),
+        shrink_seconds=15,
+        replays=3,
+    ),
     "ci": Profile(
         examples=30,
         seconds=600,
         tokens=12_000,
         cells=("default", "tight", "tight-priority"),
+        fingerprint_cells=(
+            "default",
+            "tight",
+            "tight-priority",
+            "small-chunks",
+            "groups-window",
+            "groups-window-tight",
+            "groups-five",
+            "groups-state",
+        ),
         shrink_seconds=60,
         replays=5,
     ),
-    "release": Profile(examples=100_000, seconds=3600, tokens=200_000, cells=(), shrink_seconds=180, replays=10),
+    "release": Profile(
+        examples=100_000,
+        seconds=3600,
+        tokens=200_000,
+        cells=(),
+        fingerprint_cells=(),
+        shrink_seconds=180,
+        replays=10,
+    ),
 }
-ORACLES = ("cold-engine", "fresh-engine", "same-engine")
+ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
+WORKERS = ("model", "fingerprint")
 ENGINES = ("vllm", "vllm-inproc", "endpoint")
 
 
@@ -61,6 +89,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     allow_inconclusive: bool
     command: str
     seed: str
+    worker: str = "model"
 
     @property
     def seconds(self) -> float:
@@ -72,6 +101,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def attached(self) -> bool:
         """Whether the engine is somebody else's process."""
         return self.engine == "endpoint"
+
+    @property
+    def fingerprint(self) -> bool:
+        """Whether the engine keeps digests instead of keys and values."""
+        return self.worker == "fingerprint"
 
     def check(self) -> None:
         """Raise UsageError for a combination that cannot work."""
@@ -95,6 +129,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--budget {self.budget!r} is no time: write it as 90s, 20m or 2h")
         if self.oracle not in ORACLES:
             raise UsageError(f"unknown oracle {self.oracle!r}: choose one of {', '.join(ORACLES)}")
+        if self.worker not in WORKERS:
+            raise UsageError(f"unknown worker {self.worker!r}: choose one of {', '.join(WORKERS)}")
+        if self.oracle == "closed-form" and not self.fingerprint:
+            raise UsageError(
+                "--oracle closed-form computes what the fingerprint worker answers: add --worker fingerprint"
+            )
+        if self.fingerprint and self.attached:
+            raise UsageError("--worker fingerprint is for an engine that Coldproof spawns: leave out --engine-url")
         if len(self.adapters) == 1:
             raise UsageError("one --adapter cannot be told from itself: give at least two that answer differently")
 

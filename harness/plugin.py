@@ -49,6 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--engine", default=None, help="adapter: vllm (default), vllm-inproc or endpoint")
     group.addoption("--engine-url", default=None, metavar="URL", help="attach to a running server")
     group.addoption("--engine-args", default="", help="more flags for a spawned engine, in one quoted string")
+    group.addoption(
+        "--worker", default="model", help="model (default), or fingerprint: the engine without a neural network"
+    )
     group.addoption("--model", default=None, metavar="PATH", help="serve this model instead of the tiny one")
     group.addoption(
         "--adapter", action="append", default=[], metavar="PATH", help="a PEFT LoRA adapter; give two or more"
@@ -61,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci or release")
     group.addoption("--budget", default=None, metavar="TIME", help="time for drawing examples, such as 90s, 20m or 2h")
-    group.addoption("--oracle", default=None, help="cold-engine (default), fresh-engine or same-engine")
+    group.addoption("--oracle", default=None, help="cold-engine (default), fresh-engine, same-engine or closed-form")
     group.addoption("--known-issues", default=None, metavar="FILE", help="waivers (TOML)")
     group.addoption("--replay", default=None, metavar="CASE.json", help="run one saved case")
     group.addoption("--report-dir", default="reports/out", metavar="DIR", help="where reports go")
@@ -124,6 +127,12 @@ def cells_of(config: pytest.Config) -> list[Cell]:
     if case is not None and case.cell == ATTACHED.name:
         return chosen(("default",))  # found on somebody's server, tried on ours
     cells = chosen((case.cell,) if case is not None else cell_names(config))
+    fingerprint = config.getoption("--worker") == "fingerprint"
+    other = [cell.name for cell in cells if not cell.is_for(fingerprint)]
+    if other and not fingerprint:
+        raise UsageError(f"cell {other[0]!r} has layers that no small model has: add --worker fingerprint")
+    if other:
+        raise UsageError(f"cell {other[0]!r} is about numbers, and the fingerprint worker computes none")
     apart = [cell.name for cell in cells if not cell.in_process]
     if apart and config.getoption("--engine") == "vllm-inproc":
         raise UsageError(f"cell {apart[0]!r} needs a server: leave out --engine vllm-inproc, or choose other cells")
@@ -136,9 +145,11 @@ def cell_names(config: pytest.Config) -> tuple[str, ...]:
     if given is not None:
         return tuple(given.split(","))
     profile = PROFILES.get(config.getoption("--profile"))  # an unknown one is reported with the other options
-    names = (profile.cells if profile else ()) or tuple(CELLS)
     stepped = config.getoption("--engine") == "vllm-inproc"
-    return tuple(name for name in names if CELLS[name].in_process or not stepped)
+    fingerprint = config.getoption("--worker") == "fingerprint"
+    names = (profile.fingerprint_cells if fingerprint else profile.cells) if profile else ()
+    fitting = [cell for cell in CELLS.values() if (cell.in_process or not stepped) and cell.is_for(fingerprint)]
+    return tuple(cell.name for cell in fitting if not names or cell.name in names)
 
 
 def requirement_of(item: pytest.Item) -> Requirement | None:
@@ -227,7 +238,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         cells=cells,
         profile=config.getoption("--profile"),
         budget=config.getoption("--budget"),
-        oracle=config.getoption("--oracle") or ("same-engine" if engine == "endpoint" else "cold-engine"),
+        oracle=config.getoption("--oracle") or default_oracle(engine, config.getoption("--worker")),
         known_issues=Path(path["--known-issues"]) if path["--known-issues"] else None,
         replay=Path(path["--replay"]) if path["--replay"] else None,
         report_dir=Path(config.getoption("--report-dir")),
@@ -236,7 +247,15 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         allow_inconclusive=config.getoption("--allow-inconclusive"),
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
         seed=str(config.option.hypothesis_seed),
+        worker=config.getoption("--worker"),
     )
+
+
+def default_oracle(engine: str, worker: str) -> str:
+    """The best one that an engine allows."""
+    if engine == "endpoint":
+        return "same-engine"
+    return "closed-form" if worker == "fingerprint" else "cold-engine"
 
 
 def cell_name(item: pytest.Item) -> str:

@@ -20,6 +20,7 @@ import psutil
 from adapters import endpoint, vllm, vllm_inproc
 from adapters.base import Capability, Engine, EngineStartError
 from adapters.checked import CheckedEngine
+from adapters.fingerprint.topology import TOPOLOGIES
 from adapters.probes import Probed
 from adapters.process import EngineProcess
 from adapters.server import ServerEngine
@@ -77,14 +78,19 @@ class Session:
         """The model to serve: the user's, or a tiny one of the cell's kind."""
         if self.options.model is not None:
             return self.options.model
-        return str(tiny_model(self.cache, sliding_window=cell.sliding_window))
+        return str(tiny_model(self.cache, sliding_window=self.has_window(cell)))
+
+    def has_window(self, cell: Cell) -> bool:
+        """Whether a cell's model is the one with sliding windows. The fingerprint worker brings its own layers."""
+        return cell.sliding_window and not self.options.fingerprint
 
     def contents_of(self, cell: Cell) -> Contents:
         """The adapter contents that fit a cell's model."""
-        if cell.sliding_window not in self.contents:
+        kind = self.has_window(cell)
+        if kind not in self.contents:
             config = Path(self.model(cell)) / "config.json"
-            self.contents[cell.sliding_window] = make_contents(self.options.adapters, self.cache, config)
-        return self.contents[cell.sliding_window]
+            self.contents[kind] = make_contents(self.options.adapters, self.cache, config)
+        return self.contents[kind]
 
     def open_engine(self, cell: Cell, *, caching: bool = True, purpose: str) -> CheckedEngine:
         """Spawn or attach. Raises EngineStartError or UsageError."""
@@ -114,6 +120,7 @@ class Session:
             probed=self.probed.get((cell, caching)),
             port=port if purpose == "tested" else None,
             most_requests=cell.most_requests,
+            topology=TOPOLOGIES[cell.topology] if self.options.fingerprint else None,
         )
         if self.options.engine == "vllm-inproc":
             return vllm_inproc.start(options)
@@ -123,7 +130,7 @@ class Session:
 
     def cold_engine(self, cell: Cell) -> Future[CheckedEngine]:
         """The engine that gives a cell's cold answers: its own kind with caching off, or the one for all alike."""
-        key = cell_of_answers(cell)
+        key = self.cell_of_answers(cell)
         held = self.cold.get(key.name)
         if held is not None and held.alive():
             done: Future[CheckedEngine] = Future()
@@ -135,6 +142,10 @@ class Session:
             return self.cold[key.name]
 
         return self._starter.submit(start)
+
+    def cell_of_answers(self, cell: Cell) -> Cell:
+        """The cell whose cold engine answers for this one. Digests do not depend on the layers that keep them."""
+        return CELLS["default"] if (cell.alike or self.options.fingerprint) and cell.name in CELLS else cell
 
     def keep(self, process: EngineProcess) -> None:
         """Remember a process that is just starting; one that comes while the run is closing is ended at once."""
@@ -152,7 +163,7 @@ class Session:
         def adapter_for(root: str | None) -> str | None:
             source = self.options.model or root
             config = Path(source) / "config.json" if source else None
-            self.contents[cell.sliding_window] = make_contents(self.options.adapters, self.cache, config)
+            self.contents[self.has_window(cell)] = make_contents(self.options.adapters, self.cache, config)
             return first_path(self.contents_of(cell))
 
         if self.options.engine_url is None:
@@ -161,7 +172,7 @@ class Session:
 
     def vet_contents(self, engine: CheckedEngine, cell: Cell) -> None:
         """Have the engine load every adapter content once; go on with those it takes."""
-        self.contents[cell.sliding_window] = vetted(
+        self.contents[self.has_window(cell)] = vetted(
             self.contents_of(cell),
             engine,
             given=bool(self.options.adapters),
@@ -177,7 +188,7 @@ class Session:
 
     def memo(self, cell: Cell) -> Answers:
         """The answers known so far for a cell and all whose cold answers are alike."""
-        return self.memos.setdefault(cell_of_answers(cell).name, {})
+        return self.memos.setdefault(self.cell_of_answers(cell).name, {})
 
     def close_engine(self, engine: CheckedEngine) -> None:
         """Stop one engine."""
@@ -217,11 +228,6 @@ def first_path(contents: Contents) -> str | None:
     """Some adapter's folder, to try loading with."""
     first = next(iter(contents.values()), None)
     return str(first.folder.resolve()) if first else None
-
-
-def cell_of_answers(cell: Cell) -> Cell:
-    """The cell whose cold engine answers for this one."""
-    return CELLS["default"] if cell.alike and cell.name in CELLS else cell
 
 
 def missing(engine: CheckedEngine, needs: tuple[Capability, ...], *, contents: int) -> list[str]:
