@@ -12,6 +12,8 @@ from typing import Protocol
 
 import msgspec
 
+from adapters.provenance import WrongRead
+
 
 class Capability(enum.StrEnum):
     """What an engine may or may not offer. A requirement names what it needs; what is missing makes it UNSUPPORTED."""
@@ -37,6 +39,7 @@ class Capability(enum.StrEnum):
     BLOCK_SIZE = "cache block size"
     POOL_SIZE = "cache pool size"
     SPAWNABLE = "spawned by Coldproof"
+    PROVENANCE = "block provenance"
 
 
 class Support(msgspec.Struct, frozen=True):
@@ -109,6 +112,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] | None = None
     surface: Surface = PLAIN
     abort: Abort | None = None
+    tag: str = ""  # part of the engine's name for the request, where it tells whose KV was read
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,6 +275,11 @@ class Engine(Protocol):
 
     def metrics(self) -> Metrics:
         """Scrape the counters now."""
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Requests that read KV which was not theirs, since this was last asked: the first wrong read of each. Empty
+        for an engine whose KV does not say whose it is.
+        """
 
     def alive(self) -> bool:
         """Whether the engine still answers or, for a spawned one, whether its process still runs."""

@@ -21,6 +21,7 @@ from adapters.base import (
     Served,
     Support,
 )
+from adapters.provenance import WrongRead
 
 
 class AdapterFault(Exception):
@@ -120,6 +121,10 @@ class CheckedEngine:
     def metrics(self) -> Metrics:
         """Scrape the counters."""
         return self.engine.metrics()
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Whose KV was read."""
+        return self.engine.wrong_reads()
 
     def alive(self) -> bool:
         """Whether the engine is there."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from adapters.base import Capability, EngineShape, Message, Support
 from adapters.inproc_setup import Built, vllm_module
-from adapters.probes import CACHE_FIELDS
+from adapters.probes import CACHE_FIELDS, provenance_support
 
 CORE = (
     Capability.TOKEN_PROMPTS,
@@ -22,8 +22,11 @@ CORE = (
 )
 
 
-def capabilities(built: Built, version: str) -> dict[Capability, Support]:
-    """Every capability, by the engine core's own interface and this engine's configuration."""
+def capabilities(built: Built, version: str, *, digests: bool) -> dict[Capability, Support]:
+    """Every capability, by the engine core's own interface and this engine's configuration.
+
+    `digests`: the fingerprint worker keeps them in place of keys and values.
+    """
     settings = built.engine.vllm_config
     tokenizer = built.engine.renderer.tokenizer is not None
     text = Support(tokenizer, "a tokenizer is loaded" if tokenizer else "no tokenizer is loaded")
@@ -44,6 +47,7 @@ def capabilities(built: Built, version: str) -> dict[Capability, Support]:
         Capability.BLOCK_SIZE: Support(True, f"the engine's configuration says block_size={sizes.block_size}"),
         Capability.POOL_SIZE: Support(True, f"the engine's configuration says {sizes.pool_blocks} usable blocks"),
         Capability.SPAWNABLE: Support(True, "started by Coldproof, in its own process"),
+        Capability.PROVENANCE: provenance_support(digests=digests),
     }
 
 

@@ -58,6 +58,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
     cache_config = first_labels(families, "vllm:cache_config")
     found: dict[Capability, Support] = {
         Capability.SPAWNABLE: Support(spawned, "started by Coldproof" if spawned else "attached by URL"),
+        Capability.PROVENANCE: provenance_support(digests=False),
         Capability.METRICS: metrics_support(families),
         Capability.BLOCK_SIZE: published(cache_config, "block_size"),
         Capability.POOL_SIZE: published(cache_config, "num_gpu_blocks"),
@@ -256,3 +257,11 @@ def first_labels(families: dict[str, list[tuple[dict[str, str], float]]] | None,
 def number(text: str | None) -> int | None:
     """An integer out of a label; 'None' and absence are unknown."""
     return int(text) if text is not None and text.isdigit() else None
+
+
+def provenance_support(*, digests: bool) -> Support:
+    """Whether the engine can tell whose KV a request read: only if it keeps digests."""
+    said = (
+        "the fingerprint worker's digests name their writer" if digests else "keys and values do not say whose they are"
+    )
+    return Support(digests, said)

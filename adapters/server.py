@@ -27,6 +27,7 @@ from adapters.base import (
 from adapters.openai_http import Wire
 from adapters.probes import Probed, is_success
 from adapters.process import EngineProcess
+from adapters.provenance import WrongRead
 
 LOOK_SECONDS = 0.05  # how often the caller looks up while no token comes
 
@@ -135,6 +136,13 @@ class ServerEngine:
     def metrics(self) -> Metrics:
         """GET /metrics."""
         return self.wire.metrics()
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """POST /collective_rpc, to the fingerprint worker only."""
+        if not self.capabilities[Capability.PROVENANCE].present:
+            return ()
+        answer = self.wire.post("/collective_rpc", {"method": "take_wrong_reads"}).json()
+        return tuple(msgspec.convert(row, WrongRead) for rows in answer["results"] for row in rows)
 
     def alive(self) -> bool:
         """The process for a spawned engine; an attached one is asked when it is used."""

@@ -17,10 +17,10 @@ import msgspec
 import requests
 import tenacity
 
-from adapters.base import EngineDied, EngineStartError
+from adapters.base import Capability, EngineDied, EngineStartError
 from adapters.fingerprint.topology import Topology, flags
 from adapters.openai_http import Wire
-from adapters.probes import Probed, probe
+from adapters.probes import Probed, probe, provenance_support
 from adapters.process import EngineProcess, free_port, port_is_taken
 from adapters.redact import redacted
 from adapters.server import ServerEngine
@@ -86,7 +86,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     shown = {name: os.environ.get(name, value) for name, value in added_environment().items()}
     config = {"command": redacted(shlex.join(command)), "environment": words(shown)}
     shape = msgspec.structs.replace(probed.shape, most_requests=options.most_requests)
-    probed = msgspec.structs.replace(probed, shape=shape)
+    provenance = {Capability.PROVENANCE: provenance_support(digests=options.topology is not None)}
+    probed = msgspec.structs.replace(probed, shape=shape, capabilities={**probed.capabilities, **provenance})
     return ServerEngine(name="vllm", wire=wire, probed=probed, config=config, process=process)
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from adapters.base import (
     Arrival,
+    Capability,
     CompletionRequest,
     Engine,
     EngineDied,
@@ -28,6 +29,7 @@ from harness.burst import Change, Watch
 from harness.history import History, Identity, Outcome, Queue, ResetRecord, Residence, StepRecord
 from harness.models.adapters import AdapterFiles, place
 from harness.prompting import messages_of, tokens_of
+from harness.provenance import tag
 from harness.workload import (
     Burst,
     Idle,
@@ -81,6 +83,7 @@ class Run:
         self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
         self.stalled: Queue | None = None
         self.lost: str | None = None
+        self.tells_writers = engine.capabilities[Capability.PROVENANCE].present is True
         self.baseline = self.last_metrics = Metrics()
         self.began = engine.clock()
 
@@ -96,6 +99,7 @@ class Run:
             if self.lost is not None:
                 break
         self.clean_up()
+        wrong_reads = self.engine.wrong_reads() if self.lost is None else ()
         return History(
             workload=self.workload,
             nonce=self.nonce,
@@ -104,6 +108,7 @@ class Run:
             steps=tuple(records),
             contents={name: files.digest for name, files in self.contents.items()},
             resets=tuple(self.resets),
+            wrong_reads=wrong_reads,
             stalled=self.stalled,
             engine_lost=self.lost,
             log_tail=self.engine.log_tail() if self.lost is not None else "",
@@ -216,6 +221,7 @@ class Run:
             messages=self.chats.get(plan.request),
             surface=request.surface,
             abort=request.abort,
+            tag=tag(self.nonce, plan.request) if self.tells_writers else "",
         )
 
     def outcome(self, plan: Outcome, served: Served) -> Outcome:

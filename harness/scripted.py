@@ -31,6 +31,7 @@ from adapters.base import (
     Support,
     Token,
 )
+from adapters.provenance import WrongRead
 from harness.models.adapters import digest_of
 from harness.oracle.base import Answer, Question
 from harness.workload import FIRST_TOKEN, LAST_TOKEN
@@ -207,6 +208,10 @@ class ScriptedEngine:
         return Metrics(
             queried_tokens=self.queried, hit_tokens=self.hit, preemptions=0, running=0, waiting=0, pool_usage=usage
         )
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Its blocks do not say whose they are."""
+        return ()
 
     def alive(self) -> bool:
         """Until it dies."""

@@ -24,6 +24,7 @@ from adapters.base import (
     Token,
 )
 from adapters.checked import AdapterFault, CheckedEngine
+from adapters.provenance import WrongRead
 
 SHAPE = EngineShape(block_size=16, pool_blocks=None, max_model_tokens=64, adapter_slots=None, prefix_caching=None)
 GOOD = Completion(tokens=(Token(5, 0.1), Token(6, 0.2)), finish_reason="length", cached_tokens=None)
@@ -71,6 +72,10 @@ class Scripted:
 
     def metrics(self) -> Metrics:
         return Metrics(running=3)
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """None."""
+        return ()
 
     def alive(self) -> bool:
         return False

@@ -22,14 +22,14 @@ from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 from vllm.v1.worker.utils import allocate_kv_cache
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
-from adapters.fingerprint.digest import POISON
 from adapters.fingerprint.loras import Loras
 from adapters.fingerprint.runner import Runner
 from adapters.fingerprint.slots import LayerSlots
 from adapters.fingerprint.specs import layer_specs, pool_bytes
 from adapters.fingerprint.topology import OPTIONS, PLAIN, read
+from adapters.provenance import NEVER_WRITTEN
 
-POISON_BYTE = POISON & 0xFF
+POISON_BYTE = NEVER_WRITTEN & 0xFF
 
 
 class Refused(ValueError):
