@@ -26,7 +26,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (*KEYS, *ROOM)
+    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP")
     alike: bool = True
     in_process: bool = True
     sliding_window: bool = False  # the tiny model with sliding-window layers instead of the plain one
@@ -88,7 +88,7 @@ GROUPS = (
     Cell(
         name="groups-five-long",
         about="the same for prompts of up to 374,000 tokens, the length in its report (a kin of vllm#32802)",
-        arguments=("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings": 374000}'),
+        arguments=("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings":374000}'),
         areas=("GROUP-1",),
         topology="five-groups",
         only_fingerprint=True,

@@ -81,10 +81,12 @@ def at_least(history: History, outcome: Outcome) -> int | None:
     A request that an adapter change overlapped neither owes nor promises anything, nor does one that was aborted; and a
     reset, whatever it said, may have emptied the cache. Prompt logprobs need the prompt computed, so engines may pass
     the cache by for them. Where layers keep blocks sparsely (sliding windows, states) vLLM promises the replay boundary
-    of a prompt and no more (prefix_cache_retention_interval 0): then only a prompt sent again is owed anything.
+    of a prompt and no more (prefix_cache_retention_interval 0): then only a prompt sent again is owed anything,
+    and nothing is where nobody says how large the blocks of all groups are.
     """
     block = history.shape.block_size
-    if block is None or history.shape.prefix_caching is None:
+    known = history.shape.uniform or history.shape.groups  # else nobody says which unit hits come in
+    if block is None or history.shape.prefix_caching is None or not known:
         return None
     if not history.shape.prefix_caching or outcome.overlapped or outcome.surface.prompt_logprobs:
         return 0
