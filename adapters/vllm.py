@@ -86,8 +86,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     except BaseException:
         process.stop()
         raise
-    shown = {name: os.environ.get(name, value) for name, value in added_environment().items()}
-    config = {"command": redacted(shlex.join(command)), "environment": words(shown)}
+    config = {"command": redacted(shlex.join(command)), "environment": words(shown_environment())}
     groups = options.groups if options.topology is None else group_shapes(options.topology, BLOCK)
     shape = msgspec.structs.replace(
         probed.shape,
@@ -134,6 +133,11 @@ def environment() -> dict[str, str]:
     """The engine's environment: ours with the additions; what the user set wins. Our own packages can be imported."""
     path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
     return {**added_environment(), **os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def shown_environment() -> dict[str, str]:
+    """What is added to the environment, as the user may have set it otherwise."""
+    return {name: os.environ.get(name, value) for name, value in added_environment().items()}
 
 
 def words(variables: dict[str, str]) -> str:
