@@ -26,7 +26,7 @@ ROUNDS, BURSTS, SIDE_BY_SIDE, PROMPT, ANSWER = 5, 6, 6, 70, 16
 def bursts(round_number: int) -> list[list[Arrival]]:
     """Each burst shares a stem within itself and with the one before."""
     source = random.Random(round_number)
-    made = []
+    made, stem = [], [0]
     for number in range(BURSTS):
         stem = source.choices(range(32, 127), k=PROMPT) if number % 2 == 0 else stem
         tails = [source.choices(range(32, 127), k=7) for _ in range(SIDE_BY_SIDE)]

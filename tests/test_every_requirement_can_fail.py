@@ -109,7 +109,7 @@ def requirement_of(test: Any) -> Requirement:
 class Bench:
     """One run whose engines are started and broken at will; its cold engine is shared."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, worker: str = "model") -> None:
         self.options = Options(
             engine="vllm-inproc",
             engine_url=None,
@@ -119,7 +119,8 @@ class Bench:
             cells=("default", "tight"),
             profile="smoke",
             budget="2h",  # the number of examples is what ends a trial here
-            oracle="cold-engine",
+            oracle="closed-form" if worker == "fingerprint" else "cold-engine",
+            worker=worker,
             known_issues=None,
             replay=None,
             report_dir=folder,
@@ -157,8 +158,8 @@ class Bench:
         return said["verdict"], said["reason"], [fields["case"] for kind, fields in self.told if kind == "case"]
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+@contextlib.contextmanager
+def opened(folder: Path, worker: str = "model") -> Iterator[Bench]:
     """Short minimising and one replay: that a bug is found is what matters here, not how small."""
     patch = pytest.MonkeyPatch()
     quick = Profile(
@@ -174,10 +175,17 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(Session, "has_room", lambda _: False)  # no engine is started ahead of its need
-    opened = Bench(tmp_path_factory.mktemp("broken") / "report")
-    yield opened
-    opened.conductor.close(interrupted=False)
+    bench = Bench(folder, worker)
+    yield bench
+    bench.conductor.close(interrupted=False)
     patch.undo()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One run for all faults."""
+    with opened(tmp_path_factory.mktemp("broken") / "report") as made:
+        yield made
 
 
 @pytest.mark.parametrize(
