@@ -12,6 +12,8 @@ from typing import Protocol
 
 import msgspec
 
+from adapters.kv_events import Published
+
 
 class Capability(enum.StrEnum):
     """What an engine may or may not offer. A requirement names what it needs; what is missing makes it UNSUPPORTED."""
@@ -33,6 +35,7 @@ class Capability(enum.StrEnum):
     STRUCTURED_OUTPUT = "structured output"
     CACHE_RESET = "cache reset"
     METRICS = "metrics"
+    KV_EVENTS = "published KV events"
     VERSION = "engine version"
     BLOCK_SIZE = "cache block size"
     POOL_SIZE = "cache pool size"
@@ -271,6 +274,12 @@ class Engine(Protocol):
 
     def metrics(self) -> Metrics:
         """Scrape the counters now."""
+
+    def take_events(self) -> Published:
+        """What was published about the cache since this was last called, or since the start; not while requests run.
+
+        Must not leave anything out or put it right. Without the capability there is nothing to take.
+        """
 
     def alive(self) -> bool:
         """Whether the engine still answers or, for a spawned one, whether its process still runs."""

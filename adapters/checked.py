@@ -21,6 +21,7 @@ from adapters.base import (
     Served,
     Support,
 )
+from adapters.kv_events import Published
 
 
 class AdapterFault(Exception):
@@ -120,6 +121,14 @@ class CheckedEngine:
     def metrics(self) -> Metrics:
         """Scrape the counters."""
         return self.engine.metrics()
+
+    def take_events(self) -> Published:
+        """Take the KV events. Raises AdapterFault when batches come back to front."""
+        published = self.engine.take_events()
+        numbers = [batch.sequence for batch in published.batches]
+        if numbers != sorted(numbers):
+            raise AdapterFault(f"adapter {self.name} returned batches of KV events in the order {numbers}")
+        return published
 
     def alive(self) -> bool:
         """Whether the engine is there."""

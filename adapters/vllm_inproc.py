@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,10 +31,11 @@ from adapters.base import (
 from adapters.inproc_adapters import AdapterNames
 from adapters.inproc_request import STEP_MS, Live, engine_input, sampling, seconds
 from adapters.inproc_setup import LOCK, LOGGER, Built, build, flags, logged_to, take_down, vllm_module
-from adapters.inproc_support import cache_settings, capabilities, chat_ids, shape
+from adapters.inproc_support import cache_settings, capabilities, chat_ids, known_seed, shape
+from adapters.kv_events import Published, hash_rule
 from adapters.process import TAIL_LINES
 from adapters.redact import redacted
-from adapters.vllm import VllmOptions
+from adapters.vllm import HASH_SEED, VllmOptions
 
 
 def start(options: VllmOptions) -> InprocEngine:
@@ -170,6 +172,14 @@ class InprocEngine:
                 pool_usage=held.core.scheduler.get_kv_cache_usage(),
             )
 
+    def take_events(self) -> Published:
+        """What the scheduler has published after its steps."""
+        with self._entered() as held:
+            if held.mail is None:
+                return Published()
+            seed = os.environ.get(HASH_SEED) or known_seed(self._cache_settings)
+            return Published(batches=held.mail.take(), rule=hash_rule(self._cache_settings, seed))
+
     def alive(self) -> bool:
         """Until it is stopped or a step fails."""
         return self._built is not None and not self._death
@@ -234,6 +244,8 @@ class InprocEngine:
             self._death = f"a step of the engine failed: {type(problem).__name__}: {problem}"
             raise EngineDied(self._death) from problem
         self._steps += 1
+        if held.mail is not None:
+            held.mail.stamp(self.clock())
         for output in outputs:
             one = self._live[output.request_id]
             one.take(output, self._steps)

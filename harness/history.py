@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from adapters.base import PLAIN, EngineShape, Metrics, Stage, Surface, Token
+from harness.event_blocks import RunEvents
 from harness.workload import Workload
 
 
@@ -129,6 +130,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepRecord, ...]
     contents: dict[str, str]  # symbolic content -> digest of the adapter files
     resets: tuple[ResetRecord, ...] = ()
+    events: RunEvents | None = None  # what was published about the cache, where the engine does that
     stalled: Queue | None = None  # the queue when nothing had moved for too long
     engine_lost: str | None = None  # why the engine was gone at the end, if it was
     log_tail: str = ""  # the end of its log then

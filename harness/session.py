@@ -121,6 +121,7 @@ class Session:
             port=port if purpose == "tested" else None,
             most_requests=cell.most_requests,
             topology=TOPOLOGIES[cell.topology] if self.options.fingerprint else None,
+            events=cell.events and caching,
         )
         if self.options.engine == "vllm-inproc":
             return vllm_inproc.start(options)
