@@ -20,7 +20,6 @@ from harness.evidence import evidence, older_identities
 from harness.history import History, Identity
 from harness.oracle.base import Answers, Oracle, question, questions, telling
 
-
 ORDER = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "conservation", "events", "hashes")
 
 
