@@ -161,7 +161,7 @@ def test_an_engine_that_is_not_asked_to_publishes_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_hashes_follow_from_events(algorithm: str, tmp_path: Path) -> None:
-    """The base model's and a salt's do, by each algorithm. Last: engines in one process share the root of all hashes."""
+    """The base model's and a salt's do, by each algorithm. Last, for engines in one process share the root of all."""
     engine = start(tmp_path, "--prefix-caching-hash-algo", algorithm)
     try:
         history = run(engine, EventLedger(), tmp_path, "hashes", ask("stem"), ask("stem", salt="red"), ask("stem"))
