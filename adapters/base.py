@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from adapters.kv_events import Published
+from adapters.provenance import WrongRead
 
 
 class Capability(enum.StrEnum):
@@ -40,6 +41,8 @@ class Capability(enum.StrEnum):
     BLOCK_SIZE = "cache block size"
     POOL_SIZE = "cache pool size"
     SPAWNABLE = "spawned by Coldproof"
+    PROVENANCE = "block provenance"
+    SEVERAL_GROUPS = "several groups of KV-cache blocks"
 
 
 class Support(msgspec.Struct, frozen=True):
@@ -112,6 +115,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] | None = None
     surface: Surface = PLAIN
     abort: Abort | None = None
+    tag: str = ""  # part of the engine's name for the request, where it tells whose KV was read
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,8 +170,25 @@ def grown(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before
 
 
+class GroupShape(msgspec.Struct, frozen=True):
+    """Layers that share a block table: tokens of a block, and the most blocks that one request holds of it at a time,
+    as with sliding windows and states; None: a block for all of its tokens.
+    """
+
+    block: int
+    most_blocks: int | None = None
+
+    def blocks(self, tokens: int) -> int:
+        """The blocks that a request of so many tokens needs of it."""
+        whole = -(-tokens // self.block)
+        return whole if self.most_blocks is None else min(whole, self.most_blocks)
+
+
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the generators size workloads by. Token counts; None is unknown, never a guess."""
+    """What the generators size workloads by. Token counts; None is unknown, never a guess.
+
+    `block_size`: the unit that hits come in. Where groups of layers have blocks of several sizes, whole blocks of all.
+    """
 
     block_size: int | None
     pool_blocks: int | None
@@ -176,6 +197,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool | None
     uniform: bool = True  # every layer keeps every block; otherwise only a whole prompt sent again is owed its blocks
     most_requests: int | None = None  # that run at a time
+    groups: tuple[GroupShape, ...] = ()  # empty: unknown
 
 
 class EngineError(Exception):
@@ -279,6 +301,11 @@ class Engine(Protocol):
         """What was published about the cache since this was last called, or since the start; not while requests run.
 
         Must not leave anything out or put it right. Without the capability there is nothing to take.
+        """
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Requests that read KV which was not theirs, since this was last asked: the first wrong read of each. Empty
+        for an engine whose KV does not say whose it is.
         """
 
     def alive(self) -> bool:

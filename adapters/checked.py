@@ -22,6 +22,7 @@ from adapters.base import (
     Support,
 )
 from adapters.kv_events import Published
+from adapters.provenance import WrongRead
 
 
 class AdapterFault(Exception):
@@ -129,6 +130,10 @@ class CheckedEngine:
         if numbers != sorted(numbers):
             raise AdapterFault(f"adapter {self.name} returned batches of KV events in the order {numbers}")
         return published
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Whose KV was read."""
+        return self.engine.wrong_reads()
 
     def alive(self) -> bool:
         """Whether the engine is there."""

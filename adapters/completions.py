@@ -38,6 +38,8 @@ def body(request: CompletionRequest) -> dict[str, Any]:
         said |= {"stream": True, "stream_options": {"include_usage": True}}
     if request.cache_salt is not None:
         said["cache_salt"] = request.cache_salt
+    if request.tag:
+        said["request_id"] = request.tag
     if request.priority:
         said["priority"] = request.priority
     if surface != PLAIN:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adapters.base import Capability, EngineShape, Message, Support
+from adapters.base import Capability, EngineShape, GroupShape, Message, Support
 from adapters.inproc_setup import Built, vllm_module
 from adapters.kv_events import ALGORITHM
-from adapters.probes import CACHE_FIELDS
+from adapters.probes import CACHE_FIELDS, provenance_support
 
 CORE = (
     Capability.TOKEN_PROMPTS,
@@ -24,8 +24,11 @@ CORE = (
 )
 
 
-def capabilities(built: Built, version: str) -> dict[Capability, Support]:
-    """Every capability, by the engine core's own interface and this engine's configuration."""
+def capabilities(built: Built, version: str, *, digests: bool) -> dict[Capability, Support]:
+    """Every capability, by the engine core's own interface and this engine's configuration.
+
+    `digests`: the fingerprint worker keeps them in place of keys and values.
+    """
     settings = built.engine.vllm_config
     tokenizer = built.engine.renderer.tokenizer is not None
     text = Support(tokenizer, "a tokenizer is loaded" if tokenizer else "no tokenizer is loaded")
@@ -49,6 +52,8 @@ def capabilities(built: Built, version: str) -> dict[Capability, Support]:
         Capability.BLOCK_SIZE: Support(True, f"the engine's configuration says block_size={sizes.block_size}"),
         Capability.POOL_SIZE: Support(True, f"the engine's configuration says {sizes.pool_blocks} usable blocks"),
         Capability.SPAWNABLE: Support(True, "started by Coldproof, in its own process"),
+        Capability.PROVENANCE: provenance_support(digests=digests),
+        Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
     }
 
 
@@ -59,14 +64,28 @@ def shape(built: Built) -> EngineShape:
     full = vllm_module("v1.kv_cache_interface").FullAttentionSpec
     specs = [group.kv_cache_spec for group in built.core.scheduler.kv_cache_config.kv_cache_groups]
     return EngineShape(
-        block_size=cache.block_size,
+        block_size=cache.cache_hit_alignment_tokens or cache.block_size,
         pool_blocks=cache.num_gpu_blocks - 1,  # block 0 is vLLM's null block
         max_model_tokens=settings.model_config.max_model_len,
         adapter_slots=None if lora is None else lora.max_loras,
         prefix_caching=cache.enable_prefix_caching,
         uniform=len(specs) == 1 and isinstance(specs[0], full),
         most_requests=scheduler.max_num_seqs,
+        groups=tuple(group_shape(spec, settings) for spec in specs),
     )
+
+
+def group_shape(spec: Any, settings: Any) -> GroupShape:
+    """A group's, from its KV-cache spec: with a window or a state, what vLLM itself reckons a request to hold."""
+    interface = vllm_module("v1.kv_cache_interface")
+    if isinstance(spec, interface.MambaSpec):
+        return GroupShape(spec.block_size, spec.max_memory_usage_bytes(settings) // spec.page_size_bytes)
+    if isinstance(spec, interface.SlidingWindowSpec):
+        longest = settings.model_config.max_model_len
+        return GroupShape(
+            spec.block_size, spec.max_admission_blocks_per_request(settings.max_in_flight_tokens, longest)
+        )
+    return GroupShape(spec.block_size)
 
 
 def cache_settings(settings: Any) -> dict[str, str]:
@@ -79,6 +98,12 @@ def known_seed(cache: Mapping[str, str]) -> str | None:
     """The root's seed where nobody gave one. Newer versions of vLLM have a fixed one, for cryptographic algorithms."""
     seed: str | None = getattr(vllm_module("v1.core.kv_cache_utils"), "DEFAULT_NONE_HASH_SEED", None)
     return seed if cache.get(ALGORITHM, "").startswith("sha256") else None
+
+
+def groups_support(groups: tuple[GroupShape, ...]) -> Support:
+    """Whether there is more than one."""
+    blocks = ", ".join(str(group.block) for group in groups)
+    return Support(len(groups) > 1, f"the engine's configuration has {len(groups)}, with blocks of {blocks} tokens")
 
 
 def chat_support(built: Built) -> Support:

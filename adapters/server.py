@@ -29,6 +29,7 @@ from adapters.kv_events import HashRule, Published
 from adapters.openai_http import Wire
 from adapters.probes import Probed, is_success
 from adapters.process import EngineProcess
+from adapters.provenance import WrongRead
 
 LOOK_SECONDS = 0.05  # how often the caller looks up while no token comes
 
@@ -158,6 +159,13 @@ class ServerEngine:
         if self.stream is None:
             return Published()
         return Published(batches=self.stream.socket.take(), rule=self.stream.rule, slack=SLACK_SECONDS)
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """POST /collective_rpc, to the fingerprint worker only."""
+        if not self.capabilities[Capability.PROVENANCE].present:
+            return ()
+        answer = self.wire.post("/collective_rpc", {"method": "take_wrong_reads"}).json()
+        return tuple(msgspec.convert(row, WrongRead) for rows in answer["results"] for row in rows)
 
     def alive(self) -> bool:
         """The process for a spawned engine; an attached one is asked when it is used."""

@@ -22,7 +22,7 @@ from adapters.event_socket import EventSocket
 from adapters.fingerprint.topology import Topology, flags
 from adapters.kv_events import hash_rule
 from adapters.openai_http import Wire
-from adapters.probes import Probed, probe
+from adapters.probes import Probed, probe, provenance_support
 from adapters.process import EngineProcess, free_port, port_is_taken
 from adapters.redact import redacted
 from adapters.server import ServerEngine, Stream
@@ -96,7 +96,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     if events is not None:
         heard = Support(True, f"the server publishes at {events.stream}, as --kv-events-config asks for")
         probed = msgspec.structs.replace(probed, capabilities={**probed.capabilities, Capability.KV_EVENTS: heard})
-    probed = msgspec.structs.replace(probed, shape=shape)
+    provenance = {Capability.PROVENANCE: provenance_support(digests=options.topology is not None)}
+    probed = msgspec.structs.replace(probed, shape=shape, capabilities={**probed.capabilities, **provenance})
     stream = None if events is None else Stream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
     return ServerEngine(name="vllm", wire=wire, probed=probed, config=config, process=process, stream=stream)
 

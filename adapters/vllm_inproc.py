@@ -14,6 +14,8 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from adapters.base import (
     Arrival,
     Capability,
@@ -34,6 +36,7 @@ from adapters.inproc_setup import LOCK, LOGGER, Built, build, flags, logged_to, 
 from adapters.inproc_support import cache_settings, capabilities, chat_ids, known_seed, shape
 from adapters.kv_events import Published, hash_rule
 from adapters.process import TAIL_LINES
+from adapters.provenance import WrongRead
 from adapters.redact import redacted
 from adapters.vllm import HASH_SEED, VllmOptions
 
@@ -60,14 +63,14 @@ class InprocEngine:
         self._steps = 0
         self._live: dict[str, Live] = {}
         self._past_preemptions = 0
-        self._names = (f"{number:08d}" for number in itertools.count(1))
+        self._numbers = itertools.count(1)
         self._turn = threading.RLock()
         with self._entered() as held:
             settings = held.engine.vllm_config
             self._base_model: str = settings.model_config.served_model_name
             self._version: str = vllm_module("version").__version__
             self._shape = shape(held)
-            self._capabilities = capabilities(held, self._version)
+            self._capabilities = capabilities(held, self._version, digests=options.topology is not None)
             self._cache_settings = cache_settings(settings)
             self._adapters = AdapterNames(held.engine, self._base_model)
 
@@ -180,6 +183,14 @@ class InprocEngine:
             seed = os.environ.get(HASH_SEED) or known_seed(self._cache_settings)
             return Published(batches=held.mail.take(), rule=hash_rule(self._cache_settings, seed))
 
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """What the fingerprint worker has noted."""
+        if self.options.topology is None:
+            return ()
+        with self._entered() as held:
+            (rows,) = held.engine.collective_rpc("take_wrong_reads")
+        return tuple(msgspec.convert(row, WrongRead) for row in rows)
+
     def alive(self) -> bool:
         """Until it is stopped or a step fails."""
         return self._built is not None and not self._death
@@ -214,7 +225,8 @@ class InprocEngine:
         self, held: Built, number: int, request: CompletionRequest, live: dict[int, Live], served: dict[int, Served]
     ) -> None:
         """Add a request to the engine, or note why the server would refuse it."""
-        name = next(self._names)
+        number_of_all = next(self._numbers)
+        name = f"{number_of_all:08d}{request.tag}"
         try:
             adapter = self._adapters.lora_request(request.model)
             prompt = request.prompt if request.messages is None else self.render(request.messages)
@@ -223,7 +235,7 @@ class InprocEngine:
                     name,
                     engine_input(held.engine, request, prompt),
                     sampling(held.engine, request),
-                    arrival_time=float(name),  # only the order of sending counts: it breaks ties in priority
+                    arrival_time=float(number_of_all),  # only the order of sending counts: it breaks ties in priority
                     lora_request=adapter,
                     priority=request.priority,
                 )

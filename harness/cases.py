@@ -17,6 +17,7 @@ from harness.history import History, Identity, Outcome
 from harness.judge import Judgement
 from harness.options import UsageError
 from harness.oracle.base import Answers, judged
+from harness.provenance import sentences
 from harness.reduction import is_valid
 from harness.reference_cache import bounds
 from harness.requirement import Requirement
@@ -74,6 +75,7 @@ def make_case(
         history_dependent=history_dependent,
         replay=f"python -m pytest suites --replay {report_dir}/cases/{case_id}.json",
         log_tail=log_tail,
+        provenance=[in_names(words, history) for words in sentences(history, finding.request)],
     )
 
 

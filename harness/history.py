@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from adapters.base import PLAIN, EngineShape, Metrics, Stage, Surface, Token
+from adapters.provenance import WrongRead
 from harness.event_blocks import RunEvents
 from harness.workload import Workload
 
@@ -131,6 +132,13 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     contents: dict[str, str]  # symbolic content -> digest of the adapter files
     resets: tuple[ResetRecord, ...] = ()
     events: RunEvents | None = None  # what was published about the cache, where the engine does that
+    wrong_reads: tuple[WrongRead, ...] = ()  # where the engine tells whose KV was read
     stalled: Queue | None = None  # the queue when nothing had moved for too long
     engine_lost: str | None = None  # why the engine was gone at the end, if it was
     log_tail: str = ""  # the end of its log then
+
+
+def hit_shares(history: History) -> str:
+    """How much of each prompt came from the cache, in the order of sending."""
+    shares = (f"{100 * (o.cached_tokens or 0) / len(o.prompt):.1f} % of {len(o.prompt):,}" for o in history.outcomes)
+    return ", ".join(shares) + " tokens"

@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix the seed so that the run can be repeated, and have hypothesis keep to our profile."""
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
-    load_settings(config.getoption("--profile"))
+    load_settings(config.getoption("--profile"), fingerprint=config.getoption("--worker") == "fingerprint")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

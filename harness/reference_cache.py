@@ -147,5 +147,18 @@ def has_room(history: History) -> bool:
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if block is None or pool is None:
         return False
-    needed = sum(o.surface.answers * math.ceil((len(o.prompt) + o.max_tokens) / block) for o in history.outcomes)
-    return needed * (1 if history.shape.uniform else MOST_GROUPS) <= pool
+    return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
+
+
+def least_blocks(history: History, tokens: int) -> int:
+    """The blocks that a request of so many tokens needs at a time for sure, of all groups that are known."""
+    shape = history.shape
+    if shape.groups:
+        return sum(group.blocks(tokens) for group in shape.groups)
+    return math.ceil(tokens / (shape.block_size or 1))
+
+
+def blocks_held(history: History, tokens: int) -> int:
+    """The blocks that a request of so many tokens needs at a time, of all groups; many where those are unknown."""
+    shape = history.shape
+    return least_blocks(history, tokens) * (1 if shape.groups or shape.uniform else MOST_GROUPS)

@@ -32,6 +32,7 @@ from harness.event_ledger import EventLedger
 from harness.history import History, Identity, Outcome, Queue, ResetRecord, Residence, StepRecord
 from harness.models.adapters import AdapterFiles, place
 from harness.prompting import messages_of, tokens_of
+from harness.provenance import tag
 from harness.workload import (
     Burst,
     Idle,
@@ -87,6 +88,7 @@ class Run:
         self.ledger = ledger or EventLedger()
         self.stalled: Queue | None = None
         self.lost: str | None = None
+        self.tells_writers = engine.capabilities[Capability.PROVENANCE].present is True
         self.baseline = self.last_metrics = Metrics()
         self.began = engine.clock()
 
@@ -104,6 +106,7 @@ class Run:
                 break
         self.clean_up()
         events = self.events()
+        wrong_reads = self.engine.wrong_reads() if self.lost is None else ()
         return History(
             workload=self.workload,
             nonce=self.nonce,
@@ -113,6 +116,7 @@ class Run:
             contents={name: files.digest for name, files in self.contents.items()},
             resets=tuple(self.resets),
             events=events,
+            wrong_reads=wrong_reads,
             stalled=self.stalled,
             engine_lost=self.lost,
             log_tail=self.engine.log_tail() if self.lost is not None else "",
@@ -225,6 +229,7 @@ class Run:
             messages=self.chats.get(plan.request),
             surface=request.surface,
             abort=request.abort,
+            tag=tag(self.nonce, plan.request) if self.tells_writers else "",
         )
 
     def outcome(self, plan: Outcome, served: Served) -> Outcome:

@@ -32,6 +32,7 @@ from adapters.base import (
     Token,
 )
 from adapters.kv_events import Published
+from adapters.provenance import WrongRead
 from harness.models.adapters import digest_of
 from harness.oracle.base import Answer, Question
 from harness.workload import FIRST_TOKEN, LAST_TOKEN
@@ -212,6 +213,10 @@ class ScriptedEngine:
     def take_events(self) -> Published:
         """It publishes none."""
         return Published()
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Its blocks do not say whose they are."""
+        return ()
 
     def alive(self) -> bool:
         """Until it dies."""

@@ -23,7 +23,7 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
         return Verdict.INCONCLUSIVE, "a just-started engine does not give the oracle's answer: the oracle is in doubt"
     if case.known_issue is not None:
         return Verdict.KNOWN_ISSUE, case.known_issue
-    return Verdict.VIOLATED, f"{case.failure_class.value}: {case.sentence}"
+    return Verdict.VIOLATED, " ".join([f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]])
 
 
 def verdict_without_case(trial: Trial, problem: BaseException | None) -> tuple[Verdict, str]:
@@ -36,4 +36,5 @@ def verdict_without_case(trial: Trial, problem: BaseException | None) -> tuple[V
     if missing:
         said = "never seen: " + "; ".join(name.value for name in missing)
         return Verdict.NOT_EXERCISED, f"{said}. {trial.hint}" if trial.hint and PRESSURE & set(missing) else said
-    return Verdict.CONFORMS, f"no counterexample in {trial.examples} examples with {trial.requests} requests"
+    said = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
+    return Verdict.CONFORMS, f"{said}; {trial.remark}" if trial.remark else said

@@ -151,6 +151,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     replay: str
     log_tail: str = ""
     known_issue: str | None = None
+    provenance: list[str] = []  # whose KV each request read, where the engine can tell; the failing request first
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):

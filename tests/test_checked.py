@@ -25,6 +25,7 @@ from adapters.base import (
 )
 from adapters.checked import AdapterFault, CheckedEngine
 from adapters.kv_events import EventBatch, Published
+from adapters.provenance import WrongRead
 
 SHAPE = EngineShape(block_size=16, pool_blocks=None, max_model_tokens=64, adapter_slots=None, prefix_caching=None)
 GOOD = Completion(tokens=(Token(5, 0.1), Token(6, 0.2)), finish_reason="length", cached_tokens=None)
@@ -76,6 +77,10 @@ class Scripted:
 
     def take_events(self) -> Published:
         return Published(batches=self.batches)
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """None."""
+        return ()
 
     def alive(self) -> bool:
         return False

@@ -22,7 +22,6 @@ STEP = 0xD1342543DE82EF95  # odd, so that it has an inverse modulo 2^64
 TOKEN_FACTOR, POSITION_FACTOR = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
 TOKEN_KEY, LAYER_KEY, WRONG_KEY = 0xA0761D6478BD642F, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3
 FIRST_TOKEN, TOKENS = 32, 95  # printable bytes: an answer survives the way through text that a chat's next turn takes
-POISON = 0xA5A5A5A5A5A5A5A5  # what lies in a slot that nobody ever wrote
 
 
 def mix(values: Digests) -> Digests:

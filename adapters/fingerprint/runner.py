@@ -21,19 +21,11 @@ from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
 from adapters.fingerprint.digest import FIRST_TOKEN, MASK, TOKENS, Digests, draw, mix_one, ranked, seed_of, wrong
 from adapters.fingerprint.loras import Loras
 from adapters.fingerprint.sampler import Drawn, logprobs_of, sample, score_prompt
-from adapters.fingerprint.sequences import Memory, Sequence, Writer, Written
-from adapters.fingerprint.slots import LayerSlots, WrongRead, first_wrong
+from adapters.fingerprint.sequences import Memory, Sequence, Written
+from adapters.fingerprint.slots import LayerSlots, first_wrong
+from adapters.provenance import WrongRead
 
 WRONG_DRAFTS = 4  # one draft of so many is wrong on purpose: rejection is a path of its own
-
-
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """A wrong read as the harness gets it."""
-
-    request: str
-    step: int
-    read: WrongRead
-    writer: Writer | None
 
 
 class Computed(msgspec.Struct):
@@ -60,7 +52,7 @@ class Runner:
         self.scores: dict[str, LogprobsTensors] = {}
         self.memory = Memory()
         self.version = self.step = 0
-        self.told: list[Told] = []
+        self.told: list[WrongRead] = []
         self.pending: list[Computed] = []
         self.prompt_scores: dict[str, LogprobsTensors | None] = {}
         self.transferred: Any = None
@@ -161,16 +153,27 @@ class Runner:
             bad = found != expected[first:start]
             if bad.any():
                 drift += wrong(found[bad], expected[first:start][bad], positions[bad]) * (2 * number + 1)
-                self.tell(one, first_wrong(number, layer, one.blocks[layer.group], positions, found, bad))
+                self.tell(one, number, layer, positions, found, bad)
         return drift & MASK
 
-    def tell(self, one: Sequence, read: WrongRead) -> None:
+    def tell(self, one: Sequence, number: int, layer: LayerSlots, positions: Any, found: Digests, bad: Any) -> None:
         """Remember the first wrong read of a request: what it spoils afterwards is no news."""
-        if not one.told_wrong:
-            one.told_wrong = True
-            self.told.append(Told(request=one.name, step=self.step, read=read, writer=self.memory.writer(read.found)))
+        if one.told_wrong:
+            return
+        one.told_wrong = True
+        run = first_wrong(layer.block, one.blocks[layer.group], positions, found, bad)
+        self.told.append(
+            WrongRead(
+                request=one.name,
+                step=self.step,
+                layer=number,
+                group=layer.group,
+                **msgspec.structs.asdict(run),
+                writer=self.memory.writer(run.found),
+            )
+        )
 
-    def take_wrong_reads(self) -> list[Told]:
+    def take_wrong_reads(self) -> list[WrongRead]:
         """Those since this was last asked."""
         told, self.told = self.told, []
         return told

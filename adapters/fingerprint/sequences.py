@@ -9,18 +9,9 @@ import msgspec
 import numpy as np
 
 from adapters.fingerprint.digest import Digests, chain, link
+from adapters.provenance import Writer
 
 REMEMBERED = 4_000_000  # digests whose writers can be told: 32 MB
-
-
-class Writer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wrote a digest: the request, the adapter it ran under then, by name and content, and the position."""
-
-    request: str
-    position: int
-    adapter: str | None
-    content: str | None
-    version: int
 
 
 class Written(msgspec.Struct):

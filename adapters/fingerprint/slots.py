@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from adapters.fingerprint.digest import POISON, Digests, layer_key
+from adapters.fingerprint.digest import Digests, layer_key
 from adapters.fingerprint.topology import Kind, Layers
-
-NULL_BLOCK = 0  # vLLM's placeholder for a block that a request does not hold
+from adapters.provenance import NEVER_WRITTEN, NO_BLOCK
 
 
 class LayerSlots:
@@ -25,7 +24,7 @@ class LayerSlots:
         self.slots: Digests = flat[:, 0, :, 0].numpy().view(np.uint64)
 
     def read(self, blocks: Sequence[int], first: int, end: int) -> Digests:
-        """What lies at positions `first` to `end`; POISON where the request holds no block."""
+        """What lies at positions `first` to `end`; NEVER_WRITTEN where the request holds no block."""
         if self.row.kind is Kind.STATE:
             return self.gather(blocks, np.array([(end - 1) // self.block]), np.array([0]))
         positions = np.arange(first, end)
@@ -35,9 +34,9 @@ class LayerSlots:
         """The slots at columns of a block table, unmasked."""
         table = np.asarray(blocks, dtype=np.int64)
         held = columns < len(table)
-        ids = np.where(held, table[np.minimum(columns, len(table) - 1)] if len(table) else NULL_BLOCK, NULL_BLOCK)
+        ids = np.where(held, table[np.minimum(columns, len(table) - 1)] if len(table) else NO_BLOCK, NO_BLOCK)
         found = self.slots[ids, offsets] ^ self.key
-        return np.where(ids == NULL_BLOCK, np.uint64(POISON), found)
+        return np.where(ids == NO_BLOCK, np.uint64(NEVER_WRITTEN), found)
 
     def write(self, blocks: Sequence[int], first: int, digests: Digests) -> None:
         """Put digests at positions from `first` on; a state layer keeps the last one only."""
@@ -48,40 +47,35 @@ class LayerSlots:
             positions = np.arange(first, end)
             offsets = positions % self.block
         ids = np.asarray(blocks, dtype=np.int64)[positions // self.block]
-        mine = ids != NULL_BLOCK
+        mine = ids != NO_BLOCK
         self.slots[ids[mine], offsets[mine]] = digests[mine] ^ self.key
 
 
-class WrongRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The first slots of a request's context that did not hold what they should: a run of positions in one block."""
+class WrongRun(msgspec.Struct, frozen=True):
+    """The first wrong position of a read and those that follow it within its block, and what lay there."""
 
-    layer: int
-    group: int
-    column: int  # of the request's block table
-    block: int  # the physical block
+    column: int
+    block: int
     first: int
     last: int
-    found: int  # the digest at `first`, unmasked
+    found: int
 
 
 def first_wrong(
-    layer: int,
-    slots: LayerSlots,
+    block_size: int,
     blocks: Sequence[int],
     positions: npt.NDArray[np.int64],
     found: Digests,
     bad: npt.NDArray[np.bool_],
-) -> WrongRead:
-    """The first wrong position and those that follow it within its block."""
+) -> WrongRun:
+    """Where a read that has wrong slots goes wrong first."""
     at = int(np.argmax(bad))
-    column = int(positions[at]) // slots.block
-    same = bad & (positions // slots.block == column)
+    column = int(positions[at]) // block_size
+    same = bad & (positions // block_size == column)
     run = int(np.argmin(np.append(same[at:], False)))
-    return WrongRead(
-        layer=layer,
-        group=slots.group,
+    return WrongRun(
         column=column,
-        block=int(blocks[column]) if column < len(blocks) else NULL_BLOCK,
+        block=int(blocks[column]) if column < len(blocks) else NO_BLOCK,
         first=int(positions[at]),
         last=int(positions[at + run - 1]),
         found=int(found[at]),

@@ -22,14 +22,14 @@ from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 from vllm.v1.worker.utils import allocate_kv_cache
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
-from adapters.fingerprint.digest import POISON
 from adapters.fingerprint.loras import Loras
 from adapters.fingerprint.runner import Runner
 from adapters.fingerprint.slots import LayerSlots
 from adapters.fingerprint.specs import layer_specs, pool_bytes
 from adapters.fingerprint.topology import OPTIONS, PLAIN, read
+from adapters.provenance import NEVER_WRITTEN
 
-POISON_BYTE = POISON & 0xFF
+POISON_BYTE = NEVER_WRITTEN & 0xFF
 
 
 class Refused(ValueError):
@@ -78,7 +78,7 @@ class FingerprintWorker(WorkerBase):
         """Bytes for the pool: enough for several requests of full length. A model's share of the memory would be
         millions of these small blocks; --num-gpu-blocks-override says how many there are to be.
         """
-        return pool_bytes(self.get_kv_cache_spec(), self.model_config.max_model_len)
+        return pool_bytes(self.get_kv_cache_spec(), self.vllm_config)
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the pool as vLLM lays it out, poison it, and hand it to a connector."""
