@@ -109,9 +109,10 @@ def requirement_of(test: Any) -> Requirement:
 class Bench:
     """One run whose engines are started and broken at will; its cold engine is shared."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, worker: str = "model") -> None:
         self.options = Options(
             engine="vllm-inproc",
+            worker=worker,
             engine_url=None,
             engine_args=(),
             model=None,
