@@ -226,6 +226,14 @@ CELLS = {
             areas=("EVENT-2",),
             events=True,
         ),
+        Cell(
+            name="events-window",
+            about="KV events are published, a sliding window of 64 tokens beside full attention",
+            areas=("EVENT-4",),
+            topology="window",
+            events=True,
+            only_fingerprint=True,
+        ),
         *GROUPS,
     )
 }

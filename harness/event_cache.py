@@ -78,7 +78,10 @@ class EventCache:
 
     def store(self, event: Stored) -> None:
         """Blocks that can be hit from now on."""
-        if not event.hashes or len(event.tokens) != event.block_size * len(event.hashes):
+        if not event.hashes:
+            self.fault("empty", f"an event stores no block at all, with {len(event.tokens)} tokens")
+            return
+        if len(event.tokens) != event.block_size * len(event.hashes):
             said = f"{len(event.tokens)} tokens for {len(event.hashes)} blocks of {event.block_size}"
             self.fault("shape", f"an event stores {said}: which are whose?")
         if event.parent is not None and not self.has_parent(event):

@@ -123,3 +123,20 @@ def test_adapters_block_hashes_follow_from_their_events(lab: Lab, data: st.DataO
     an adapter's block could be computed.
     """
     lab.check(data.draw(lives(lab.grounds, Life(routes=ROUTES)), label="workload"))
+
+
+@requirement(
+    "EVENT-4",
+    "events of several groups",
+    needs=(*TOLD, Capability.SEVERAL_GROUPS),
+    shows=(Evidence.STORED, Evidence.EXPLAINED),
+)
+@given(data=st.data())
+def test_events_of_several_groups(lab: Lab, data: st.DataObject) -> None:
+    """A conforming engine's KV events describe what is resident in each of several groups of KV-cache blocks.
+
+    Why it can break: layers that let go of blocks publish only some of them, with the tokens of all (vllm#44451,
+    vllm#58119). Oracle: the consumer, group by group; what is hit must lie in all groups that hold everything. Vacuous
+    when nothing was hit.
+    """
+    lab.check(data.draw(traffic(lab.grounds), label="workload"))

@@ -119,7 +119,7 @@ class TestAStreamThatIsRight:
         ((stored(PROMPT[:16]), stored(PROMPT[:16], lora="tenant", hashes=(FIRST,))), "collision"),
         ((stored(PROMPT[:16]), stored(OTHER[16:], hashes=(FIRST,))), "collision"),
         ((stored(hashes=(FIRST,)),), "shape"),
-        ((stored(hashes=(), tokens=()),), "shape"),
+        ((stored(hashes=()),), "empty"),
     ],
 )
 def test_a_contradiction_is_noticed(events: tuple[KvEvent, ...], rule: str) -> None:

@@ -13,6 +13,8 @@ from harness.history import History
 from reports.schema import FailureClass
 
 UNREADABLE = ("gap", "shape")  # behind these nobody can tell what is there
+RULES = (*UNREADABLE, "parent", "removed", "collision", "empty")  # within the stream: the gravest first
+UNSAID = ("shape", "empty")  # an event's own fields do not make sense, whatever the cache holds
 
 
 def check_events(history: History) -> list[Finding]:
@@ -26,18 +28,18 @@ def check_events(history: History) -> list[Finding]:
     return found
 
 
-def finding(sentence: str, request: int | None = None) -> Finding:
+def finding(
+    sentence: str, request: int | None = None, failure_class: FailureClass = FailureClass.ACCOUNTING
+) -> Finding:
     """A breach of a rule."""
-    return Finding(
-        checker="events", failure_class=FailureClass.ACCOUNTING, sentence=f"KV events: {sentence}.", request=request
-    )
+    return Finding(checker="events", failure_class=failure_class, sentence=f"KV events: {sentence}.", request=request)
 
 
 def contradictions(seen: View) -> Iterator[Finding]:
     """Within the stream: gaps, removals of what is not there, parents that are not there, hashes that stand for two."""
-    for rule in dict.fromkeys(fault.rule for fault in seen.cache.faults):
-        first = next(fault for fault in seen.cache.faults if fault.rule == rule)
-        yield finding(first.sentence)
+    first = {fault.rule: fault.sentence for fault in reversed(seen.cache.faults)}
+    for rule in sorted(first, key=RULES.index):
+        yield finding(first[rule], failure_class=FailureClass.API if rule in UNSAID else FailureClass.ACCOUNTING)
 
 
 def overflows(seen: View) -> Iterator[Finding]:
