@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from adapters.kv_events import Published
 from adapters.provenance import WrongRead
 
 
@@ -35,6 +36,7 @@ class Capability(enum.StrEnum):
     STRUCTURED_OUTPUT = "structured output"
     CACHE_RESET = "cache reset"
     METRICS = "metrics"
+    KV_EVENTS = "published KV events"
     VERSION = "engine version"
     BLOCK_SIZE = "cache block size"
     POOL_SIZE = "cache pool size"
@@ -294,6 +296,12 @@ class Engine(Protocol):
 
     def metrics(self) -> Metrics:
         """Scrape the counters now."""
+
+    def take_events(self) -> Published:
+        """What was published about the cache since this was last called, or since the start; not while requests run.
+
+        Must not leave anything out or put it right. Without the capability there is nothing to take.
+        """
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
         """Requests that read KV which was not theirs, since this was last asked: the first wrong read of each. Empty

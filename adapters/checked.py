@@ -21,6 +21,7 @@ from adapters.base import (
     Served,
     Support,
 )
+from adapters.kv_events import Published
 from adapters.provenance import WrongRead
 
 
@@ -121,6 +122,14 @@ class CheckedEngine:
     def metrics(self) -> Metrics:
         """Scrape the counters."""
         return self.engine.metrics()
+
+    def take_events(self) -> Published:
+        """Take the KV events. Raises AdapterFault when batches come back to front."""
+        published = self.engine.take_events()
+        numbers = [batch.sequence for batch in published.batches]
+        if numbers != sorted(numbers):
+            raise AdapterFault(f"adapter {self.name} returned batches of KV events in the order {numbers}")
+        return published
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
         """Whose KV was read."""

@@ -20,7 +20,9 @@ from typing import Any
 
 import msgspec
 
+from adapters import inproc_events
 from adapters.base import EngineStartError
+from adapters.inproc_events import Mailbox
 from adapters.vllm import VllmOptions, added_environment, check_model, server_command
 
 LOCK = threading.RLock()
@@ -57,12 +59,13 @@ class Counts:
 
 
 class Built(msgspec.Struct, frozen=True):
-    """An engine, the server's arguments that it was made of, its counts and its log."""
+    """An engine, the server's arguments that it was made of, its counts and its log; its KV events if it tells them."""
 
     engine: Any
     arguments: Any
     counts: Counts
     log: logging.Handler
+    mail: Mailbox | None = None
 
     @property
     def core(self) -> Any:
@@ -90,7 +93,7 @@ def build(options: VllmOptions) -> Built:
             arguments, counts = parse(options), Counts()
             engine = make_engine(arguments, counts)
             _living.add(id(engine))
-            return Built(engine, arguments, counts, log)
+            return Built(engine, arguments, counts, log, mailbox(engine) if options.events else None)
     except EngineStartError:
         log.close()
         raise
@@ -101,7 +104,8 @@ def build(options: VllmOptions) -> Built:
 
 def flags(options: VllmOptions) -> list[str]:
     """The server's flags, and ours before them."""
-    return [*FIRST_FLAGS, *server_command(options, port=0)[3:]]  # without `python -m MODULE`
+    events = inproc_events.FLAGS if options.events else ()
+    return [*FIRST_FLAGS, *server_command(options, 0, events)[3:]]  # without `python -m MODULE`
 
 
 def parse(options: VllmOptions) -> Any:
@@ -136,6 +140,13 @@ def make_engine(arguments: Any, counts: Counts) -> Any:
     abort_all = client.abort_requests
     client.abort_requests = lambda names: [abort_all([name]) for name in names]
     return engine
+
+
+def mailbox(engine: Any) -> Mailbox:
+    """Have an engine's events come to us instead of to nobody."""
+    mail = Mailbox()
+    engine.engine_core.engine_core.scheduler.kv_event_publisher = mail
+    return mail
 
 
 def take_down(built: Built) -> None:

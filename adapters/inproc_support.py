@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from adapters.base import Capability, EngineShape, GroupShape, Message, Support
 from adapters.inproc_setup import Built, vllm_module
+from adapters.kv_events import ALGORITHM
 from adapters.probes import CACHE_FIELDS, provenance_support
 
 CORE = (
@@ -43,6 +45,9 @@ def capabilities(built: Built, version: str, *, digests: bool) -> dict[Capabilit
         Capability.RUNTIME_LORA: lora,
         Capability.LORA_IN_PLACE: lora,
         Capability.PRIORITY: Support(policy == "priority", f"the scheduling policy is {policy}"),
+        Capability.KV_EVENTS: Support(
+            built.mail is not None, "taken from the scheduler" if built.mail is not None else "not switched on"
+        ),
         Capability.VERSION: Support(True, f"the package says {version}"),
         Capability.BLOCK_SIZE: Support(True, f"the engine's configuration says block_size={sizes.block_size}"),
         Capability.POOL_SIZE: Support(True, f"the engine's configuration says {sizes.pool_blocks} usable blocks"),
@@ -87,6 +92,12 @@ def cache_settings(settings: Any) -> dict[str, str]:
     """The cache's settings that the server publishes in its metrics."""
     cache = settings.cache_config
     return {f"cache.{name}": str(getattr(cache, name)) for name in CACHE_FIELDS if hasattr(cache, name)}
+
+
+def known_seed(cache: Mapping[str, str]) -> str | None:
+    """The root's seed where nobody gave one. Newer versions of vLLM have a fixed one, for cryptographic algorithms."""
+    seed: str | None = getattr(vllm_module("v1.core.kv_cache_utils"), "DEFAULT_NONE_HASH_SEED", None)
+    return seed if cache.get(ALGORITHM, "").startswith("sha256") else None
 
 
 def groups_support(groups: tuple[GroupShape, ...]) -> Support:

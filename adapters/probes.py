@@ -25,6 +25,7 @@ from adapters.probe_surface import attempt, probe_surface
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 PROBE_TOKENS = 512  # more than two blocks of any usual size (16 ... 256), so that asking twice must hit
 NO_ADAPTER = "no adapter at hand to try: name the served model's folder with --model, or give two with --adapter"
+NO_EVENTS = "Coldproof listens only to a server that it started to publish them: choose a cell that does (events)"
 CACHE_FIELDS = (
     "block_size",
     "num_gpu_blocks",
@@ -63,6 +64,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
         Capability.METRICS: metrics_support(families),
         Capability.BLOCK_SIZE: published(cache_config, "block_size"),
         Capability.POOL_SIZE: published(cache_config, "num_gpu_blocks"),
+        Capability.KV_EVENTS: Support(None, NO_EVENTS),
     }
     version = server_version(wire)
     found[Capability.VERSION] = Support(version is not None, f"/version says {version}" if version else "no /version")

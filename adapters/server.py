@@ -24,6 +24,8 @@ from adapters.base import (
     Served,
     Support,
 )
+from adapters.event_socket import SLACK_SECONDS, EventSocket
+from adapters.kv_events import HashRule, Published
 from adapters.openai_http import Wire
 from adapters.probes import Probed, is_success
 from adapters.process import EngineProcess
@@ -32,16 +34,31 @@ from adapters.provenance import WrongRead
 LOOK_SECONDS = 0.05  # how often the caller looks up while no token comes
 
 
+class Stream(msgspec.Struct, frozen=True):
+    """Where a server publishes what its cache holds, and how the hashes in it are made."""
+
+    socket: EventSocket
+    rule: HashRule | None
+
+
 class ServerEngine:
     """An OpenAI-compatible server; spawned if there is a process, attached otherwise."""
 
     def __init__(
-        self, *, name: str, wire: Wire, probed: Probed, config: Mapping[str, str], process: EngineProcess | None = None
+        self,
+        *,
+        name: str,
+        wire: Wire,
+        probed: Probed,
+        config: Mapping[str, str],
+        process: EngineProcess | None = None,
+        stream: Stream | None = None,
     ) -> None:
         self.name = name
         self.wire = wire
         self.probed = probed
         self.process = process
+        self.stream = stream
         self._config = dict(config)
 
     @property
@@ -137,6 +154,12 @@ class ServerEngine:
         """GET /metrics."""
         return self.wire.metrics()
 
+    def take_events(self) -> Published:
+        """What came over the sockets, if the server was started with any."""
+        if self.stream is None:
+            return Published()
+        return Published(batches=self.stream.socket.take(), rule=self.stream.rule, slack=SLACK_SECONDS)
+
     def wrong_reads(self) -> tuple[WrongRead, ...]:
         """POST /collective_rpc, to the fingerprint worker only."""
         if not self.capabilities[Capability.PROVENANCE].present:
@@ -156,6 +179,8 @@ class ServerEngine:
         """End the process, if it is ours."""
         if self.process:
             self.process.stop()
+        if self.stream is not None:
+            self.stream.socket.close()
 
 
 def load_adapter(wire: Wire, name: str, path: str, *, in_place: bool) -> None:

@@ -11,20 +11,22 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import requests
 import tenacity
 
-from adapters.base import Capability, EngineDied, EngineStartError, GroupShape
+from adapters.base import Capability, EngineDied, EngineStartError, GroupShape, Support
+from adapters.event_socket import EventSocket
 from adapters.fingerprint.topology import Topology, flags, group_shapes
+from adapters.kv_events import hash_rule
 from adapters.openai_http import Wire
 from adapters.probes import Probed, probe, provenance_support
 from adapters.process import EngineProcess, free_port, port_is_taken
 from adapters.redact import redacted
-from adapters.server import ServerEngine
+from adapters.server import ServerEngine, Stream
 
 START_SECONDS = 300.0
 BLOCK = 32  # tokens; CPU attention wants multiples of this
@@ -43,6 +45,8 @@ ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
 }
+# vLLM hashes the root of all blocks from it. Where it is not set, older versions draw a root that nobody knows.
+HASH_SEED = "PYTHONHASHSEED"
 # Several engines of one run share a GPU (the one under test, the oracle, a fresh one to confirm on).
 GPU_SHARE = "0.25"
 
@@ -60,6 +64,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     most_requests: int | None = None  # what the flags say and no metric does; see EngineShape
     topology: Topology | None = None  # the fingerprint worker's layers; None: a model
     groups: tuple[GroupShape, ...] = ()  # what the model's layers are known to need; no metric tells
+    events: bool = False  # have it publish KV events
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -71,8 +76,9 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     if options.port is not None and port_is_taken(options.port):
         raise EngineStartError(f"port {options.port} is in use: choose another in --engine-args, or leave it out")
     port = options.port or free_port()
-    command = server_command(options, port)
-    process = EngineProcess([sys.executable, *command[1:]], environment(), options.log)
+    events = EventSocket() if options.events else None
+    command = server_command(options, port, () if events is None else events.flags)
+    process = EngineProcess([sys.executable, *command[1:]], environment(events=options.events), options.log)
     on_process(process)
     wire = Wire(f"http://127.0.0.1:{port}", alive=process.running)
     try:
@@ -81,12 +87,13 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         probed = options.probed or probe(wire, spawned=True, adapter_path=options.adapter_path)
     except EngineDied as problem:
         tail = process.tail()
-        process.stop()
+        stop_both(process, events)
         raise EngineStartError(f"{problem} while it was being probed; the end of its log:\n{tail}") from problem
     except BaseException:
-        process.stop()
+        stop_both(process, events)
         raise
-    config = {"command": redacted(shlex.join(command)), "environment": words(shown_environment())}
+    shown = shown_environment(events=options.events)
+    config = {"command": redacted(shlex.join(command)), "environment": words(shown)}
     groups = options.groups if options.topology is None else group_shapes(options.topology, BLOCK)
     shape = msgspec.structs.replace(
         probed.shape,
@@ -94,12 +101,23 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         most_requests=options.most_requests,
         groups=() if probed.shape.uniform else groups,
     )
+    if events is not None:
+        heard = Support(True, f"the server publishes at {events.stream}, as --kv-events-config asks for")
+        probed = msgspec.structs.replace(probed, capabilities={**probed.capabilities, Capability.KV_EVENTS: heard})
     provenance = {Capability.PROVENANCE: provenance_support(digests=options.topology is not None)}
     probed = msgspec.structs.replace(probed, shape=shape, capabilities={**probed.capabilities, **provenance})
-    return ServerEngine(name="vllm", wire=wire, probed=probed, config=config, process=process)
+    stream = None if events is None else Stream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
+    return ServerEngine(name="vllm", wire=wire, probed=probed, config=config, process=process, stream=stream)
 
 
-def server_command(options: VllmOptions, port: int) -> list[str]:
+def stop_both(process: EngineProcess, events: EventSocket | None) -> None:
+    """End a server that did not come up, and what listened to it."""
+    process.stop()
+    if events is not None:
+        events.close()
+
+
+def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) -> list[str]:
     """The command that a person would type. `vllm serve` is avoided: the CPU package does not ship it whole."""
     caching = "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"
     command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", options.model]
@@ -110,6 +128,7 @@ def server_command(options: VllmOptions, port: int) -> list[str]:
         command += ["--gpu-memory-utilization", GPU_SHARE]
     if options.topology is not None:
         command += flags(options.topology)
+    command += events
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]
@@ -124,20 +143,20 @@ def cpu_build() -> bool:
     return True
 
 
-def added_environment() -> dict[str, str]:
+def added_environment(*, events: bool = False) -> dict[str, str]:
     """What is added to the environment that the engine inherits."""
-    return {**ENVIRONMENT, **(CPU_ENVIRONMENT if cpu_build() else {})}
+    return {**ENVIRONMENT, **(CPU_ENVIRONMENT if cpu_build() else {}), **({HASH_SEED: "0"} if events else {})}
 
 
-def environment() -> dict[str, str]:
+def environment(*, events: bool = False) -> dict[str, str]:
     """The engine's environment: ours with the additions; what the user set wins. Our own packages can be imported."""
     path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
-    return {**added_environment(), **os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return {**added_environment(events=events), **os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def shown_environment() -> dict[str, str]:
+def shown_environment(*, events: bool = False) -> dict[str, str]:
     """What is added to the environment, as the user may have set it otherwise."""
-    return {name: os.environ.get(name, value) for name, value in added_environment().items()}
+    return {name: os.environ.get(name, value) for name, value in added_environment(events=events).items()}
 
 
 def words(variables: dict[str, str]) -> str:

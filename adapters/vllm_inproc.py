@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,11 +33,12 @@ from adapters.base import (
 from adapters.inproc_adapters import AdapterNames
 from adapters.inproc_request import STEP_MS, Live, engine_input, sampling, seconds
 from adapters.inproc_setup import LOCK, LOGGER, Built, build, flags, logged_to, take_down, vllm_module
-from adapters.inproc_support import cache_settings, capabilities, chat_ids, shape
+from adapters.inproc_support import cache_settings, capabilities, chat_ids, known_seed, shape
+from adapters.kv_events import Published, hash_rule
 from adapters.process import TAIL_LINES
 from adapters.provenance import WrongRead
 from adapters.redact import redacted
-from adapters.vllm import VllmOptions, server_command, shown_environment, words
+from adapters.vllm import HASH_SEED, VllmOptions, server_command, shown_environment, words
 
 SERVER_PORT = 8000
 
@@ -181,6 +183,14 @@ class InprocEngine:
                 pool_usage=held.core.scheduler.get_kv_cache_usage(),
             )
 
+    def take_events(self) -> Published:
+        """What the scheduler has published after its steps."""
+        with self._entered() as held:
+            if held.mail is None:
+                return Published()
+            seed = os.environ.get(HASH_SEED) or known_seed(self._cache_settings)
+            return Published(batches=held.mail.take(), rule=hash_rule(self._cache_settings, seed))
+
     def wrong_reads(self) -> tuple[WrongRead, ...]:
         """What the fingerprint worker has noted."""
         if self.options.topology is None:
@@ -254,6 +264,8 @@ class InprocEngine:
             self._death = f"a step of the engine failed: {type(problem).__name__}: {problem}"
             raise EngineDied(self._death) from problem
         self._steps += 1
+        if held.mail is not None:
+            held.mail.stamp(self.clock())
         for output in outputs:
             one = self._live[output.request_id]
             one.take(output, self._steps)

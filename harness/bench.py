@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakKeyDictionary
 
 from adapters.base import Capability, EngineDied
 from adapters.checked import CheckedEngine
@@ -15,6 +16,7 @@ from harness.calibration import calibrate
 from harness.cells import Cell
 from harness.checkers.finding import Rule
 from harness.contents import Contents
+from harness.event_ledger import EventLedger
 from harness.history import History, Outcome
 from harness.oracle.base import Oracle, question
 from harness.oracle.closed_form import ClosedForm
@@ -34,6 +36,7 @@ class Bench:
         self.session, self.cell = session, cell
         self.thinking = ThreadPoolExecutor(1)
         self.successors: dict[CheckedEngine, CheckedEngine] = {}  # an engine that was lost -> what took its place
+        self.ledgers: WeakKeyDictionary[CheckedEngine, EventLedger] = WeakKeyDictionary()
         self.standby = Standby(session, cell)
         self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
         began = time.monotonic()
@@ -97,6 +100,7 @@ class Bench:
             self.session.folder(),
             on_outcome=early,
             stall_seconds=self.calibration.stall_seconds,
+            ledger=self.ledgers.setdefault(engine, EventLedger()),
         ).history()
 
     def ask_early(self, outcome: Outcome) -> None:

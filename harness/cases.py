@@ -10,6 +10,7 @@ import msgspec
 
 from adapters.base import Engine
 from harness.checkers.finding import Finding, Rule
+from harness.checkers.hashes import computed
 from harness.checkers.tokens import agrees, closest
 from harness.evidence import same_path_reloads
 from harness.history import History, Identity, Outcome
@@ -100,9 +101,17 @@ def signature(history: History, failure_class: FailureClass) -> str:
     )
     moment = "under traffic" if busy else "between requests"
     more = "".join(f"; {feature}" for feature in features(history))
+    if failure_class is FailureClass.API and only_adapters_hashes(history):
+        more += "; only adapters' hashes"
     if not changed:
         return f"{failure_class.value}; no reload{more}"
     return f"{failure_class.value}; {routes}; {path}; {moment}{more}"
+
+
+def only_adapters_hashes(history: History) -> bool:
+    """Whether published hashes do not follow from their events, and all of these are of adapters' blocks."""
+    wrong = [one.block for one in computed(history) if not one.agrees]
+    return bool(wrong) and all(block.lora_name is not None for block in wrong)
 
 
 def features(history: History) -> list[str]:

@@ -26,12 +26,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP")
+    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT")
     alike: bool = True
     in_process: bool = True
     sliding_window: bool = False  # the tiny model with sliding-window layers instead of the plain one
     topology: str = "full"  # the layers that the fingerprint worker says it has
     numeric: bool = False  # about numbers, of which the fingerprint worker has none
+    events: bool = False  # KV events are published
     only_fingerprint: bool = False  # layers that no model small enough for a CPU has
 
     def covers(self, requirement_id: str) -> bool:
@@ -211,6 +212,27 @@ CELLS = {
             areas=LAYOUT,
             alike=False,
             numeric=True,
+        ),
+        Cell(
+            name="events",
+            about="KV events are published, a pool that never evicts",
+            areas=("EVENT-1", "EVENT-3"),
+            events=True,
+        ),
+        Cell(
+            name="events-tight",
+            about="KV events are published, a pool of 16 blocks, prefill in chunks of at most 64 tokens",
+            arguments=tight("--max-num-batched-tokens", "64"),
+            areas=("EVENT-2",),
+            events=True,
+        ),
+        Cell(
+            name="events-window",
+            about="KV events are published, a sliding window of 64 tokens beside full attention",
+            areas=("EVENT-4",),
+            topology="window",
+            events=True,
+            only_fingerprint=True,
         ),
         *GROUPS,
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from adapters.base import PLAIN, EngineShape, Metrics, Stage, Surface, Token
 from adapters.provenance import WrongRead
+from harness.event_blocks import RunEvents
 from harness.workload import Workload
 
 
@@ -130,6 +131,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepRecord, ...]
     contents: dict[str, str]  # symbolic content -> digest of the adapter files
     resets: tuple[ResetRecord, ...] = ()
+    events: RunEvents | None = None  # what was published about the cache, where the engine does that
     wrong_reads: tuple[WrongRead, ...] = ()  # where the engine tells whose KV was read
     stalled: Queue | None = None  # the queue when nothing had moved for too long
     engine_lost: str | None = None  # why the engine was gone at the end, if it was

@@ -9,7 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from harness.checkers.counts import check_accounting, check_bounds
+from harness.checkers.events import check_events
 from harness.checkers.finding import Finding, Rule
+from harness.checkers.hashes import check_hashes
 from harness.checkers.liveness import check_liveness
 from harness.checkers.pool import check_concurrency, check_conservation
 from harness.checkers.surface import check_surface
@@ -17,6 +19,8 @@ from harness.checkers.tokens import check_tokens
 from harness.evidence import evidence, older_identities
 from harness.history import History, Identity
 from harness.oracle.base import Answers, Oracle, question, questions, telling
+
+ORDER = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "conservation", "events", "hashes")
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +38,13 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         kept = tuple(f for f in self.findings if f.checker != "tokens" or f.request not in overlapped)
         return msgspec.structs.replace(self, findings=kept)
 
+    def without_hashes(self) -> Judgement:
+        """The same without block hashes that do not follow from their events: no other requirement's matter."""
+        return msgspec.structs.replace(self, findings=tuple(f for f in self.findings if f.checker != "hashes"))
+
     def worst(self) -> Finding:
         """The finding to speak of first: a wrong answer before a wrong count, the first request before later ones."""
-        order = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "conservation")
-        return min(self.findings, key=lambda f: (order.index(f.checker), f.request if f.request is not None else -1))
+        return min(self.findings, key=lambda f: (ORDER.index(f.checker), f.request if f.request is not None else -1))
 
 
 def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> Judgement:
@@ -65,6 +72,8 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_accounting(history, exclusive=exclusive),
         *check_concurrency(history),
         *check_conservation(history, exclusive=exclusive),
+        *check_events(history),
+        *check_hashes(history),
     ]
     return Judgement(
         history=history,

@@ -175,7 +175,9 @@ class Lab(Bench):
                 raise
             self.replaced(self.oracle_engine)
             judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
-        return judgement if self.current().requirement.overlapped_too else judgement.without_overlapped()
+        wanted = self.current().requirement
+        judgement = judgement if wanted.overlapped_too else judgement.without_overlapped()
+        return judgement if wanted.hashes_too else judgement.without_hashes()
 
     def tell(self, judgement: Judgement, trial: Trial) -> None:
         """Write the example down for later judges."""

@@ -18,7 +18,8 @@ class Requirement(msgspec.Struct, frozen=True):
     """An id, a short title, the capabilities it needs and the evidence without which it was not exercised.
 
     `overlapped_too` False: answers of requests that an adapter change overlapped are another requirement's matter.
-    It belongs to the requirement, so that a replayed case is judged as it was when it was found.
+    `hashes_too`: so are hashes that do not follow from their events, unless said otherwise.
+    Both belong to the requirement, so that a replayed case is judged as it was when it was found.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Requirement(msgspec.Struct, frozen=True):
     needs: tuple[Capability, ...]
     shows: tuple[Evidence, ...]
     overlapped_too: bool = True
+    hashes_too: bool = False
     weight: float = 1.0  # shares of the budget for drawing examples
 
 
@@ -36,12 +38,13 @@ def requirement(
     needs: tuple[Capability, ...] = (),
     shows: tuple[Evidence, ...],
     overlapped_too: bool = True,
+    hashes_too: bool = False,
     weight: float = 1.0,
 ) -> pytest.MarkDecorator:
     """Mark a test as standing for a requirement. Its docstring is the statement, read aloud by the report."""
     if not shows:
         raise ValueError(f"{requirement_id} names no evidence: it could pass on nothing")
-    return pytest.mark.requirement(Requirement(requirement_id, title, needs, shows, overlapped_too, weight))
+    return pytest.mark.requirement(Requirement(requirement_id, title, needs, shows, overlapped_too, hashes_too, weight))
 
 
 class Violation(AssertionError):

@@ -25,7 +25,10 @@ from adapters.base import (
     RequestRefused,
     Served,
 )
+from adapters.kv_events import Published
 from harness.burst import Change, Watch
+from harness.event_blocks import RunEvents
+from harness.event_ledger import EventLedger
 from harness.history import History, Identity, Outcome, Queue, ResetRecord, Residence, StepRecord
 from harness.models.adapters import AdapterFiles, place
 from harness.prompting import messages_of, tokens_of
@@ -68,6 +71,7 @@ class Run:
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         stall_seconds: float = STALL_SECONDS,
         settle_seconds: float = SETTLE_SECONDS,
+        ledger: EventLedger | None = None,
     ) -> None:
         self.engine = engine
         self.on_outcome = on_outcome
@@ -81,6 +85,7 @@ class Run:
         self.chats: dict[int, tuple[Message, ...]] = {}
         self.resets: list[ResetRecord] = []
         self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
+        self.ledger = ledger or EventLedger()
         self.stalled: Queue | None = None
         self.lost: str | None = None
         self.tells_writers = engine.capabilities[Capability.PROVENANCE].present is True
@@ -90,6 +95,7 @@ class Run:
     def history(self) -> History:
         """Run every step, until the end or until the engine is gone, and leave no adapter name behind."""
         records = []
+        self.ledger.pass_over(self.taken())
         self.baseline = self.scrape()
         self.last_metrics = self.baseline.since(self.baseline)
         first_request = 0
@@ -99,6 +105,7 @@ class Run:
             if self.lost is not None:
                 break
         self.clean_up()
+        events = self.events()
         wrong_reads = self.engine.wrong_reads() if self.lost is None else ()
         return History(
             workload=self.workload,
@@ -108,6 +115,7 @@ class Run:
             steps=tuple(records),
             contents={name: files.digest for name, files in self.contents.items()},
             resets=tuple(self.resets),
+            events=events,
             wrong_reads=wrong_reads,
             stalled=self.stalled,
             engine_lost=self.lost,
@@ -314,6 +322,25 @@ class Run:
         except EngineError as problem:
             self.note_loss(problem)
             return Metrics()
+
+    def taken(self) -> Published:
+        """What the engine has published since it was last asked, or nothing once it is gone."""
+        if self.lost is not None:
+            return Published()
+        try:
+            return self.engine.take_events()
+        except EngineError as problem:
+            self.note_loss(problem)
+            return Published()
+
+    def events(self) -> RunEvents | None:
+        """What was published during this run. An engine that is lost has told only a part of it: then nothing."""
+        if self.engine.capabilities[Capability.KV_EVENTS].present is not True:
+            return None
+        published = self.taken()
+        if self.lost is not None:
+            return None
+        return self.ledger.record(published, self.outcomes.values(), began=self.began)
 
     def note_loss(self, problem: EngineError) -> None:
         """Remember that the engine is no longer usable: dead, or silent for longer than its patience."""

@@ -31,6 +31,7 @@ from adapters.base import (
     Support,
     Token,
 )
+from adapters.kv_events import Published
 from adapters.provenance import WrongRead
 from harness.models.adapters import digest_of
 from harness.oracle.base import Answer, Question
@@ -70,7 +71,7 @@ class ScriptedEngine:
             block_size=BLOCK, pool_blocks=100_000, max_model_tokens=4096, adapter_slots=4, prefix_caching=caching
         )
         self.config: dict[str, str] = {"plant": plant.value}
-        self.capabilities = {c: Support(True, "scripted") for c in Capability}
+        self.capabilities = {c: Support(c is not Capability.KV_EVENTS, "scripted") for c in Capability}
         self.contents: dict[str, str] = {}
         self.blocks: dict[object, tuple[bytes, ...]] = {}
         self.queried = self.hit = self.leaked = 0
@@ -208,6 +209,10 @@ class ScriptedEngine:
         return Metrics(
             queried_tokens=self.queried, hit_tokens=self.hit, preemptions=0, running=0, waiting=0, pool_usage=usage
         )
+
+    def take_events(self) -> Published:
+        """It publishes none."""
+        return Published()
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
         """Its blocks do not say whose they are."""

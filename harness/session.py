@@ -123,6 +123,7 @@ class Session:
             most_requests=cell.most_requests,
             groups=SLIDING_WINDOW_GROUPS if self.has_window(cell) and self.options.model is None else (),
             topology=TOPOLOGIES[cell.topology] if self.options.fingerprint else None,
+            events=cell.events and caching,
         )
         if self.options.engine == "vllm-inproc":
             return vllm_inproc.start(options)

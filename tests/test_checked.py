@@ -24,6 +24,7 @@ from adapters.base import (
     Token,
 )
 from adapters.checked import AdapterFault, CheckedEngine
+from adapters.kv_events import EventBatch, Published
 from adapters.provenance import WrongRead
 
 SHAPE = EngineShape(block_size=16, pool_blocks=None, max_model_tokens=64, adapter_slots=None, prefix_caching=None)
@@ -45,6 +46,7 @@ class Scripted:
         self.capabilities = {c: Support(True, "scripted") for c in Capability if c not in left_out}
         self.calls: list[tuple[object, ...]] = []
         self.results: list[Completion | EngineError] = []
+        self.batches: tuple[EventBatch, ...] = ()
 
     def complete(self, request: CompletionRequest) -> Completion:
         return self.answer()
@@ -72,6 +74,9 @@ class Scripted:
 
     def metrics(self) -> Metrics:
         return Metrics(running=3)
+
+    def take_events(self) -> Published:
+        return Published(batches=self.batches)
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
         """None."""
@@ -176,6 +181,16 @@ def test_levers_and_facts_are_passed_on() -> None:
     assert (wrapped.clock(), wrapped.render((Message("user", "Hi"),))) == (17.0, (1,))
     assert (wrapped.name, wrapped.version, wrapped.base_model, wrapped.shape) == ("scripted", "1", "m", SHAPE)
     assert (wrapped.config, wrapped.capabilities) == (engine.config, engine.capabilities)
+
+
+def test_kv_events_come_in_the_order_of_their_numbers() -> None:
+    """A gap is the engine's matter and passed on; batches back to front are the adapter's fault."""
+    engine = Scripted(lambda: GOOD)
+    engine.batches = (EventBatch(0, 1.0, ()), EventBatch(2, 1.0, ()))
+    assert CheckedEngine(engine).take_events() == Published(batches=engine.batches)
+    engine.batches = engine.batches[::-1]
+    with pytest.raises(AdapterFault, match=r"in the order \[2, 0\]"):
+        CheckedEngine(engine).take_events()
 
 
 def test_overlapping_requests_are_busy_once() -> None:

@@ -109,7 +109,7 @@ def requirement_of(test: Any) -> Requirement:
 class Bench:
     """One run whose engines are started and broken at will; its cold engine is shared."""
 
-    def __init__(self, folder: Path, worker: str = "model") -> None:
+    def __init__(self, folder: Path, *, worker: str = "model") -> None:
         self.options = Options(
             engine="vllm-inproc",
             engine_url=None,
@@ -175,7 +175,7 @@ def opened(folder: Path, worker: str = "model") -> Iterator[Bench]:
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(Session, "has_room", lambda _: False)  # no engine is started ahead of its need
-    bench = Bench(folder, worker)
+    bench = Bench(folder, worker=worker)
     yield bench
     bench.conductor.close(interrupted=False)
     patch.undo()

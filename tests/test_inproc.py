@@ -329,7 +329,9 @@ class TestServed:
         assert (warm.shape.block_size, warm.shape.pool_blocks, warm.shape.adapter_slots) == (32, 16, 4)
         assert (warm.shape.max_model_tokens, warm.shape.most_requests, warm.shape.uniform) == (512, 4, True)
         assert (warm.shape.prefix_caching, cold.shape.prefix_caching) == (True, False)
-        assert [c for c in Capability if not warm.capabilities[c].present] == [Capability.PRIORITY]
+        absent = {c for c in Capability if not warm.capabilities[c].present}
+        other_cells = {Capability.PRIORITY, Capability.KV_EVENTS, Capability.SEVERAL_GROUPS}
+        assert absent == {*other_cells, Capability.PROVENANCE}
         assert "--num-gpu-blocks-override 17" in warm.config["flags"]
         assert "vllm" in warm.log_tail()
 

@@ -16,7 +16,8 @@ from adapters.process import free_port
 from tests.fake_server import BARE_METRICS, VERSION, Counts, FakeServer, Fault, Manners, serving
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
-ALWAYS_ABSENT = {Capability.SPAWNABLE, Capability.PROVENANCE}  # of a server that somebody else started
+# Of a server that somebody else started.
+ALWAYS_ABSENT = {Capability.SPAWNABLE, Capability.PROVENANCE, Capability.KV_EVENTS, Capability.SEVERAL_GROUPS}
 OF_COMPLETIONS = {
     Capability.TOKEN_PROMPTS,
     Capability.TOKEN_OUTPUTS,
@@ -72,7 +73,7 @@ def absent(found: Probed) -> set[Capability]:
 
 
 def test_a_server_that_offers_everything_is_seen_to() -> None:
-    """All but being our own process."""
+    """All but being our own process, and publishing to us what its cache holds."""
     found, _ = probed(Manners())
     assert absent(found) == ALWAYS_ABSENT
     assert (found.version, found.base_model, found.null_is_miss) == (VERSION, "tiny", False)

@@ -17,6 +17,7 @@ from harness.oracle.base import Answer, question
 from harness.scripted import ClosedFormOracle, ScriptedEngine
 from harness.workload import Burst, Idle, Meanwhile, Request, Reset, Route, Step, Workload
 from reports.schema import FailureClass
+from tests.event_streams import events, stored, told
 from tests.histories import ask, burst, history, outcome, play, put, record, tokens
 
 PROMPT = range(100, 140)
@@ -127,3 +128,13 @@ def test_rows_of_right_answers_of_every_kind_say_so(request_: Request, tmp_path:
     (row,) = request_rows(judge(seen, ClosedFormOracle(), Rule(exact=True), exclusive=True))
     assert (row.correct, row.answers_as, row.error) == (True, "base model", "")
     assert msgspec.json.encode(row)
+
+
+def test_hashes_that_only_adapters_have_wrong_are_named() -> None:
+    """So that a waiver for them does not hide the base model's; and only where they are what failed."""
+    adapters = stored(lora="tenant-n", hashes=("0" * 15 + "1", "0" * 15 + "2"))
+    base = stored(hashes=("0" * 15 + "3", "0" * 15 + "4"))
+    for wrong, more in (((adapters,), "; only adapters' hashes"), ((adapters, base), ""), ((base,), "")):
+        given = told(events((0.4, wrong)), outcome(0, PROMPT))
+        assert signature(given, FailureClass.API) == f"api; no reload{more}"
+        assert signature(given, FailureClass.CORRUPT) == "corrupt; no reload"

@@ -1,0 +1,109 @@
+"""Each requirement on KV events is put to a real vLLM that publishes something wrong, and says so.
+
+The cache is right all the while: no answer and no count would show it. The fingerprint worker makes it cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.cells import CELLS, Cell
+from harness.options import PROFILES, Profile
+from harness.session import Session
+from reports.schema import FailureClass, Verdict
+from suites import test_events as events
+from tests import broken_events as broken
+from tests.broken_vllm import Fault
+from tests.test_every_requirement_can_fail import Bench, requirement_of
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+ROOMY, TIGHT = CELLS["events"], CELLS["events-tight"]
+EXAMPLES = 8
+
+BROKEN: list[tuple[Callable[..., None], Fault, Cell, str]] = [
+    (events.test_events_explain_the_hits, broken.every_third_store_is_not_told, ROOMY, ""),
+    (events.test_events_explain_the_hits, broken.blocks_stand_behind_nothing, ROOMY, "no request until then"),
+    (events.test_events_explain_the_hits, broken.blocks_stand_behind_themselves, ROOMY, "which cannot be hit"),
+    (events.test_events_explain_the_hits, broken.tokens_of_the_wrong_place, ROOMY, "no request until then"),
+    (events.test_events_explain_the_hits, broken.tokens_of_more_than_the_blocks, ROOMY, "which are whose"),
+    (events.test_events_explain_the_hits, broken.evictions_are_told_when_requests_end, ROOMY, ""),
+    (events.test_events_explain_the_hits, broken.the_first_batch_is_lost, ROOMY, "was due"),
+    (events.test_events_tell_whose_blocks_they_are, broken.salts_are_not_told, ROOMY, "no request until then"),
+    (events.test_events_tell_whose_blocks_they_are, broken.adapters_are_not_told, ROOMY, "no request until then"),
+    (events.test_events_tell_of_resets, broken.resets_are_not_told, ROOMY, "no event says so"),
+    (events.test_events_tell_of_evictions, broken.evictions_are_not_told, TIGHT, "in a pool of 16"),
+    (events.test_events_tell_of_evictions, broken.evictions_are_told_of_another_block, TIGHT, "no copy of it is left"),
+    (events.test_events_of_everything_at_once, broken.evictions_are_not_told, TIGHT, ""),
+    (events.test_block_hashes_follow_from_their_events, broken.hashes_of_something_else, ROOMY, "engine's own rule"),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Short minimising and one replay, with the worker that has no model."""
+    patch = pytest.MonkeyPatch()
+    quick = Profile(
+        examples=EXAMPLES,
+        seconds=120,
+        tokens=6_000,
+        cells=(),
+        fingerprint_cells=("events", "events-tight"),
+        fingerprint_examples=EXAMPLES,
+        fingerprint_seconds=120,
+        shrink_seconds=1,
+        replays=2,
+    )
+    patch.setitem(PROFILES, "smoke", quick)
+    patch.setattr(Session, "has_room", lambda _: False)  # no engine is started ahead of its need
+    opened = Bench(tmp_path_factory.mktemp("events") / "report", worker="fingerprint")
+    yield opened
+    opened.conductor.close(interrupted=False)
+    patch.undo()
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "cell", "sentence"),
+    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1].__name__}") for row in BROKEN],
+)
+def test_a_misleading_engine_is_found_out(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Callable[..., None],
+    fault: Fault,
+    cell: Cell,
+    sentence: str,
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault, by what its events say."""
+    fault(monkeypatch)
+    verdict, reason, cases = bench.verdict(test, cell, examples=EXAMPLES)
+    assert verdict is Verdict.VIOLATED, reason
+    (case,) = cases
+    assert case.failure_class in (FailureClass.ACCOUNTING, FailureClass.API), case.sentence
+    assert case.sentence.startswith("KV events: "), case.sentence
+    assert sentence in case.sentence
+    assert case.reproduction.fresh_failed, reason
+
+
+@pytest.mark.parametrize(
+    ("test", "cell"),
+    [
+        pytest.param(events.test_events_explain_the_hits, ROOMY, id="hits"),
+        pytest.param(events.test_events_of_everything_at_once, TIGHT, id="everything"),
+        pytest.param(events.test_block_hashes_follow_from_their_events, ROOMY, id="hashes"),
+    ],
+)
+def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """No false alarm where nothing is broken; evidence may be short after so few examples."""
+    verdict, reason, cases = bench.verdict(test, cell, examples=4)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []
+
+
+def test_without_events_there_is_no_verdict(bench: Bench) -> None:
+    """UNSUPPORTED, with what was seen instead."""
+    with pytest.raises(pytest.skip.Exception):
+        bench.verdict(events.test_events_explain_the_hits, CELLS["default"], examples=1)
+    (said,) = [fields for kind, fields in bench.told if kind == "verdict"]
+    assert (said["verdict"], said["reason"]) == (Verdict.UNSUPPORTED, "published KV events: not switched on")
