@@ -24,6 +24,7 @@ from adapters.probes import Probed, probe, provenance_support
 from adapters.process import EngineProcess, free_port, port_is_taken
 from adapters.redact import redacted
 from adapters.server import ServerEngine
+from adapters.tiers import Tier, tier_flags
 
 START_SECONDS = 300.0
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +58,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     most_requests: int | None = None  # what the flags say and no metric does; see EngineShape
     topology: Topology | None = None  # the fingerprint worker's layers; None: a model
+    tier: Tier | None = None  # without prefix caching there is none
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -85,7 +87,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         raise
     shown = {name: os.environ.get(name, value) for name, value in added_environment().items()}
     config = {"command": redacted(shlex.join(command)), "environment": words(shown)}
-    shape = msgspec.structs.replace(probed.shape, most_requests=options.most_requests)
+    ends = options.tier is not None and options.tier.ends_requests
+    shape = msgspec.structs.replace(probed.shape, most_requests=options.most_requests, failed_load_ends_request=ends)
     provenance = {Capability.PROVENANCE: provenance_support(digests=options.topology is not None)}
     probed = msgspec.structs.replace(probed, shape=shape, capabilities={**probed.capabilities, **provenance})
     return ServerEngine(name="vllm", wire=wire, probed=probed, config=config, process=process)
@@ -102,6 +105,8 @@ def server_command(options: VllmOptions, port: int) -> list[str]:
         command += ["--gpu-memory-utilization", GPU_SHARE]
     if options.topology is not None:
         command += flags(options.topology)
+    if options.tier is not None and options.prefix_caching:
+        command += tier_flags(options.tier, options.log.with_suffix(".tier"))
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]

@@ -31,6 +31,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     in_process: bool = True
     sliding_window: bool = False  # the tiny model with sliding-window layers instead of the plain one
     topology: str = "full"  # the layers that the fingerprint worker says it has
+    tier: str | None = None  # the second KV tier: see adapters/tiers.py
     numeric: bool = False  # about numbers, of which the fingerprint worker has none
     only_fingerprint: bool = False  # layers that no model small enough for a CPU has
 
@@ -92,6 +93,49 @@ GROUPS = (
         topology="state",
         only_fingerprint=True,
     ),
+)
+
+HONEST = ("TIER-1", "TIER-2", "TIER-3", "TIER-5")  # loads do not fail
+
+
+def tiered(name: str, about: str, *arguments: str, tier: str, areas: tuple[str, ...] = HONEST) -> Cell:
+    """A pool of 16 blocks with a second tier behind it."""
+    return Cell(
+        name=name,
+        about=about,
+        arguments=tight(*arguments),
+        areas=areas,
+        topology="full",
+        tier=tier,
+        only_fingerprint=True,
+    )
+
+
+CHUNKS = ("--max-num-batched-tokens", "64")
+SECOND_TIERS = (
+    tiered("tier-offload", "vLLM's OffloadingConnector behind a pool of 16 blocks", *CHUNKS, tier="offload"),
+    tiered("tier-offload-small", "the same with 20 chunks of two blocks each", *CHUNKS, tier="offload-small"),
+    tiered("tier-simple", "vLLM's SimpleCPUOffloadConnector, storing what is computed", *CHUNKS, tier="simple"),
+    tiered("tier-simple-lazy", "the same, storing what is about to be evicted", *CHUNKS, tier="simple-lazy"),
+    tiered("tier-multi", "vLLM's MultiConnector over both", *CHUNKS, tier="multi"),
+    tiered(
+        "tier-example",
+        "vLLM's ExampleConnector (files in a folder), which wants prompts in one piece",
+        "--no-enable-chunked-prefill",
+        tier="example",
+    ),
+    tiered("tier-example-chunks", "the same with chunked prefill", *CHUNKS, tier="example"),
+    tiered(
+        "tier-kept", "a tier of ours that keeps what vLLM's block hashes name, and loads at once", *CHUNKS, tier="kept"
+    ),
+    tiered(
+        "tier-failing", "two of three of its loads fail, and are recomputed", *CHUNKS, tier="failing", areas=("TIER",)
+    ),
+    tiered("tier-failing-late", "the same with loads that take a while", *CHUNKS, tier="failing-late", areas=("TIER",)),
+    tiered(
+        "tier-failing-ends", "the same; a request whose load fails ends", *CHUNKS, tier="failing-ends", areas=("TIER",)
+    ),
+    tiered("tier-lmcache", "LMCache in host memory", *CHUNKS, tier="lmcache"),
 )
 
 CELLS = {
@@ -205,6 +249,7 @@ CELLS = {
             numeric=True,
         ),
         *GROUPS,
+        *SECOND_TIERS,
     )
 }
 ATTACHED = Cell(name="attached", about="the server as its owner configured it")

@@ -63,15 +63,16 @@ def at_most(history: History, outcome: Outcome) -> int:
 def writers(history: History, outcome: Outcome) -> list[Outcome]:
     """Requests that may have written blocks of this request's identity before its lookup, itself excluded.
 
-    What was over before a successful reset began has left nothing to whoever comes after it.
+    What was over before a successful reset began has left nothing to whoever comes after it; a second tier is not reset.
     """
+    resets = [] if history.shape.second_tier else [r for r in history.resets if r.success]
     return [
         other
         for other in history.outcomes
         if other.request != outcome.request
         and other.sent < outcome.finished
         and set(other.identities) & set(outcome.identities)
-        and not any(r.success and other.finished <= r.began and r.ended <= outcome.sent for r in history.resets)
+        and not any(other.finished <= r.began and r.ended <= outcome.sent for r in resets)
     ]
 
 

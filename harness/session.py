@@ -24,6 +24,7 @@ from adapters.fingerprint.topology import TOPOLOGIES
 from adapters.probes import Probed
 from adapters.process import EngineProcess
 from adapters.server import ServerEngine
+from adapters.tiers import TIERS
 from harness.budget import Budget
 from harness.cells import CELLS, Cell
 from harness.checkers.finding import Rule
@@ -121,6 +122,7 @@ class Session:
             port=port if purpose == "tested" else None,
             most_requests=cell.most_requests,
             topology=TOPOLOGIES[cell.topology] if self.options.fingerprint else None,
+            tier=TIERS[cell.tier] if cell.tier is not None else None,
         )
         if self.options.engine == "vllm-inproc":
             return vllm_inproc.start(options)
