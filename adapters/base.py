@@ -146,8 +146,8 @@ class Arrival(msgspec.Struct, frozen=True):
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Monotonic counters and gauges of the engine at one moment; None where it publishes none.
 
-    `external_hit_tokens`: loaded from a second tier, not among `hit_tokens`; `resumed_hit_tokens`: the same for requests
-    that had been preempted, which neither counts.
+    `external_hit_tokens`: loaded from a second tier, not among `hit_tokens`; `resumed_hit_tokens`: the same for
+    requests that had been preempted, which neither counts.
     """
 
     queried_tokens: float | None = None

@@ -1,7 +1,7 @@
 """Second KV tiers that an engine can be started with, as vLLM's `--kv-transfer-config` names them. Plain data.
 
-The connectors are vLLM's own. Where one wants a GPU for nothing but copies, the fingerprint worker's room has a stand-in
-for the device (adapters/fingerprint/tier); `stand_in` says so in the report.
+The connectors are vLLM's own. Where one wants a GPU for nothing but copies, the fingerprint worker's room has a
+stand-in for the device (adapters/fingerprint/tier).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 ROOM = "adapters.fingerprint.tier"
 FOLDER = "(folder of the engine)"  # stands for a folder that only this engine has
 FAILED_LOADS = "failed_loads"  # in the statistics of our connector
-FAILED_LOADS_COUNTER = "coldproof:failed_loads"
+FAILED_LOADS_COUNTER = "vllm:coldproof_failed_loads"  # vLLM clears away only what is called so
 OFFLOADED_BYTES = 2**20
 
 
@@ -27,7 +27,6 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     parts: tuple[Tier, ...] = ()
     ends_requests: bool = False
-    stand_in: bool = False
 
 
 OFFLOAD = Tier(
@@ -38,9 +37,8 @@ OFFLOAD = Tier(
         "cpu_bytes_to_use": OFFLOADED_BYTES,
         "offload_prompt_only": False,
     },
-    stand_in=True,
 )
-SIMPLE = Tier(connector="SimpleCPUOffloadConnector", options={"cpu_bytes_to_use": OFFLOADED_BYTES}, stand_in=True)
+SIMPLE = Tier(connector="SimpleCPUOffloadConnector", options={"cpu_bytes_to_use": OFFLOADED_BYTES})
 
 
 def with_options(tier: Tier, **options: Any) -> Tier:
@@ -55,7 +53,6 @@ def kept(*, ends_requests: bool = False, **options: Any) -> Tier:
         module=f"{ROOM}.failing",
         options=options,
         ends_requests=ends_requests,
-        stand_in=True,
     )
 
 

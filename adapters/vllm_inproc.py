@@ -38,7 +38,6 @@ from adapters.provenance import WrongRead
 from adapters.redact import redacted
 from adapters.vllm import VllmOptions
 
-
 DRAIN_STEPS = 100  # a connector that still has work then does not come to an end
 
 

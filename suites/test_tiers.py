@@ -31,8 +31,8 @@ def test_evicted_to_the_second_tier_and_loaded_back(lab: Lab, data: st.DataObjec
     evicted blocks are loaded back.
 
     Why it can break: a block is stored or loaded under another one's key, into another one's place, or before it was
-    written (vllm#54193, vllm#46951, sglang#39830). Oracle: cold start, and the reference cache's upper bound, which both
-    tiers share. Vacuous when nothing was loaded that the pool had evicted.
+    written (vllm#54193, vllm#46951, sglang#39830). Oracle: cold start, and the reference cache's upper bound for both
+    tiers together. Vacuous when nothing was loaded that the pool had evicted.
     """
     lab.check(data.draw(working_sets(lab.grounds), label="workload"))
 
@@ -111,8 +111,8 @@ def test_loads_that_fail(lab: Lab, data: st.DataObject) -> None:
 )
 @given(data=st.data())
 def test_everything_at_once_with_a_second_tier(lab: Lab, data: st.DataObject) -> None:
-    """With chats, repeats, adapters, salts, evictions, preemptions, aborts and resets one behind the other, and a second
-    KV tier behind the pool, a conforming engine answers as cold, and between them holds nothing for anybody.
+    """With chats, repeats, adapters, salts, evictions, preemptions, aborts and resets one behind the other, and a
+    second KV tier behind the pool, a conforming engine answers as cold, and between them holds nothing for anybody.
 
     Why it can break: a request may be preempted, aborted or overtaken by a reset while a store or a load of its blocks
     is under way. Oracle: cold start, the reference cache, the gauges after each chapter. Vacuous without loads and

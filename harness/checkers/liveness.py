@@ -59,14 +59,20 @@ def check_liveness(history: History) -> list[Finding]:
 
 
 def ended_by_failed_loads(history: History) -> set[int]:
-    """Requests whose error may be a failed load's: in each step as many as loads failed, where that ends a request."""
-    if not history.shape.failed_load_ends_request:
+    """Requests whose error may be a failed load's, where that ends a request: in each step as many prefixes as loads
+    failed, and of each prefix everybody, for they share the blocks that were to be loaded.
+    """
+    if not history.shape.failed_load_ends_request or history.engine_lost is not None:
         return set()
     excused: set[int] = set()
     for record in history.steps:
         failed = int(grown(record.before.failed_loads, record.after.failed_loads) or 0)
-        ended = [o.request for o in history.outcomes if o.step == record.step and o.error is not None and not o.refused]
-        excused.update(o for o in ended[:failed] if history.engine_lost is None)
+        ended: dict[object, set[int]] = {}
+        for outcome in history.outcomes:
+            if outcome.step == record.step and outcome.error is not None and not outcome.refused:
+                prefix = outcome.prompt[: history.shape.block_size]
+                ended.setdefault((outcome.identities, prefix), set()).add(outcome.request)
+        excused.update(*list(ended.values())[:failed])
     return excused
 
 

@@ -25,6 +25,8 @@ Blocks = npt.NDArray[np.int64]
 class HostOffloadingSpec(CPUOffloadingSpec):
     """vLLM's specification of offloading to the CPU, with a worker that needs no device."""
 
+    _worker: OffloadingWorker | None
+
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """The one worker of this process."""
         if self._worker is None:

@@ -16,6 +16,8 @@ from adapters.tiers import FAILED_LOADS, FAILED_LOADS_COUNTER
 class FailedLoads(KVConnectorStats):
     """A number of failed loads."""
 
+    data: dict[str, Any]
+
     @classmethod
     def of(cls, count: int) -> FailedLoads:
         """So many."""
