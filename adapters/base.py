@@ -41,6 +41,7 @@ class Capability(enum.StrEnum):
     SECOND_TIER = "a second KV tier"
     SPAWNABLE = "spawned by Coldproof"
     PROVENANCE = "block provenance"
+    SEVERAL_GROUPS = "several groups of KV-cache blocks"
 
 
 class Support(msgspec.Struct, frozen=True):
@@ -182,8 +183,25 @@ def grown(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before
 
 
+class GroupShape(msgspec.Struct, frozen=True):
+    """Layers that share a block table: tokens of a block, and the most blocks that one request holds of it at a time,
+    as with sliding windows and states; None: a block for all of its tokens.
+    """
+
+    block: int
+    most_blocks: int | None = None
+
+    def blocks(self, tokens: int) -> int:
+        """The blocks that a request of so many tokens needs of it."""
+        whole = -(-tokens // self.block)
+        return whole if self.most_blocks is None else min(whole, self.most_blocks)
+
+
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the generators size workloads by. Token counts; None is unknown, never a guess."""
+    """What the generators size workloads by. Token counts; None is unknown, never a guess.
+
+    `block_size`: the unit that hits come in. Where groups of layers have blocks of several sizes, whole blocks of all.
+    """
 
     block_size: int | None
     pool_blocks: int | None
@@ -194,6 +212,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     most_requests: int | None = None  # that run at a time
     second_tier: bool = False  # blocks that the pool gives up, or loses in a reset, may come back from elsewhere
     failed_load_ends_request: bool = False  # with an error; otherwise it has to be answered all the same
+    groups: tuple[GroupShape, ...] = ()  # empty: unknown
 
 
 class EngineError(Exception):

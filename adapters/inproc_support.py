@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapters.base import Capability, EngineShape, Message, Support
+from adapters.base import Capability, EngineShape, GroupShape, Message, Support
 from adapters.inproc_setup import Built, vllm_module
 from adapters.probes import CACHE_FIELDS, provenance_support
 
@@ -49,6 +49,7 @@ def capabilities(built: Built, version: str, *, digests: bool) -> dict[Capabilit
         Capability.SECOND_TIER: tier_support(settings.kv_transfer_config),
         Capability.SPAWNABLE: Support(True, "started by Coldproof, in its own process"),
         Capability.PROVENANCE: provenance_support(digests=digests),
+        Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
     }
 
 
@@ -60,7 +61,7 @@ def shape(built: Built) -> EngineShape:
     full = vllm_module("v1.kv_cache_interface").FullAttentionSpec
     specs = [group.kv_cache_spec for group in built.core.scheduler.kv_cache_config.kv_cache_groups]
     return EngineShape(
-        block_size=cache.block_size,
+        block_size=cache.cache_hit_alignment_tokens or cache.block_size,
         pool_blocks=cache.num_gpu_blocks - 1,  # block 0 is vLLM's null block
         max_model_tokens=settings.model_config.max_model_len,
         adapter_slots=None if lora is None else lora.max_loras,
@@ -69,7 +70,21 @@ def shape(built: Built) -> EngineShape:
         most_requests=scheduler.max_num_seqs,
         second_tier=transfer is not None,
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
+        groups=tuple(group_shape(spec, settings) for spec in specs),
     )
+
+
+def group_shape(spec: Any, settings: Any) -> GroupShape:
+    """A group's, from its KV-cache spec: with a window or a state, what vLLM itself reckons a request to hold."""
+    interface = vllm_module("v1.kv_cache_interface")
+    if isinstance(spec, interface.MambaSpec):
+        return GroupShape(spec.block_size, spec.max_memory_usage_bytes(settings) // spec.page_size_bytes)
+    if isinstance(spec, interface.SlidingWindowSpec):
+        longest = settings.model_config.max_model_len
+        return GroupShape(
+            spec.block_size, spec.max_admission_blocks_per_request(settings.max_in_flight_tokens, longest)
+        )
+    return GroupShape(spec.block_size)
 
 
 def tier_support(transfer: Any) -> Support:
@@ -83,6 +98,12 @@ def cache_settings(settings: Any) -> dict[str, str]:
     """The cache's settings that the server publishes in its metrics."""
     cache = settings.cache_config
     return {f"cache.{name}": str(getattr(cache, name)) for name in CACHE_FIELDS if hasattr(cache, name)}
+
+
+def groups_support(groups: tuple[GroupShape, ...]) -> Support:
+    """Whether there is more than one."""
+    blocks = ", ".join(str(group.block) for group in groups)
+    return Support(len(groups) > 1, f"the engine's configuration has {len(groups)}, with blocks of {blocks} tokens")
 
 
 def chat_support(built: Built) -> Support:

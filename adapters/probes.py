@@ -60,6 +60,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
     found: dict[Capability, Support] = {
         Capability.SPAWNABLE: Support(spawned, "started by Coldproof" if spawned else "attached by URL"),
         Capability.PROVENANCE: provenance_support(digests=False),
+        Capability.SEVERAL_GROUPS: groups_support(cache_config),
         Capability.METRICS: metrics_support(families),
         Capability.BLOCK_SIZE: published(cache_config, "block_size"),
         Capability.POOL_SIZE: published(cache_config, "num_gpu_blocks"),
@@ -77,7 +78,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
         version=version,
         base_model=base_model,
         shape=EngineShape(
-            block_size=number(cache_config.get("block_size")),
+            block_size=hit_unit(cache_config),
             pool_blocks=None if pool is None else pool - 1,  # block 0 is vLLM's null block
             max_model_tokens=max_tokens,
             adapter_slots=number(slots),
@@ -89,6 +90,19 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
         cache_config={f"cache.{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
         null_is_miss=null_is_miss,
     )
+
+
+def hit_unit(cache_config: dict[str, str]) -> int | None:
+    """Tokens of the unit that hits come in: a block, or several where groups of layers have other block sizes."""
+    return number(cache_config.get("cache_hit_alignment_tokens")) or number(cache_config.get("block_size"))
+
+
+def groups_support(cache_config: dict[str, str]) -> Support:
+    """Whether layers of several kinds keep their blocks apart, by the pool's size in tokens."""
+    known = number(cache_config.get("kv_cache_size_tokens")) is not None
+    said = "is" if is_uniform(cache_config) else "is not"
+    how = f"the pool's size in tokens {said} its blocks times their size"
+    return Support(not is_uniform(cache_config), how if known else "the pool's size in tokens is not published")
 
 
 def is_uniform(cache_config: dict[str, str]) -> bool:

@@ -6,6 +6,7 @@ The server is started as a user would start it; only the environment that makes 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import shlex
 import sys
@@ -17,8 +18,8 @@ import msgspec
 import requests
 import tenacity
 
-from adapters.base import Capability, EngineDied, EngineStartError
-from adapters.fingerprint.topology import Topology, flags
+from adapters.base import Capability, EngineDied, EngineStartError, GroupShape
+from adapters.fingerprint.topology import Topology, flags, group_shapes
 from adapters.openai_http import Wire
 from adapters.probes import Probed, probe, provenance_support
 from adapters.process import EngineProcess, free_port, port_is_taken
@@ -27,6 +28,7 @@ from adapters.server import ServerEngine
 from adapters.tiers import Tier, tier_flags
 
 START_SECONDS = 300.0
+BLOCK = 32  # tokens; CPU attention wants multiples of this
 ROOT = Path(__file__).resolve().parent.parent
 # Spinning OpenMP threads make a busy machine a hundred times slower with models this small.
 CPU_ENVIRONMENT = {
@@ -59,6 +61,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     most_requests: int | None = None  # what the flags say and no metric does; see EngineShape
     topology: Topology | None = None  # the fingerprint worker's layers; None: a model
     tier: Tier | None = None  # without prefix caching there is none
+    groups: tuple[GroupShape, ...] = ()  # what the model's layers are known to need; no metric tells
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -85,10 +88,15 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     except BaseException:
         process.stop()
         raise
-    shown = {name: os.environ.get(name, value) for name, value in added_environment().items()}
-    config = {"command": redacted(shlex.join(command)), "environment": words(shown)}
-    ends = options.tier is not None and options.tier.ends_requests
-    shape = msgspec.structs.replace(probed.shape, most_requests=options.most_requests, failed_load_ends_request=ends)
+    config = {"command": redacted(shlex.join(command)), "environment": words(shown_environment())}
+    groups = options.groups if options.topology is None else group_shapes(options.topology, BLOCK)
+    shape = msgspec.structs.replace(
+        probed.shape,
+        block_size=math.lcm(*(group.block for group in groups)) if groups else probed.shape.block_size,
+        most_requests=options.most_requests,
+        groups=() if probed.shape.uniform else groups,
+        failed_load_ends_request=options.tier is not None and options.tier.ends_requests,
+    )
     provenance = {Capability.PROVENANCE: provenance_support(digests=options.topology is not None)}
     probed = msgspec.structs.replace(probed, shape=shape, capabilities={**probed.capabilities, **provenance})
     return ServerEngine(name="vllm", wire=wire, probed=probed, config=config, process=process)
@@ -99,7 +107,7 @@ def server_command(options: VllmOptions, port: int) -> list[str]:
     caching = "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"
     command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", options.model]
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--enforce-eager", "--dtype", "float32", "--block-size", "32", "--max-model-len", "2048"]
+    command += ["--enforce-eager", "--dtype", "float32", "--block-size", str(BLOCK), "--max-model-len", "2048"]
     command += ["--enable-prompt-tokens-details", "--enable-lora", "--max-loras", "4", "--max-lora-rank", "64"]
     if not cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
@@ -130,6 +138,11 @@ def environment() -> dict[str, str]:
     """The engine's environment: ours with the additions; what the user set wins. Our own packages can be imported."""
     path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
     return {**added_environment(), **os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def shown_environment() -> dict[str, str]:
+    """What is added to the environment, as the user may have set it otherwise."""
+    return {name: os.environ.get(name, value) for name, value in added_environment().items()}
 
 
 def words(variables: dict[str, str]) -> str:

@@ -36,7 +36,9 @@ from adapters.inproc_support import cache_settings, capabilities, chat_ids, shap
 from adapters.process import TAIL_LINES
 from adapters.provenance import WrongRead
 from adapters.redact import redacted
-from adapters.vllm import VllmOptions
+from adapters.vllm import VllmOptions, server_command, shown_environment, words
+
+SERVER_PORT = 8000
 
 DRAIN_STEPS = 100  # a connector that still has work then does not come to an end
 
@@ -92,8 +94,14 @@ class InprocEngine:
     @property
     def config(self) -> Mapping[str, str]:
         """The flags, which are the server's, and the cache's settings."""
-        given = redacted(shlex.join(flags(self.options)))
-        return {"engine": "vLLM's engine core, stepped in this process", "flags": given, **self._cache_settings}
+        alike = redacted(shlex.join(server_command(self.options, port=SERVER_PORT)))
+        return {
+            "engine": "vLLM's engine core, stepped in this process",
+            "flags": redacted(shlex.join(flags(self.options))),
+            "command": alike,  # of the server that is configured alike
+            "environment": words(shown_environment()),
+            **self._cache_settings,
+        }
 
     @property
     def capabilities(self) -> Mapping[Capability, Support]:

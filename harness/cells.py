@@ -6,6 +6,8 @@ and says there what it could not exercise: nothing is left out in silence.
 
 from __future__ import annotations
 
+import importlib.util
+
 import msgspec
 
 from harness.options import UsageError
@@ -26,12 +28,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (*KEYS, *ROOM)
+    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP")
     alike: bool = True
     in_process: bool = True
     sliding_window: bool = False  # the tiny model with sliding-window layers instead of the plain one
     topology: str = "full"  # the layers that the fingerprint worker says it has
     tier: str | None = None  # the second KV tier: see adapters/tiers.py
+    package: str | None = None  # of Python, that the engine needs beside its own
     numeric: bool = False  # about numbers, of which the fingerprint worker has none
     only_fingerprint: bool = False  # layers that no model small enough for a CPU has
 
@@ -42,6 +45,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def is_for(self, fingerprint: bool) -> bool:
         """Whether the engine with (or without) the fingerprint worker can be started so."""
         return not self.numeric if fingerprint else not self.only_fingerprint
+
+    @property
+    def installed(self) -> bool:
+        """Whether the package that it needs is there."""
+        return self.package is None or importlib.util.find_spec(self.package) is not None
 
     @property
     def most_requests(self) -> int | None:
@@ -68,7 +76,7 @@ GROUPS = (
         name="groups-window-tight",
         about="the same in a pool that two long requests fill, chunks of 64 tokens",
         arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "60", "--max-num-batched-tokens", "64"),
-        areas=("GROUP", *ROOM),
+        areas=ROOM,
         topology="window",
         only_fingerprint=True,
     ),
@@ -83,6 +91,14 @@ GROUPS = (
         name="groups-five",
         about="five groups with blocks of 256, 64, 64, 4 and 8 tokens, windows of 128 (DeepSeek-V4-Flash's layout)",
         areas=("GROUP", *KEYS),
+        topology="five-groups",
+        only_fingerprint=True,
+    ),
+    Cell(
+        name="groups-five-long",
+        about="the same for prompts of up to 374,000 tokens, the length in its report (a kin of vllm#32802)",
+        arguments=("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings":374000}'),
+        areas=("GROUP-1",),
         topology="five-groups",
         only_fingerprint=True,
     ),
@@ -135,7 +151,15 @@ SECOND_TIERS = (
     tiered(
         "tier-failing-ends", "the same; a request whose load fails ends", *CHUNKS, tier="failing-ends", areas=("TIER",)
     ),
-    tiered("tier-lmcache", "LMCache in host memory", *CHUNKS, tier="lmcache"),
+    Cell(
+        name="tier-lmcache",
+        about="LMCache (LMCACHE_CHUNK_SIZE=32, LMCACHE_LOCAL_CPU=True), which has no connector for a CPU",
+        arguments=tight(*CHUNKS),
+        areas=HONEST,
+        tier="lmcache",
+        package="lmcache",
+        in_process=False,
+    ),
 )
 
 CELLS = {

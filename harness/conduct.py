@@ -226,7 +226,8 @@ class Conductor:
 
     def waivers(self, version: str | None) -> Waivers:
         """The known issues for an engine version, today."""
-        return Waivers(self.issues, version=version, today=datetime.datetime.now(datetime.UTC).date())
+        today = datetime.datetime.now(datetime.UTC).date()
+        return Waivers(self.issues, version=version, today=today, worker=self.options.worker)
 
     def waived(self, case: Case, lab: Lab) -> Case:
         """The case, marked with the known issue that waives it, if one does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from adapters.base import Stage
 from harness.facts import Evidence
 from harness.history import History, Outcome
-from harness.reference_cache import blocks_needed, bounds, common_prefix, computed, lost_tokens, never_fits
+from harness.reference_cache import bounds, common_prefix, computed, least_blocks, lost_tokens, never_fits
 from harness.workload import Idle
 
 LONG_BLOCKS = 2  # a prompt of as many blocks is long enough to be worth sharing
@@ -133,8 +133,10 @@ def identical(history: History, outcome: Outcome) -> bool:
 
 def fills_pool(history: History, outcome: Outcome) -> bool:
     """Whether a request needs most of the pool's blocks for itself."""
-    needed, pool = blocks_needed(history, len(outcome.prompt) + outcome.max_tokens), history.shape.pool_blocks
-    return needed is not None and pool is not None and needed >= MOST_OF_POOL * pool
+    pool = history.shape.pool_blocks
+    if pool is None or history.shape.block_size is None:
+        return False
+    return least_blocks(history, len(outcome.prompt) + outcome.max_tokens) >= MOST_OF_POOL * pool
 
 
 def after_reset(history: History, outcome: Outcome) -> bool:

@@ -134,3 +134,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     stalled: Queue | None = None  # the queue when nothing had moved for too long
     engine_lost: str | None = None  # why the engine was gone at the end, if it was
     log_tail: str = ""  # the end of its log then
+
+
+def hit_shares(history: History) -> str:
+    """How much of each prompt came from the cache, in the order of sending."""
+    shares = (f"{100 * (o.cached_tokens or 0) / len(o.prompt):.1f} % of {len(o.prompt):,}" for o in history.outcomes)
+    return ", ".join(shares) + " tokens"

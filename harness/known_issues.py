@@ -10,6 +10,7 @@ import datetime
 import fnmatch
 import tomllib
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -20,7 +21,9 @@ from reports.schema import Case, Waiver
 
 
 class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One waiver. `cell` and `signature` are shell patterns; `versions` is a PEP 440 specifier."""
+    """One waiver. `cell` and `signature` are shell patterns; `versions` is a PEP 440 specifier; `worker`: a fault of a
+    model's arithmetic cannot show without one.
+    """
 
     requirement: str
     signature: str
@@ -28,14 +31,17 @@ class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     link: str
     cell: str = "*"
+    worker: Literal["model", "fingerprint"] | None = None
     expires: datetime.date | None = None
 
 
 class Waivers:
     """The waivers of a file, for one engine version on one day. What was used follows from the cases."""
 
-    def __init__(self, issues: list[KnownIssue], *, version: str | None, today: datetime.date) -> None:
-        self.issues, self.version, self.today = issues, version, today
+    def __init__(
+        self, issues: list[KnownIssue], *, version: str | None, today: datetime.date, worker: str = "model"
+    ) -> None:
+        self.issues, self.version, self.today, self.worker = issues, version, today, worker
 
     def waive(self, case: Case) -> KnownIssue | None:
         """The first waiver in force that fits a case."""
@@ -43,7 +49,7 @@ class Waivers:
 
     def applies(self, issue: KnownIssue) -> bool:
         """Whether this engine version is meant. Release candidates count (`0.33.0rc1` is what gets qualified)."""
-        if self.version is None:
+        if self.version is None or issue.worker not in (None, self.worker):
             return False
         try:
             return SpecifierSet(issue.versions).contains(self.version, prereleases=True)

@@ -60,6 +60,10 @@ class Lab(Bench):
         """Whether caching cannot be switched off here, so that a cold request needs a salt of its own."""
         return self.oracle_engine is None
 
+    def remark(self, words: str) -> None:
+        """Something that was seen, for the reason of a verdict that nothing failed."""
+        self.current().remark = words
+
     def note_room(self, trial: Trial) -> None:
         """Where the pool cannot be filled here, what would: for the verdict of a requirement that needs pressure."""
         if self.grounds.small_pool is None:
@@ -69,15 +73,17 @@ class Lab(Bench):
                 "twice the pool: make the pool smaller (vLLM: --num-gpu-blocks-override) or choose a larger profile."
             )
 
-    def check(self, workload: Workload) -> None:
-        """Run a workload on the engine under test. Raises Violation when the requirement is broken by it."""
-        self.examine(workload, self.engine)
+    def check(self, workload: Workload) -> Judgement | None:
+        """Run a workload on the engine under test; None where it was run before. Raises Violation when the requirement
+        is broken by it.
+        """
+        return self.examine(workload, self.engine)
 
     def check_without_cache(self, workload: Workload) -> None:
         """The same on the engine whose cache is off: what fails there is not the cache's fault (GROUND-1)."""
         self.examine(workload, self.oracle_engine or self.engine)
 
-    def examine(self, workload: Workload, engine: CheckedEngine) -> None:
+    def examine(self, workload: Workload, engine: CheckedEngine) -> Judgement | None:
         """Run, judge and remember; while a counterexample is being minimised, several times."""
         trial = self.current()
         if trial.best is None and not trial.replaying and self.session.budget.is_spent(trial):
@@ -86,12 +92,12 @@ class Lab(Bench):
         if key in trial.failed:
             fail("fails, as it did before")
         if trial.best is not None and (key in trial.passed or self.out_of_patience(trial)):
-            return
+            return None
         tries = RETRIES_WHILE_SHRINKING if trial.best is not None and workload.depends_on_timing() else 1
         for attempt in range(1, tries + 1):
             judgement = self.observe(engine, workload)
             if judgement.findings and self.ground_gives_way(judgement):
-                return
+                return None
             trial.add(judgement)
             self.tell(judgement, trial)
             if attempt == 1:
@@ -101,6 +107,7 @@ class Lab(Bench):
                 fail(judgement.worst().sentence)
         trial.passed.add(key)
         self.note_room(trial)
+        return judgement
 
     def ground_gives_way(self, judgement: Judgement) -> bool:
         """Whether a failure is the ground's: base and adapter requests ran side by side, and without any cache the same

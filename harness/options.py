@@ -21,7 +21,10 @@ class Profile(msgspec.Struct, frozen=True):
     seconds: float  # for drawing examples, over all tests
     tokens: int  # at most, in one workload
     cells: tuple[str, ...]
-    fingerprint_cells: tuple[str, ...]  # with the worker that has no model: cheap, so there are more of them
+    # With the worker that has no model an example is cheap: there are more of them, and more cells, in less time.
+    fingerprint_cells: tuple[str, ...]
+    fingerprint_examples: int
+    fingerprint_seconds: float
     shrink_seconds: float
     replays: int  # on a fresh engine, to state a reproduction rate
 
@@ -33,6 +36,8 @@ PROFILES = {
         tokens=6_000,
         cells=("default", "tight"),
         fingerprint_cells=("default", "tight", "groups-window"),
+        fingerprint_examples=60,
+        fingerprint_seconds=45,
         shrink_seconds=15,
         replays=3,
     ),
@@ -49,8 +54,11 @@ PROFILES = {
             "groups-window",
             "groups-window-tight",
             "groups-five",
+            "groups-five-long",
             "groups-state",
         ),
+        fingerprint_examples=400,
+        fingerprint_seconds=300,
         shrink_seconds=60,
         replays=5,
     ),
@@ -60,6 +68,8 @@ PROFILES = {
         tokens=200_000,
         cells=(),
         fingerprint_cells=(),
+        fingerprint_examples=100_000,
+        fingerprint_seconds=1800,
         shrink_seconds=180,
         replays=10,
     ),
@@ -95,7 +105,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def seconds(self) -> float:
         """The budget for drawing examples."""
         given = seconds_of(self.budget) if self.budget is not None else None
-        return given or PROFILES[self.profile].seconds
+        profile = PROFILES[self.profile]
+        return given or (profile.fingerprint_seconds if self.fingerprint else profile.seconds)
 
     @property
     def attached(self) -> bool:

@@ -46,7 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
     parser.parse = parse_joined  # type: ignore[method-assign, assignment]
     group = parser.getgroup("coldproof", "prefix-cache conformance")
-    group.addoption("--engine", default=None, help="adapter: vllm (default), vllm-inproc or endpoint")
+    group.addoption(
+        "--engine",
+        default=None,
+        help="adapter: vllm (default), vllm-inproc (default with --worker fingerprint) or endpoint",
+    )
     group.addoption("--engine-url", default=None, metavar="URL", help="attach to a running server")
     group.addoption("--engine-args", default="", help="more flags for a spawned engine, in one quoted string")
     group.addoption(
@@ -105,7 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix the seed so that the run can be repeated, and have hypothesis keep to our profile."""
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
-    load_settings(config.getoption("--profile"))
+    load_settings(config.getoption("--profile"), fingerprint=is_fingerprint(config))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -122,21 +126,39 @@ def cells_of(config: pytest.Config) -> list[Cell]:
     """The chosen cells, or the replayed case's; an attached server is its own. Raises UsageError."""
     replay = config.getoption("--replay")
     case = load_case(Path(replay))[0] if replay is not None else None
-    if config.getoption("--engine-url") or config.getoption("--engine") == "endpoint":
+    engine, fingerprint = engine_of(config), is_fingerprint(config)
+    if engine == "endpoint":
         return [ATTACHED]
     if case is not None and case.cell == ATTACHED.name:
         return chosen(("default",))  # found on somebody's server, tried on ours
     cells = chosen((case.cell,) if case is not None else cell_names(config))
-    fingerprint = config.getoption("--worker") == "fingerprint"
     other = [cell.name for cell in cells if not cell.is_for(fingerprint)]
     if other and not fingerprint:
         raise UsageError(f"cell {other[0]!r} has layers that no small model has: add --worker fingerprint")
     if other:
         raise UsageError(f"cell {other[0]!r} is about numbers, and the fingerprint worker computes none")
+    lacking = [cell for cell in cells if not cell.installed]
+    if lacking:
+        raise UsageError(f"cell {lacking[0].name!r} needs the package {lacking[0].package!r}, which is not installed")
     apart = [cell.name for cell in cells if not cell.in_process]
-    if apart and config.getoption("--engine") == "vllm-inproc":
+    if apart and engine == "vllm-inproc":
         raise UsageError(f"cell {apart[0]!r} needs a server: leave out --engine vllm-inproc, or choose other cells")
     return cells
+
+
+def engine_of(config: pytest.Config) -> str:
+    """The engine's adapter. Without a model the server is what takes the time: by default it is left out then."""
+    given = config.getoption("--engine")
+    if given is not None:
+        return str(given)
+    if config.getoption("--engine-url"):
+        return "endpoint"
+    return "vllm-inproc" if is_fingerprint(config) else "vllm"
+
+
+def is_fingerprint(config: pytest.Config) -> bool:
+    """Whether the engine is to run without a model."""
+    return bool(config.getoption("--worker") == "fingerprint")
 
 
 def cell_names(config: pytest.Config) -> tuple[str, ...]:
@@ -145,11 +167,10 @@ def cell_names(config: pytest.Config) -> tuple[str, ...]:
     if given is not None:
         return tuple(given.split(","))
     profile = PROFILES.get(config.getoption("--profile"))  # an unknown one is reported with the other options
-    stepped = config.getoption("--engine") == "vllm-inproc"
-    fingerprint = config.getoption("--worker") == "fingerprint"
+    stepped, fingerprint = engine_of(config) == "vllm-inproc", is_fingerprint(config)
     names = (profile.fingerprint_cells if fingerprint else profile.cells) if profile else ()
     fitting = [cell for cell in CELLS.values() if (cell.in_process or not stepped) and cell.is_for(fingerprint)]
-    return tuple(cell.name for cell in fitting if not names or cell.name in names)
+    return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in names)
 
 
 def requirement_of(item: pytest.Item) -> Requirement | None:
@@ -226,8 +247,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     """Options from pytest's. Raises UsageError."""
-    url = config.getoption("--engine-url")
-    engine = config.getoption("--engine") or ("endpoint" if url else "vllm")
+    url, engine = config.getoption("--engine-url"), engine_of(config)
     path = {name: config.getoption(name) for name in ("--known-issues", "--replay", "--shared-dir")}
     return Options(
         engine=engine,

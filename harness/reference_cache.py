@@ -83,10 +83,12 @@ def at_least(history: History, outcome: Outcome) -> int | None:
     A request that an adapter change overlapped neither owes nor promises anything, nor does one that was aborted; and a
     reset, whatever it said, may have emptied the cache. Prompt logprobs need the prompt computed, so engines may pass
     the cache by for them. Where layers keep blocks sparsely (sliding windows, states) vLLM promises the replay boundary
-    of a prompt and no more (prefix_cache_retention_interval 0): then only a prompt sent again is owed anything.
+    of a prompt and no more (prefix_cache_retention_interval 0): then only a prompt sent again is owed anything,
+    and nothing is where nobody says how large the blocks of all groups are.
     """
     block = history.shape.block_size
-    if block is None or history.shape.prefix_caching is None:
+    known = history.shape.uniform or history.shape.groups  # else nobody says which unit hits come in
+    if block is None or history.shape.prefix_caching is None or not known:
         return None
     if not history.shape.prefix_caching or outcome.overlapped or outcome.surface.prompt_logprobs:
         return 0
@@ -149,5 +151,18 @@ def has_room(history: History) -> bool:
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if block is None or pool is None:
         return False
-    needed = sum(o.surface.answers * math.ceil((len(o.prompt) + o.max_tokens) / block) for o in history.outcomes)
-    return needed * (1 if history.shape.uniform else MOST_GROUPS) <= pool
+    return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
+
+
+def least_blocks(history: History, tokens: int) -> int:
+    """The blocks that a request of so many tokens needs at a time for sure, of all groups that are known."""
+    shape = history.shape
+    if shape.groups:
+        return sum(group.blocks(tokens) for group in shape.groups)
+    return math.ceil(tokens / (shape.block_size or 1))
+
+
+def blocks_held(history: History, tokens: int) -> int:
+    """The blocks that a request of so many tokens needs at a time, of all groups; many where those are unknown."""
+    shape = history.shape
+    return least_blocks(history, tokens) * (1 if shape.groups or shape.uniform else MOST_GROUPS)

@@ -64,12 +64,21 @@ def is_sliding(case: Case) -> bool:
     return case.cell in CELLS and CELLS[case.cell].sliding_window
 
 
+def needs_worker(case: Case) -> bool:
+    """Whether the case's cell has layers that only the fingerprint worker has."""
+    return case.cell in CELLS and CELLS[case.cell].only_fingerprint
+
+
 def server_command(case: Case) -> str:
     """The engine's command with the script's own model folder and port, and the environment in front."""
     command = case.engine_config.get("command")
     if command is None:
         return f"(your server at {case.engine_config.get('url', 'its URL')})"
     command = re.sub(r"--port \d+", "--port 8000", command)
+    if not needs_worker(case):  # then any model will do, and nothing of Coldproof's is needed
+        command = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", command)
+    elif "--worker-cls" in command:
+        command = f"PYTHONPATH=COLDPROOF_CHECKOUT {command}"
     if made_on_the_spot(case):
         command = re.sub(r"--model \S+", f"--model {MODEL_FOLDER}", command)
     return f"{case.engine_config.get('environment', '')} {command}".strip()

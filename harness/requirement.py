@@ -71,6 +71,7 @@ class Trial:
         self.shrinking_since: float | None = None
         self.share = self.drawn = 0.0  # seconds given for drawing examples, and used
         self.replaying = False
+        self.remark = ""  # what was seen, beside the evidence
         self.hint = ""  # what would have exercised it, where it was not
 
     def seconds(self) -> float:

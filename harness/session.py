@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from adapters import endpoint, vllm, vllm_inproc
-from adapters.base import Capability, Engine, EngineStartError
+from adapters.base import Capability, Engine, EngineStartError, GroupShape
 from adapters.checked import CheckedEngine
 from adapters.fingerprint.topology import TOPOLOGIES
 from adapters.probes import Probed
@@ -37,6 +37,7 @@ from harness.oracle.engine import EngineOracle
 from reports.schema import Calibration
 
 CACHE = Path(".coldproof")
+SLIDING_WINDOW_GROUPS = 6 * (GroupShape(vllm.BLOCK),)  # the tiny Gemma's, one a layer
 ENGINE_BYTES = 3 * 2**30  # what a small CPU engine takes, and as much again to be safe
 
 
@@ -121,6 +122,7 @@ class Session:
             probed=self.probed.get((cell, caching)),
             port=port if purpose == "tested" else None,
             most_requests=cell.most_requests,
+            groups=SLIDING_WINDOW_GROUPS if self.has_window(cell) and self.options.model is None else (),
             topology=TOPOLOGIES[cell.topology] if self.options.fingerprint else None,
             tier=TIERS[cell.tier] if cell.tier is not None else None,
         )

@@ -36,4 +36,5 @@ def verdict_without_case(trial: Trial, problem: BaseException | None) -> tuple[V
     if missing:
         said = "never seen: " + "; ".join(name.value for name in missing)
         return Verdict.NOT_EXERCISED, f"{said}. {trial.hint}" if trial.hint and PRESSURE & set(missing) else said
-    return Verdict.CONFORMS, f"no counterexample in {trial.examples} examples with {trial.requests} requests"
+    said = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
+    return Verdict.CONFORMS, f"{said}; {trial.remark}" if trial.remark else said

@@ -5,6 +5,7 @@ Nothing here judges; a test that goes wrong because of a builder would blame the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,9 @@ class SideBySide(ScriptedEngine):
     def completed(self, request: CompletionRequest, on_token: Callable[[int], None] | None) -> Completion:
         """What `ServerEngine.serve` asks for."""
         return self.answer(request, on_token or (lambda _: None))
+
+
+def read_config(model: Path) -> dict[str, Any]:
+    """A model's configuration."""
+    found: dict[str, Any] = json.loads((model / "config.json").read_text())
+    return found

@@ -24,6 +24,7 @@ from harness.runner import Run
 from harness.scripted import ClosedFormOracle, Plant, ScriptedEngine
 from harness.workload import Burst, Meanwhile, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
 from reports.schema import Case, FailureClass, Reproduction, encode
+from tests.drawn import REPEATS
 from tests.histories import ask, burst, contents, play, put
 
 RECIPES = {"A": {"seed": 1, "rank": 8}, "B": {"seed": 2, "rank": 8}, "C": {"seed": 3, "rank": 16}}
@@ -249,7 +250,9 @@ def test_no_text_of_an_engine_gets_out_of_the_scripts_docstring(text: str, case:
         assert statements(source) == statements(reproducer(case))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    derandomize=REPEATS, max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(text=st.text(st.sampled_from("\"'\\{}%#\n\r\t\x00 aN\u2028\ud800"), max_size=12))
 def test_no_mixture_of_quotes_and_escapes_does_either(text: str, case: Case) -> None:
     """Nor does it stand in the script as a template's expression."""

@@ -162,7 +162,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Short minimising and one replay: that a bug is found is what matters here, not how small."""
     patch = pytest.MonkeyPatch()
     quick = Profile(
-        examples=EXAMPLES, seconds=120, tokens=6_000, cells=("default", "tight"), shrink_seconds=1, replays=2
+        examples=EXAMPLES,
+        seconds=120,
+        tokens=6_000,
+        cells=("default", "tight"),
+        shrink_seconds=1,
+        replays=2,
+        fingerprint_cells=(),
+        fingerprint_examples=EXAMPLES,
+        fingerprint_seconds=120,
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(Session, "has_room", lambda _: False)  # no engine is started ahead of its need

@@ -29,12 +29,20 @@ from harness.generators.surfaces import (
 )
 from harness.reduction import is_valid
 from harness.workload import Burst, Request, Workload, new_prompt_length
+from tests.drawn import REPEATS
 
 Family = Callable[[Grounds], st.SearchStrategy[Workload]]
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
-some = settings(max_examples=20, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
-any_at_all = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])
+some = settings(
+    derandomize=REPEATS,
+    max_examples=20,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=SLOW,
+)
+any_at_all = settings(derandomize=REPEATS, max_examples=500, deadline=None, database=None, phases=[Phase.generate])
 
 
 def grounds(

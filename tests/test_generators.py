@@ -15,6 +15,7 @@ from harness.generators.ground import mixed_bursts
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, MOST_TOKENS, Grounds, Talk
 from harness.generators.salts import salted
 from harness.workload import Burst, Prompt, Request, Route, SetAdapter, Step, Workload, new_prompt_length
+from tests.drawn import REPEATS
 from tests.histories import ask
 
 LONGEST = 2048  # --max-model-len of the embedded engine
@@ -26,8 +27,8 @@ LIVES = {
     "under traffic": Life(under_traffic=True, base_traffic=False),
 }
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
-some = settings(max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
-any_at_all = settings(phases=[Phase.generate], max_examples=500, deadline=None, database=None)
+some = settings(derandomize=REPEATS, max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
+any_at_all = settings(derandomize=REPEATS, phases=[Phase.generate], max_examples=500, deadline=None, database=None)
 
 
 def grounds(block: int = 32, *mixtures: str) -> Grounds:

@@ -176,3 +176,13 @@ def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> No
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(UsageError, match=str(path)):
             read_known_issues(path)
+
+
+@pytest.mark.parametrize(("worker", "applies"), [("model", True), ("fingerprint", False)])
+def test_a_fault_of_arithmetic_is_not_missed_where_there_is_none(worker: str, applies: bool) -> None:
+    """Its waiver is not applicable there, and so not stale either."""
+    one = issue(worker="model")
+    waivers = Waivers([one], version="0.32.0", today=TODAY, worker=worker)
+    assert waivers.applies(one) is applies
+    (row,) = waivers.report([], {one.requirement})
+    assert row.state == ("stale" if applies else "not applicable")

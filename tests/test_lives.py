@@ -9,9 +9,10 @@ from harness.generators.adapters import Life, lives
 from harness.generators.ground import mixed_bursts
 from harness.generators.prompts import Grounds
 from harness.workload import Burst, Route, SetAdapter, Workload
+from tests.drawn import REPEATS
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
-some = settings(max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
+some = settings(derandomize=REPEATS, max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
 QUIET = Life(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, most_names=1)
 BUSY = Life(routes=(Route.IN_PLACE,), goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
 

@@ -16,6 +16,7 @@ from adapters.process import free_port
 from tests.fake_server import BARE_METRICS, VERSION, Counts, FakeServer, Fault, Manners, serving
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
+ALWAYS_ABSENT = {Capability.SPAWNABLE, Capability.PROVENANCE}  # of a server that somebody else started
 OF_COMPLETIONS = {
     Capability.TOKEN_PROMPTS,
     Capability.TOKEN_OUTPUTS,
@@ -73,7 +74,7 @@ def absent(found: Probed) -> set[Capability]:
 def test_a_server_that_offers_everything_is_seen_to() -> None:
     """All but being our own process."""
     found, _ = probed(Manners())
-    assert absent(found) == {Capability.SPAWNABLE}
+    assert absent(found) == ALWAYS_ABSENT
     assert (found.version, found.base_model, found.null_is_miss) == (VERSION, "tiny", False)
 
 
@@ -120,7 +121,7 @@ def test_an_unpublished_shape_is_unknown() -> None:
 def test_what_is_missing_is_told_with_a_reason(manners: Manners, missing: set[Capability]) -> None:
     """Exactly that much is missing, and each says what was seen instead."""
     found, _ = probed(manners)
-    assert absent(found) == {Capability.SPAWNABLE, *missing}
+    assert absent(found) == ALWAYS_ABSENT | set(missing)
     assert set(found.capabilities) == set(Capability)
     assert all(found.capabilities[capability].evidence.strip() for capability in absent(found))
 
@@ -258,4 +259,4 @@ def test_a_server_that_is_just_coming_up_is_waited_for(monkeypatch: pytest.Monke
 
 def test_a_server_that_refuses_every_prompt_can_still_be_described() -> None:
     """Capabilities are absent, and nothing raised."""
-    assert absent(probed(Manners(fault=Fault.REFUSES))[0]) == {Capability.SPAWNABLE, *OF_COMPLETIONS, *OF_SURFACE}
+    assert absent(probed(Manners(fault=Fault.REFUSES))[0]) == ALWAYS_ABSENT | {*OF_COMPLETIONS, *OF_SURFACE}

@@ -27,11 +27,12 @@ from harness.workload import (
     Unload,
     Workload,
 )
+from tests.drawn import REPEATS
 from tests.histories import ask, burst, put
 
 ON = Grounds(block=16, slots=4, contents=("A", "B", "C"), mixtures=frozenset({ADAPTERS_TOGETHER, BASE_WITH_ADAPTER}))
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
-some = settings(max_examples=40, deadline=None, database=None, suppress_health_check=SLOW)
+some = settings(derandomize=REPEATS, max_examples=40, deadline=None, database=None, suppress_health_check=SLOW)
 
 
 def marked(workload: Workload) -> Workload:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.base import Stage, Surface
+from adapters.base import GroupShape, Stage, Surface
 from harness.history import Outcome, ResetRecord
 from harness.reference_cache import (
     Bounds,
@@ -118,9 +118,10 @@ def test_other_surfaces_owe_and_promise_as_plain_requests_do(surface: Surface) -
 
 def test_layers_that_keep_blocks_sparsely_owe_only_a_prompt_sent_again() -> None:
     """A sliding window frees what lies behind it; the upper bound is the same."""
-    longer = (*PROMPT, 7, 8, 9)
-    assert last(outcome(0, PROMPT), outcome(1, PROMPT), uniform=False) == OWED
-    assert last(outcome(0, PROMPT), outcome(1, longer), uniform=False) == Bounds(0, 42)
+    longer, known = (*PROMPT, 7, 8, 9), {"uniform": False, "groups": (GroupShape(16), GroupShape(16))}
+    assert last(outcome(0, PROMPT), outcome(1, PROMPT), **known) == OWED
+    assert last(outcome(0, PROMPT), outcome(1, longer), **known) == Bounds(0, 42)
+    assert last(outcome(0, PROMPT), outcome(1, PROMPT), uniform=False).at_least is None
     assert last(outcome(0, PROMPT), outcome(1, longer)) == Bounds(32, 42)
 
 
@@ -132,6 +133,14 @@ def test_each_of_several_answers_needs_room(answers: int, pool: int, room: bool)
     pair = history(
         outcome(0, PROMPT, surface=Surface(answers=answers)), outcome(1, PROMPT), shape=shape(pool_blocks=pool)
     )
+    assert has_room(pair) is room
+
+
+@pytest.mark.parametrize(("pool", "room"), [(12, True), (11, False)])
+def test_room_is_what_all_groups_need_together(pool: int, room: bool) -> None:
+    """Two requests of three blocks in one group, and of no more than three small ones in another, with a window."""
+    groups = (GroupShape(16), GroupShape(8, most_blocks=3))
+    pair = history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=pool, uniform=False, groups=groups))
     assert has_room(pair) is room
 
 

@@ -42,7 +42,7 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "side by side, late and urgent": (burst(SHORT, changed(SHORT, priority=-5, offset_ms=60)),),
     "after silence and reset": (burst(SHORT), Idle(5), Reset(), burst(SHORT), burst(SHORT)),
     "several answers": (burst(SHORT), burst(changed(SHORT, surface=Surface(answers=3)))),
-    "a stop string": (burst(LONG), burst(changed(LONG, surface=Surface(stop=("a", "b", "c"))))),
+    "a stop string": (burst(LONG), burst(changed(LONG, max_tokens=150, surface=Surface(stop=("a", "b", "c"))))),
     "prompt logprobs": (burst(SHORT), burst(changed(SHORT, surface=Surface(prompt_logprobs=True, logprobs=True)))),
     "structured output": (burst(SHORT), burst(changed(SHORT, surface=Surface(pattern="[ab]")))),
 }

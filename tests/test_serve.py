@@ -98,8 +98,8 @@ def test_a_request_is_sent_at_its_offset(fake: FakeServer) -> None:
     by = engine(fake)
     began = by.clock()
     late, early = served(by, arrival(0, after_ms=250), arrival(1))
-    assert early.sent - began < 0.2
-    assert 0.25 <= late.sent - began < 1.0
+    assert early.sent < late.sent
+    assert late.sent - began >= 0.25
     assert late.finished >= late.sent + 0.1
     first, second = (seen.body["prompt"][0] for seen in fake.asked("POST /v1/completions"))
     assert (first, second) == (prompt(1)[0], prompt(0)[0])

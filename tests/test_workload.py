@@ -33,6 +33,7 @@ from harness.workload import (
     segment_tokens,
     text_of,
 )
+from tests.drawn import REPEATS
 from tests.histories import ask, burst, put
 
 GROUNDS = Grounds(block=32, slots=4, contents=("A", "B"), mixtures=frozenset({ADAPTERS_TOGETHER, BASE_WITH_ADAPTER}))
@@ -40,7 +41,7 @@ NAMES = st.text(max_size=8)
 LENGTHS = st.integers(1, 80)
 
 
-@settings(max_examples=40)
+@settings(derandomize=REPEATS, max_examples=40)
 @given(st.one_of(lives(GROUNDS, Life(under_traffic=True)), salted(GROUNDS, with_adapter=True)))
 def test_a_workload_survives_json(workload: Workload) -> None:
     """What is read back is equal, and so is what is written again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheSpec,
@@ -17,6 +18,7 @@ from vllm.v1.kv_cache_interface import (
 from adapters.fingerprint.topology import Kind, Layers, Topology
 
 DIGEST_BYTES = 8
+FULL_REQUESTS = 8
 LEAST_BLOCKS = 2048  # a pool that small workloads never fill, where the flags do not say how large
 
 
@@ -55,8 +57,8 @@ def spec_of(row: Layers, block: int, largest: int) -> KVCacheSpec:
             )
 
 
-def pool_bytes(specs: dict[str, KVCacheSpec], longest: int) -> int:
-    """Room for several requests of full length. Never less than LEAST_BLOCKS."""
-    smallest = min(int(spec.block_size) for spec in specs.values())
-    blocks = max(LEAST_BLOCKS, 8 * len(specs) * -(-longest // smallest))
-    return blocks * sum(int(spec.page_size_bytes) for spec in specs.values())
+def pool_bytes(specs: dict[str, KVCacheSpec], config: VllmConfig) -> int:
+    """Room for several requests of full length, by vLLM's own reckoning. Never less than LEAST_BLOCKS."""
+    needed = sum(int(spec.max_memory_usage_bytes(config)) for spec in specs.values())
+    page = sum(int(spec.page_size_bytes) for spec in specs.values())
+    return max(LEAST_BLOCKS * page, FULL_REQUESTS * needed)

@@ -7,6 +7,8 @@ import json
 
 import msgspec
 
+from adapters.base import GroupShape
+
 WORKER = "adapters.fingerprint.worker.FingerprintWorker"
 OPTIONS = "coldproof"  # the key of ours in --additional-config
 
@@ -64,6 +66,11 @@ TOPOLOGIES: dict[str, Topology] = {
     ),
     "state": (Layers(kind=Kind.STATE, layers=2), Layers(kind=Kind.FULL, layers=2)),
 }
+
+
+def group_shapes(topology: Topology, default_block: int) -> tuple[GroupShape, ...]:
+    """What a request needs of the pool: at most a group for each layer, at most a block for each of its tokens."""
+    return tuple(GroupShape(row.block or default_block) for row in topology for _ in range(row.layers))
 
 
 def flags(topology: Topology) -> list[str]:

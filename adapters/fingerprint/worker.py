@@ -82,7 +82,7 @@ class FingerprintWorker(WorkerBase):
         """Bytes for the pool: enough for several requests of full length. A model's share of the memory would be
         millions of these small blocks; --num-gpu-blocks-override says how many there are to be.
         """
-        return pool_bytes(self.get_kv_cache_spec(), self.model_config.max_model_len)
+        return pool_bytes(self.get_kv_cache_spec(), self.vllm_config)
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the pool as vLLM lays it out, poison it, and hand it to a connector."""

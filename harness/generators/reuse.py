@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from harness.generators.prompts import Grounds, answers_lengths, stems
-from harness.workload import Burst, Prompt, Request, Segment, Step, Workload
+from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Segment, Step, Workload
+
+LONG_ANSWER = 8
 
 
 @st.composite
@@ -46,3 +48,12 @@ def traffic(draw: st.DrawFn, grounds: Grounds) -> Workload:
 def once(draw: st.DrawFn, grounds: Grounds, prompt: Prompt) -> Burst:
     """One request alone."""
     return Burst(requests=(Request(prompt=prompt, max_tokens=draw(answers_lengths(grounds))),))
+
+
+@st.composite
+def long_returns(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A, A, B, A with prompts almost as long as the model takes, which share a prelude of some blocks and no more."""
+    prelude = Segment("prelude", draw(st.sampled_from((1, 2))) * grounds.unit + 9)
+    rest = grounds.longest - prelude.length - NONCE_TOKENS - LONG_ANSWER - draw(st.sampled_from((1, grounds.unit)))
+    prompts = [Prompt((prelude, Segment(name, rest))) for name in ("document A", "document B")]
+    return Workload(tuple(Burst(requests=(Request(prompt=prompts[i], max_tokens=LONG_ANSWER),)) for i in (0, 0, 1, 0)))

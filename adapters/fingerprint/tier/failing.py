@@ -20,7 +20,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from adapters.fingerprint.tier.copies import LateCopies
 from adapters.fingerprint.tier.told import FailedLoads, FailedLoadsMetric
 
-LENGTHS = 3  # of as many successive lengths one loads nothing, one all but its last block, and one everything
+LENGTHS = 3  # of as many successive lengths one loads nothing, one all but its last block, and one everything:
+READABLE = 1  # this one, like the prompts of 256 and 512 tokens that an engine is probed with
 
 
 @dataclass
@@ -167,7 +168,7 @@ class Planner:
     def unreadable(self, request: Any, count: int) -> set[int]:
         """Which blocks of a load cannot be read."""
         which = request.num_prompt_tokens % LENGTHS
-        if not self.failing or which == LENGTHS - 1 or request.request_id in self.tried:
+        if not self.failing or which == READABLE or request.request_id in self.tried:
             return set()
         self.tried.add(request.request_id)
         self.failed += 1
