@@ -28,7 +28,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP")
+    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "TIER")
     alike: bool = True
     in_process: bool = True
     sliding_window: bool = False  # the tiny model with sliding-window layers instead of the plain one

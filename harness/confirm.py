@@ -66,7 +66,7 @@ def confirm(
         except OracleError as problem:
             note = str(problem)
         # A second tier may not know of salts: what the oracle asked may lie in it under the very tokens.
-        untouched = fresh_oracle is None or (fresh_oracle.salted and not fresh.shape.second_tier)
+        untouched = fresh_oracle is None or (fresh_oracle.salted and not failing.judgement.history.shape.second_tier)
         again = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
     off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
     failed = [j for j in again if j.findings]

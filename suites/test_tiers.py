@@ -72,7 +72,7 @@ def test_preempted_and_resumed_with_a_second_tier(lab: Lab, data: st.DataObject)
     shows=(Evidence.STALE_CHANCES, Evidence.LOADED),
 )
 @given(data=st.data())
-def test_salts_and_adapters_across_tiers(lab: Lab, data: st.DataObject) -> None:
+def test_identities_across_tiers(lab: Lab, data: st.DataObject) -> None:
     """With a second KV tier a conforming engine never shares KV between different salts, adapters or adapter contents,
     whichever tier holds it.
 
