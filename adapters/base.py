@@ -40,6 +40,7 @@ class Capability(enum.StrEnum):
     VERSION = "engine version"
     BLOCK_SIZE = "cache block size"
     POOL_SIZE = "cache pool size"
+    SECOND_TIER = "a second KV tier"
     SPAWNABLE = "spawned by Coldproof"
     PROVENANCE = "block provenance"
     SEVERAL_GROUPS = "several groups of KV-cache blocks"
@@ -146,10 +147,18 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Monotonic counters and gauges of the engine at one moment; None where it publishes none."""
+    """Monotonic counters and gauges of the engine at one moment; None where it publishes none.
+
+    `external_hit_tokens`: loaded from a second tier, not among `hit_tokens`; `resumed_hit_tokens`: the same for
+    requests that had been preempted, which neither counts.
+    """
 
     queried_tokens: float | None = None
     hit_tokens: float | None = None
+    external_queried_tokens: float | None = None
+    external_hit_tokens: float | None = None
+    resumed_hit_tokens: float | None = None
+    failed_loads: float | None = None
     preemptions: float | None = None
     running: float | None = None
     waiting: float | None = None
@@ -157,12 +166,18 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     def since(self, start: Metrics) -> Metrics:
         """The same with counters counted from `start`; gauges are of the moment."""
-        return msgspec.structs.replace(
-            self,
-            queried_tokens=grown(start.queried_tokens, self.queried_tokens),
-            hit_tokens=grown(start.hit_tokens, self.hit_tokens),
-            preemptions=grown(start.preemptions, self.preemptions),
-        )
+        return msgspec.structs.replace(self, **{n: grown(getattr(start, n), getattr(self, n)) for n in COUNTED})
+
+
+COUNTED = (
+    "queried_tokens",
+    "hit_tokens",
+    "external_queried_tokens",
+    "external_hit_tokens",
+    "resumed_hit_tokens",
+    "failed_loads",
+    "preemptions",
+)
 
 
 def grown(before: float | None, after: float | None) -> float | None:
@@ -197,6 +212,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool | None
     uniform: bool = True  # every layer keeps every block; otherwise only a whole prompt sent again is owed its blocks
     most_requests: int | None = None  # that run at a time
+    second_tier: bool = False  # blocks that the pool gives up, or loses in a reset, may come back from elsewhere
+    failed_load_ends_request: bool = False  # with an error; otherwise it has to be answered all the same
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
 
 

@@ -23,6 +23,7 @@ import msgspec
 from adapters import inproc_events
 from adapters.base import EngineStartError
 from adapters.inproc_events import Mailbox
+from adapters.tiers import FAILED_LOADS
 from adapters.vllm import VllmOptions, added_environment, check_model, server_command
 
 LOCK = threading.RLock()
@@ -43,14 +44,21 @@ class Counts:
     """Receives vLLM's statistics after each step, as its Prometheus logger does, and counts what that one counts."""
 
     def __init__(self) -> None:
-        self.queried_tokens = 0
-        self.hit_tokens = 0
+        self.queried_tokens = self.hit_tokens = 0
+        self.external_queried_tokens = self.external_hit_tokens = self.resumed_hit_tokens = self.failed_loads = 0
 
     def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
         """One step's. Tokens looked up again after a preemption are not in `queries`, nor in the server's counter."""
-        if scheduler_stats is not None:
-            self.queried_tokens += scheduler_stats.prefix_cache_stats.queries
-            self.hit_tokens += scheduler_stats.prefix_cache_stats.hits
+        if scheduler_stats is None:
+            return
+        self.queried_tokens += scheduler_stats.prefix_cache_stats.queries
+        self.hit_tokens += scheduler_stats.prefix_cache_stats.hits
+        external = scheduler_stats.connector_prefix_cache_stats
+        if external is not None:
+            self.external_queried_tokens += external.queries
+            self.external_hit_tokens += external.hits
+            self.resumed_hit_tokens += external.preempted_hits
+        self.failed_loads += (scheduler_stats.kv_connector_stats or {}).get(FAILED_LOADS, 0)
 
     def nothing(self, *_: Any, **__: Any) -> None:
         """The rest of vLLM's interface for statistics."""

@@ -51,6 +51,7 @@ def capabilities(built: Built, version: str, *, digests: bool) -> dict[Capabilit
         Capability.VERSION: Support(True, f"the package says {version}"),
         Capability.BLOCK_SIZE: Support(True, f"the engine's configuration says block_size={sizes.block_size}"),
         Capability.POOL_SIZE: Support(True, f"the engine's configuration says {sizes.pool_blocks} usable blocks"),
+        Capability.SECOND_TIER: tier_support(settings.kv_transfer_config),
         Capability.SPAWNABLE: Support(True, "started by Coldproof, in its own process"),
         Capability.PROVENANCE: provenance_support(digests=digests),
         Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
@@ -61,6 +62,7 @@ def shape(built: Built) -> EngineShape:
     """Sizes as configured once the engine has started."""
     settings = built.engine.vllm_config
     cache, lora, scheduler = settings.cache_config, settings.lora_config, settings.scheduler_config
+    transfer = settings.kv_transfer_config
     full = vllm_module("v1.kv_cache_interface").FullAttentionSpec
     specs = [group.kv_cache_spec for group in built.core.scheduler.kv_cache_config.kv_cache_groups]
     return EngineShape(
@@ -71,6 +73,8 @@ def shape(built: Built) -> EngineShape:
         prefix_caching=cache.enable_prefix_caching,
         uniform=len(specs) == 1 and isinstance(specs[0], full),
         most_requests=scheduler.max_num_seqs,
+        second_tier=transfer is not None,
+        failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
         groups=tuple(group_shape(spec, settings) for spec in specs),
     )
 
@@ -86,6 +90,13 @@ def group_shape(spec: Any, settings: Any) -> GroupShape:
             spec.block_size, spec.max_admission_blocks_per_request(settings.max_in_flight_tokens, longest)
         )
     return GroupShape(spec.block_size)
+
+
+def tier_support(transfer: Any) -> Support:
+    """Whether a connector is configured, and which."""
+    if transfer is None or transfer.kv_connector is None:
+        return Support(False, "no KV connector is configured")
+    return Support(True, f"the KV connector is {transfer.kv_connector}")
 
 
 def cache_settings(settings: Any) -> dict[str, str]:

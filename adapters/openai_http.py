@@ -31,6 +31,7 @@ from adapters.base import (
 )
 from adapters.completions import Reader
 from adapters.redact import KEY_VARIABLE
+from adapters.tiers import FAILED_LOADS_COUNTER
 
 CONNECT_SECONDS = 10.0
 LOOK_SECONDS = 20.0  # for what a server answers without its engine
@@ -39,6 +40,9 @@ PATIENCE_SECONDS = 180.0
 COUNTERS = {
     "vllm:prefix_cache_queries": "queried_tokens",
     "vllm:prefix_cache_hits": "hit_tokens",
+    "vllm:external_prefix_cache_queries": "external_queried_tokens",
+    "vllm:external_prefix_cache_hits": "external_hit_tokens",
+    FAILED_LOADS_COUNTER: "failed_loads",
     "vllm:num_preemptions": "preemptions",
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",

@@ -15,6 +15,7 @@ from adapters.base import (
     CompletionRequest,
     EngineError,
     EngineShape,
+    Metrics,
     RequestRefused,
     Support,
     Surface,
@@ -71,6 +72,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
     null_is_miss = probe_completions(wire, base_model, max_tokens, bool(cache_config), found)
     probe_surface(wire, base_model, found)
     probe_adapters(wire, adapter_path, found)
+    found[Capability.SECOND_TIER] = tier_support(wire.metrics())
     slots = first_labels(wire.scrape(), "vllm:lora_requests_info").get("max_lora")
     pool = number(cache_config.get("num_gpu_blocks"))
     caching = cache_config.get("enable_prefix_caching")
@@ -84,6 +86,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
             adapter_slots=number(slots),
             prefix_caching=None if caching is None else caching == "True",
             uniform=is_uniform(cache_config),
+            second_tier=found[Capability.SECOND_TIER].present is True,
         ),
         capabilities=found,
         cache_config={f"cache.{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
@@ -142,6 +145,14 @@ def metrics_support(families: dict[str, list[tuple[dict[str, str], float]]] | No
         return Support(False, "no /metrics")
     present = bool(families.get("vllm:prefix_cache_queries"))
     return Support(present, f"/metrics {'publishes' if present else 'lacks'} vllm:prefix_cache_queries")
+
+
+def tier_support(metrics: Metrics) -> Support:
+    """Whether anything was looked up in a second tier: vLLM counts that only where a connector is configured."""
+    looked_up = metrics.external_queried_tokens
+    if looked_up is None:
+        return Support(None, "the metrics do not say what was looked up in a second tier")
+    return Support(looked_up > 0, f"/metrics counts {looked_up:.0f} tokens looked up in a second tier")
 
 
 def server_version(wire: Wire) -> str | None:

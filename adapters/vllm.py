@@ -27,6 +27,7 @@ from adapters.probes import Probed, probe, provenance_support
 from adapters.process import EngineProcess, free_port, port_is_taken
 from adapters.redact import redacted
 from adapters.server import ServerEngine, Stream
+from adapters.tiers import Tier, tier_flags
 
 START_SECONDS = 300.0
 BLOCK = 32  # tokens; CPU attention wants multiples of this
@@ -63,6 +64,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     most_requests: int | None = None  # what the flags say and no metric does; see EngineShape
     topology: Topology | None = None  # the fingerprint worker's layers; None: a model
+    tier: Tier | None = None  # without prefix caching there is none
     groups: tuple[GroupShape, ...] = ()  # what the model's layers are known to need; no metric tells
     events: bool = False  # have it publish KV events
 
@@ -100,6 +102,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         block_size=math.lcm(*(group.block for group in groups)) if groups else probed.shape.block_size,
         most_requests=options.most_requests,
         groups=() if probed.shape.uniform else groups,
+        failed_load_ends_request=options.tier is not None and options.tier.ends_requests,
     )
     if events is not None:
         heard = Support(True, f"the server publishes at {events.stream}, as --kv-events-config asks for")
@@ -129,6 +132,8 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     if options.topology is not None:
         command += flags(options.topology)
     command += events
+    if options.tier is not None and options.prefix_caching:
+        command += tier_flags(options.tier, options.log.with_suffix(".tier"))
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]

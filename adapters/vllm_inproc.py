@@ -42,6 +42,8 @@ from adapters.vllm import HASH_SEED, VllmOptions, server_command, shown_environm
 
 SERVER_PORT = 8000
 
+DRAIN_STEPS = 100  # a connector that still has work then does not come to an end
+
 
 def start(options: VllmOptions) -> InprocEngine:
     """Start an engine in this process: ten seconds for the first, one or two for any other. Raises EngineStartError."""
@@ -146,6 +148,7 @@ class InprocEngine:
                         if one.ended is not None:
                             served[number] = self._over(one.result(), live.pop(number))
                     between()
+                self._drain()
             finally:
                 self._abandon(live)
             return [served[number] for number in range(len(arrivals))]
@@ -177,6 +180,7 @@ class InprocEngine:
             return Metrics(
                 queried_tokens=held.counts.queried_tokens,
                 hit_tokens=held.counts.hit_tokens,
+                **self._beyond_the_pool(held),
                 preemptions=self._past_preemptions + sum(one.preemptions for one in self._live.values()),
                 running=running,
                 waiting=waiting,
@@ -198,6 +202,13 @@ class InprocEngine:
         with self._entered() as held:
             (rows,) = held.engine.collective_rpc("take_wrong_reads")
         return tuple(msgspec.convert(row, WrongRead) for row in rows)
+
+    def _beyond_the_pool(self, held: Built) -> dict[str, int]:
+        """What a second tier gave; unknown to an engine that has none."""
+        if not self._shape.second_tier:
+            return {}
+        names = ("external_queried_tokens", "external_hit_tokens", "resumed_hit_tokens", "failed_loads")
+        return {name: getattr(held.counts, name) for name in names}
 
     def alive(self) -> bool:
         """Until it is stopped or a step fails."""
@@ -271,6 +282,15 @@ class InprocEngine:
             one.take(output, self._steps)
             if one.ended is not None:
                 self._forget(one)
+
+    def _drain(self) -> None:
+        """Step on while a connector has work left, as a server does when nobody asks anything any more."""
+        for _ in range(DRAIN_STEPS):
+            with self._entered() as held:
+                scheduler = held.core.scheduler
+                if scheduler.connector is None or not scheduler.has_requests():
+                    return
+                self._step(held)
 
     def _hang_up(self, held: Built, live: dict[int, Live]) -> None:
         """Abort the requests whose clients hang up now."""

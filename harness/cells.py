@@ -6,6 +6,8 @@ and says there what it could not exercise: nothing is left out in silence.
 
 from __future__ import annotations
 
+import importlib.util
+
 import msgspec
 
 from harness.options import UsageError
@@ -26,11 +28,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT")
+    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT", "TIER")
     alike: bool = True
     in_process: bool = True
     sliding_window: bool = False  # the tiny model with sliding-window layers instead of the plain one
     topology: str = "full"  # the layers that the fingerprint worker says it has
+    tier: str | None = None  # the second KV tier: see adapters/tiers.py
+    package: str | None = None  # of Python, that the engine needs beside its own
     numeric: bool = False  # about numbers, of which the fingerprint worker has none
     events: bool = False  # KV events are published
     only_fingerprint: bool = False  # layers that no model small enough for a CPU has
@@ -42,6 +46,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def is_for(self, fingerprint: bool) -> bool:
         """Whether the engine with (or without) the fingerprint worker can be started so."""
         return not self.numeric if fingerprint else not self.only_fingerprint
+
+    @property
+    def installed(self) -> bool:
+        """Whether the package that it needs is there."""
+        return self.package is None or importlib.util.find_spec(self.package) is not None
 
     @property
     def most_requests(self) -> int | None:
@@ -100,6 +109,57 @@ GROUPS = (
         areas=("GROUP", *KEYS),
         topology="state",
         only_fingerprint=True,
+    ),
+)
+
+HONEST = ("TIER-1", "TIER-2", "TIER-3", "TIER-5")  # loads do not fail
+
+
+def tiered(name: str, about: str, *arguments: str, tier: str, areas: tuple[str, ...] = HONEST) -> Cell:
+    """A pool of 16 blocks with a second tier behind it."""
+    return Cell(
+        name=name,
+        about=about,
+        arguments=tight(*arguments),
+        areas=areas,
+        topology="full",
+        tier=tier,
+        only_fingerprint=True,
+    )
+
+
+CHUNKS = ("--max-num-batched-tokens", "64")
+SECOND_TIERS = (
+    tiered("tier-offload", "vLLM's OffloadingConnector behind a pool of 16 blocks", *CHUNKS, tier="offload"),
+    tiered("tier-offload-small", "the same with 20 chunks of two blocks each", *CHUNKS, tier="offload-small"),
+    tiered("tier-simple", "vLLM's SimpleCPUOffloadConnector, storing what is computed", *CHUNKS, tier="simple"),
+    tiered("tier-simple-lazy", "the same, storing what is about to be evicted", *CHUNKS, tier="simple-lazy"),
+    tiered("tier-multi", "vLLM's MultiConnector over both", *CHUNKS, tier="multi"),
+    tiered(
+        "tier-example",
+        "vLLM's ExampleConnector (files in a folder), which wants prompts in one piece",
+        "--no-enable-chunked-prefill",
+        tier="example",
+    ),
+    tiered("tier-example-chunks", "the same with chunked prefill", *CHUNKS, tier="example"),
+    tiered(
+        "tier-kept", "a tier of ours that keeps what vLLM's block hashes name, and loads at once", *CHUNKS, tier="kept"
+    ),
+    tiered(
+        "tier-failing", "two of three of its loads fail, and are recomputed", *CHUNKS, tier="failing", areas=("TIER",)
+    ),
+    tiered("tier-failing-late", "the same with loads that take a while", *CHUNKS, tier="failing-late", areas=("TIER",)),
+    tiered(
+        "tier-failing-ends", "the same; a request whose load fails ends", *CHUNKS, tier="failing-ends", areas=("TIER",)
+    ),
+    Cell(
+        name="tier-lmcache",
+        about="LMCache (LMCACHE_CHUNK_SIZE=32, LMCACHE_LOCAL_CPU=True), which has no connector for a CPU",
+        arguments=tight(*CHUNKS),
+        areas=HONEST,
+        tier="lmcache",
+        package="lmcache",
+        in_process=False,
     ),
 )
 
@@ -235,6 +295,7 @@ CELLS = {
             only_fingerprint=True,
         ),
         *GROUPS,
+        *SECOND_TIERS,
     )
 }
 ATTACHED = Cell(name="attached", about="the server as its owner configured it")

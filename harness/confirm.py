@@ -65,7 +65,8 @@ def confirm(
             agrees = fresh_answer_agrees(failing, fresh_oracle) if fresh_oracle else None
         except OracleError as problem:
             note = str(problem)
-        untouched = fresh_oracle is None or fresh_oracle.salted
+        # A second tier may not know of salts: what the oracle asked may lie in it under the very tokens.
+        untouched = fresh_oracle is None or (fresh_oracle.salted and not failing.judgement.history.shape.second_tier)
         again = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
     off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
     failed = [j for j in again if j.findings]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from harness.checkers.tokens import differs
 from harness.evidence_cache import control_facts, pressure_facts, reuse_facts, surface_facts
 from harness.evidence_events import event_facts
+from harness.evidence_tiers import tier_facts
 from harness.facts import Evidence
 from harness.history import History, Identity, Outcome
 from harness.oracle.base import Answers
@@ -48,6 +49,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **control_facts(history),
         **surface_facts(history),
         **event_facts(history),
+        **tier_facts(history),
     }
 
 

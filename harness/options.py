@@ -59,6 +59,8 @@ PROFILES = {
             "events",
             "events-tight",
             "events-window",
+            "tier-offload",
+            "tier-failing",
         ),
         fingerprint_examples=400,
         fingerprint_seconds=300,

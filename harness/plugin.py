@@ -137,6 +137,9 @@ def cells_of(config: pytest.Config) -> list[Cell]:
         raise UsageError(f"cell {other[0]!r} has layers that no small model has: add --worker fingerprint")
     if other:
         raise UsageError(f"cell {other[0]!r} is about numbers, and the fingerprint worker computes none")
+    lacking = [cell for cell in cells if not cell.installed]
+    if lacking:
+        raise UsageError(f"cell {lacking[0].name!r} needs the package {lacking[0].package!r}, which is not installed")
     apart = [cell.name for cell in cells if not cell.in_process]
     if apart and engine == "vllm-inproc":
         raise UsageError(f"cell {apart[0]!r} needs a server: leave out --engine vllm-inproc, or choose other cells")
@@ -167,7 +170,7 @@ def cell_names(config: pytest.Config) -> tuple[str, ...]:
     stepped, fingerprint = engine_of(config) == "vllm-inproc", is_fingerprint(config)
     names = (profile.fingerprint_cells if fingerprint else profile.cells) if profile else ()
     fitting = [cell for cell in CELLS.values() if (cell.in_process or not stepped) and cell.is_for(fingerprint)]
-    return tuple(cell.name for cell in fitting if not names or cell.name in names)
+    return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in names)
 
 
 def requirement_of(item: pytest.Item) -> Requirement | None:

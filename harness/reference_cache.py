@@ -50,28 +50,30 @@ def bounds(history: History) -> dict[int, Bounds]:
 
 
 def at_most(history: History, outcome: Outcome) -> int:
-    """The longest prefix computed under any identity this request may rightly have. The last token is never cached:
-    its logits have to be computed."""
+    """The longest prefix computed under any identity this request may rightly have. The last token is never cached, for
+    its logits have to be computed; a second tier may load it with the rest, to be computed once more.
+    """
     if history.shape.prefix_caching is False:
         return 0
     if outcome.surface.answers > 1:  # its answers share the prompt among themselves, as soon as one has computed it
         return len(outcome.prompt) - 1
     shared = (common_prefix(computed(other), outcome.prompt) for other in writers(history, outcome))
-    return min(max(shared, default=0), len(outcome.prompt) - 1)
+    return min(max(shared, default=0), len(outcome.prompt) - (0 if history.shape.second_tier else 1))
 
 
 def writers(history: History, outcome: Outcome) -> list[Outcome]:
     """Requests that may have written blocks of this request's identity before its lookup, itself excluded.
 
-    What was over before a successful reset began has left nothing to whoever comes after it.
+    What was over before a successful reset began has left nothing to whoever comes after it, except in a second tier.
     """
+    resets = [] if history.shape.second_tier else [r for r in history.resets if r.success]
     return [
         other
         for other in history.outcomes
         if other.request != outcome.request
         and other.sent < outcome.finished
         and set(other.identities) & set(outcome.identities)
-        and not any(r.success and other.finished <= r.began and r.ended <= outcome.sent for r in history.resets)
+        and not any(other.finished <= r.began and r.ended <= outcome.sent for r in resets)
     ]
 
 

@@ -24,6 +24,7 @@ from adapters.fingerprint.topology import TOPOLOGIES
 from adapters.probes import Probed
 from adapters.process import EngineProcess
 from adapters.server import ServerEngine
+from adapters.tiers import TIERS
 from harness.budget import Budget
 from harness.cells import CELLS, Cell
 from harness.checkers.finding import Rule
@@ -124,6 +125,7 @@ class Session:
             groups=SLIDING_WINDOW_GROUPS if self.has_window(cell) and self.options.model is None else (),
             topology=TOPOLOGIES[cell.topology] if self.options.fingerprint else None,
             events=cell.events and caching,
+            tier=TIERS[cell.tier] if cell.tier is not None else None,
         )
         if self.options.engine == "vllm-inproc":
             return vllm_inproc.start(options)

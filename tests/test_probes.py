@@ -16,8 +16,13 @@ from adapters.process import free_port
 from tests.fake_server import BARE_METRICS, VERSION, Counts, FakeServer, Fault, Manners, serving
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
-# Of a server that somebody else started.
-ALWAYS_ABSENT = {Capability.SPAWNABLE, Capability.PROVENANCE, Capability.KV_EVENTS, Capability.SEVERAL_GROUPS}
+ALWAYS_ABSENT = {
+    Capability.SPAWNABLE,
+    Capability.PROVENANCE,
+    Capability.SEVERAL_GROUPS,
+    Capability.KV_EVENTS,
+    Capability.SECOND_TIER,
+}  # of a server that somebody else started
 OF_COMPLETIONS = {
     Capability.TOKEN_PROMPTS,
     Capability.TOKEN_OUTPUTS,

@@ -62,15 +62,15 @@ class Runner:
     def execute(self, scheduled: Any) -> ModelRunnerOutput | None:
         """Everything but the sampling. A step without tokens may still move blocks between tiers."""
         self.step += 1
-        self.take_in(scheduled)
-        if has_kv_transfer_group():
+        if has_kv_transfer_group():  # before anything is written: blocks that change hands may still have to be stored
             get_kv_transfer_group().handle_preemptions(scheduled.kv_connector_metadata)
+        self.take_in(scheduled)
         if not scheduled.total_num_scheduled_tokens:
             if not has_kv_transfer_group():
                 return ModelRunnerOutput(req_ids=[], req_id_to_index={})
             return KVConnectorModelRunnerMixin.kv_connector_no_forward(scheduled, self.config)
         with (
-            set_forward_context(None, self.config),
+            set_forward_context(dict.fromkeys(self.tensors), self.config),  # connectors do nothing without metadata
             KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(scheduled) as self.transferred,
         ):
             self.load_adapters(scheduled)

@@ -5,6 +5,7 @@ It answers every call that the engine core makes of a worker; what it cannot do 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from adapters.fingerprint.loras import Loras
 from adapters.fingerprint.runner import Runner
 from adapters.fingerprint.slots import LayerSlots
 from adapters.fingerprint.specs import layer_specs, pool_bytes
+from adapters.fingerprint.tier.held import HeldConnector
+from adapters.fingerprint.tier.simple import use_host_memory
 from adapters.fingerprint.topology import OPTIONS, PLAIN, read
 from adapters.provenance import NEVER_WRITTEN
 
@@ -48,6 +51,7 @@ class FingerprintWorker(WorkerBase):
         self.loras = Loras(vllm_config.lora_config) if vllm_config.lora_config else None
         self.kv_caches: dict[str, torch.Tensor] = {}
         self.runner: Runner | None = None
+        self.held = HeldConnector()
 
     def init_device(self) -> None:
         """Join a process group of one, which connectors ask about."""
@@ -82,9 +86,16 @@ class FingerprintWorker(WorkerBase):
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the pool as vLLM lays it out, poison it, and hand it to a connector."""
+        with self.held.in_place():
+            self.allocate(kv_cache_config)
+
+    def allocate(self, kv_cache_config: KVCacheConfig) -> None:
+        """The same with this worker's connector in place."""
         self.cache_config.num_gpu_blocks = kv_cache_config.num_blocks
         self.cache_config.hash_block_size = kv_cache_config.hash_block_size
         self.cache_config.cache_hit_alignment_tokens = kv_cache_config.cache_hit_alignment_tokens
+        if self.vllm_config.kv_transfer_config is not None:
+            use_host_memory()
         ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
         layout = self.cache_config.get_resolved_kv_cache_layout()
         self.kv_caches = allocate_kv_cache(kv_cache_config, torch.device("cpu"), layout)
@@ -103,6 +114,7 @@ class FingerprintWorker(WorkerBase):
             for name, tensor in self.kv_caches.items()
         }
         if has_kv_transfer_group():
+            show_layers(self.vllm_config, self.kv_caches)
             get_kv_transfer_group().register_kv_caches(self.kv_caches)
         self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, self.loras)
 
@@ -119,7 +131,8 @@ class FingerprintWorker(WorkerBase):
 
     def execute_model(self, scheduler_output: Any) -> ModelRunnerOutput | None:
         """Read, write and compute; None when tokens are to be sampled next."""
-        return self.running().execute(scheduler_output)
+        with self.held.in_place():
+            return self.running().execute(scheduler_output)
 
     def sample_tokens(self, grammar_output: Any) -> ModelRunnerOutput:
         """The tokens of the step that was executed."""
@@ -146,9 +159,9 @@ class FingerprintWorker(WorkerBase):
 
     def get_kv_connector_handshake_metadata(self) -> dict[int, Any] | None:
         """What the connector wants to tell others."""
-        if not has_kv_transfer_group():
+        if self.held.connector is None:
             return None
-        metadata = get_kv_transfer_group().get_handshake_metadata()
+        metadata = self.held.connector.get_handshake_metadata()
         return None if metadata is None else {0: metadata}
 
     def get_cache_block_size_bytes(self) -> int:
@@ -183,12 +196,19 @@ class FingerprintWorker(WorkerBase):
 
     def shutdown(self) -> None:
         """End the connector."""
-        ensure_kv_transfer_shutdown()
+        with self.held.in_place():
+            ensure_kv_transfer_shutdown()
 
 
 def block_size(config: KVCacheConfig, group: int) -> int:
     """Tokens in a block of a group, as vLLM settled it."""
     return int(config.kv_cache_groups[group].kv_cache_spec.block_size)
+
+
+def show_layers(config: VllmConfig, tensors: dict[str, torch.Tensor]) -> None:
+    """Put the layers where some connectors look for them (ExampleConnector: the forward context's layers)."""
+    context = config.compilation_config.static_forward_context
+    context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in tensors.items()})
 
 
 def check(config: VllmConfig) -> None:

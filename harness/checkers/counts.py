@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from adapters.base import Metrics
 from harness.checkers.finding import Finding
 from harness.checkers.tokens import foreign_source
 from harness.history import History, Outcome
@@ -67,17 +68,23 @@ def check_accounting(history: History, *, exclusive: bool) -> list[Finding]:
     """The engine's hit counter must have grown by what it told request by request.
 
     Compared over the first steps, as far as every request told its count: one that was aborted or refused tells none,
-    one that was preempted looks again, and each of several answers looks for itself. Says nothing when the engine
+    one that was preempted looks again, so does one whose load from a second tier failed, and each of several answers
+    looks for itself. What a second tier gave is told with the rest and counted apart. Says nothing when the engine
     served others too (not `exclusive`), or where a counter is missing.
     """
     if not exclusive or history.engine_lost is not None:
         return []
     silent = {o.step for o in history.outcomes if not tells_its_count(o)}
-    silent |= {r.step for r in history.steps if r.after.preemptions != r.before.preemptions}
+    silent |= {
+        r.step
+        for r in history.steps
+        if r.after.preemptions != r.before.preemptions or r.after.failed_loads != r.before.failed_loads
+    }
     told_steps = list(itertools.takewhile(lambda record: record.step not in silent, history.steps))
     if not told_steps:
         return []
-    before, after = told_steps[0].before.hit_tokens, told_steps[-1].after.hit_tokens
+    tiers = history.shape.second_tier
+    before, after = hits(told_steps[0].before, tiers=tiers), hits(told_steps[-1].after, tiers=tiers)
     if before is None or after is None:
         return []
     last = told_steps[-1].step
@@ -92,6 +99,13 @@ def check_accounting(history: History, *, exclusive: bool) -> list[Finding]:
             f"{counted:.0f}.",
         )
     ]
+
+
+def hits(metrics: Metrics, *, tiers: bool) -> float | None:
+    """The tokens that were hit so far, in the pool and in a second tier if there is one; None where unknown."""
+    if not tiers or metrics.hit_tokens is None:
+        return metrics.hit_tokens
+    return None if metrics.external_hit_tokens is None else metrics.hit_tokens + metrics.external_hit_tokens
 
 
 def tells_its_count(outcome: Outcome) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adapters.base import grown
 from harness.checkers.finding import Finding
 from harness.history import History
 from harness.reference_cache import may_be_refused, never_fits
@@ -11,9 +12,10 @@ from reports.schema import FailureClass
 def check_liveness(history: History) -> list[Finding]:
     """Hangs, crashes and refusals, for requests and for adapter changes alike."""
     found = []
+    excused = ended_by_failed_loads(history)
     for outcome in history.outcomes:
         if outcome.error is not None:
-            if outcome.refused and may_be_refused(history, outcome):
+            if (outcome.refused and may_be_refused(history, outcome)) or outcome.request in excused:
                 continue
             kind = failure(silent=outcome.silent, lost=history.engine_lost)
             found.append(
@@ -54,6 +56,24 @@ def check_liveness(history: History) -> list[Finding]:
         kind = failure(silent=history.stalled is not None, lost=history.engine_lost)
         found.append(Finding(checker="liveness", failure_class=kind, sentence=f"Engine lost: {history.engine_lost}"))
     return found
+
+
+def ended_by_failed_loads(history: History) -> set[int]:
+    """Requests whose error may be a failed load's, where that ends a request: in each step as many prefixes as loads
+    failed, and of each prefix everybody, for they share the blocks that were to be loaded.
+    """
+    if not history.shape.failed_load_ends_request or history.engine_lost is not None:
+        return set()
+    excused: set[int] = set()
+    for record in history.steps:
+        failed = int(grown(record.before.failed_loads, record.after.failed_loads) or 0)
+        ended: dict[object, set[int]] = {}
+        for outcome in history.outcomes:
+            if outcome.step == record.step and outcome.error is not None and not outcome.refused:
+                prefix = outcome.prompt[: history.shape.block_size]
+                ended.setdefault((outcome.identities, prefix), set()).add(outcome.request)
+        excused.update(*list(ended.values())[:failed])
+    return excused
 
 
 def failure(*, silent: bool, lost: str | None) -> FailureClass:

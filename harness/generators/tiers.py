@@ -1,0 +1,83 @@
+"""Stories with gaps in which the pool loses what it holds, so that a second tier has to bring it back.
+
+Two ways to lose it: a cache reset (which leaves a second tier alone), and other prompts that need the whole pool.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from adapters.base import Capability
+from harness.generators.adapters import Life, lives, neighbours
+from harness.generators.chats import conversations, trees
+from harness.generators.pressure import pool_of
+from harness.generators.prompts import Grounds
+from harness.generators.reuse import repeats, returns
+from harness.generators.salts import salted
+from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Reset, Route, Segment, Step, Workload
+
+
+@st.composite
+def asked_back(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """Repeats, returns, trees and conversations, with gaps."""
+    return with_gaps(
+        draw,
+        grounds,
+        draw(
+            st.one_of(
+                repeats(grounds), returns(grounds), conversations(grounds, chat=False), trees(grounds, chat=False)
+            )
+        ),
+    )
+
+
+@st.composite
+def partitions(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """Equal prompts under salts and adapters that are not equal, with gaps."""
+    stories = [salted(grounds, with_adapter=Capability.RUNTIME_LORA in grounds.can)]
+    if Capability.RUNTIME_LORA in grounds.can:
+        stories.append(neighbours(grounds))
+    if {Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE} <= grounds.can and len(grounds.contents) > 1:
+        stories.append(lives(grounds, Life(routes=(Route.UNLOAD_LOAD, Route.IN_PLACE))))
+    return with_gaps(draw, grounds, draw(st.one_of(stories)))
+
+
+def with_gaps(draw: st.DrawFn, grounds: Grounds, story: Workload) -> Workload:
+    """The story with a gap before some of its bursts; requests that follow are renumbered."""
+    can_reset = Capability.CACHE_RESET in grounds.can
+    steps: list[Step] = []
+    numbers: dict[int, int] = {}  # of a request in the story -> in what is told here
+    told = asked = 0
+    for step in story.steps:
+        if isinstance(step, Burst):
+            for gap in draw(st.sampled_from(GAPS if told and can_reset else GAPS_BY_FLOOD if told else ((),))):
+                added = Reset() if gap == "reset" else flood(grounds, draw(st.sampled_from(("flood", "other flood"))))
+                asked += len(added.requests) if isinstance(added, Burst) else 0
+                steps.append(added)
+            requests = []
+            for request in step.requests:
+                numbers[told] = asked
+                requests.append(renumbered(request, numbers))
+                told, asked = told + 1, asked + 1
+            step = msgspec.structs.replace(step, requests=tuple(requests))
+        steps.append(step)
+    return Workload(tuple(steps))
+
+
+GAPS = (("reset",), (), ("flood",), ("flood", "reset"))
+GAPS_BY_FLOOD = (("flood",), ())
+
+
+def flood(grounds: Grounds, name: str) -> Burst:
+    """A request that takes as much of the pool as one may have: nothing else stays."""
+    tokens = min(pool_of(grounds), grounds.longest) - NONCE_TOKENS - 4
+    return Burst(requests=(Request(prompt=Prompt((Segment(name, tokens),)), max_tokens=4),))
+
+
+def renumbered(request: Request, numbers: dict[int, int]) -> Request:
+    """A request whose prompt goes on from where that request stands now."""
+    earlier = request.prompt.continues
+    if earlier is None:
+        return request
+    return msgspec.structs.replace(request, prompt=Prompt(request.prompt.segments, numbers[earlier]))

@@ -1,0 +1,121 @@
+"""A second KV tier (offload, connector): what the pool gives up or loses comes back from elsewhere, as it was."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.base import Capability
+from harness.evidence import Evidence
+from harness.generators.mixed import mixed
+from harness.generators.preemption import crowds
+from harness.generators.pressure import working_sets
+from harness.generators.tiers import asked_back, partitions
+from harness.lab import Lab
+from harness.requirement import requirement
+
+TIER = (
+    Capability.SECOND_TIER,
+    Capability.TOKEN_PROMPTS,
+    Capability.TOKEN_OUTPUTS,
+    Capability.CACHED_TOKENS,
+    Capability.METRICS,
+)
+SIZED = (*TIER, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
+
+
+@requirement("TIER-1", "evicted and loaded back", needs=SIZED, shows=(Evidence.LOADED_EVICTED,))
+@given(data=st.data())
+def test_evicted_to_the_second_tier_and_loaded_back(lab: Lab, data: st.DataObject) -> None:
+    """With a second KV tier a conforming engine answers as cold while the pool is far smaller than the working set, and
+    evicted blocks are loaded back.
+
+    Why it can break: a block is stored or loaded under another one's key, into another one's place, or before it was
+    written (vllm#54193, vllm#46951, sglang#39830). Oracle: cold start, and the reference cache's upper bound for both
+    tiers together. Vacuous when nothing was loaded that the pool had evicted.
+    """
+    lab.check(data.draw(working_sets(lab.grounds), label="workload"))
+
+
+@requirement(
+    "TIER-1", "pool emptied and asked again", needs=(*TIER, Capability.CACHE_RESET), shows=(Evidence.LOADED_RESET,)
+)
+@given(data=st.data())
+def test_pool_emptied_and_asked_again(lab: Lab, data: st.DataObject) -> None:
+    """So it does for prompts and conversations that go on after a cache reset has emptied the pool, or a prompt as
+    large as the pool has flushed it.
+
+    Why it can break: local and external hits are counted from different places, or a block's end is taken for a
+    block (vllm#46453, LMCache#4247). Oracle: cold start, the reference cache. Vacuous when nothing was loaded after a
+    reset.
+    """
+    lab.check(data.draw(asked_back(lab.grounds), label="workload"))
+
+
+@requirement("TIER-2", "preempted and resumed", needs=SIZED, shows=(Evidence.PREEMPTIONS, Evidence.LOADED))
+@given(data=st.data())
+def test_preempted_and_resumed_with_a_second_tier(lab: Lab, data: st.DataObject) -> None:
+    """With a second KV tier, a request that was preempted and resumed is answered by a conforming engine as cold, and
+    so are those that took its blocks or come after.
+
+    Why it can break: a store still reads blocks that somebody else has by now (vllm PR#29870), and what a resumed
+    request is told to load is never loaded (LMCache#1969). Oracle: cold start. Vacuous when nothing was preempted, or
+    nothing loaded.
+    """
+    lab.check(data.draw(crowds(lab.grounds, afterwards=True), label="workload"))
+
+
+@requirement(
+    "TIER-3",
+    "salts and adapters across tiers",
+    needs=(*TIER, Capability.CACHE_SALT),
+    shows=(Evidence.STALE_CHANCES, Evidence.LOADED),
+)
+@given(data=st.data())
+def test_identities_across_tiers(lab: Lab, data: st.DataObject) -> None:
+    """With a second KV tier a conforming engine never shares KV between different salts, adapters or adapter contents,
+    whichever tier holds it.
+
+    Why it can break: each tier makes its own key, and forgets what the pool's key has in it (vllm#53495, PR#54342,
+    PR#51748). Oracle: cold start, and the reference cache's upper bound. Vacuous when no block of another identity lay
+    ready, or nothing was loaded.
+    """
+    lab.check(data.draw(partitions(lab.grounds), label="workload"))
+
+
+@requirement(
+    "TIER-4", "loads that fail", needs=TIER, shows=(Evidence.FAILED_LOADS, Evidence.AFTER_FAILURE, Evidence.LOADED)
+)
+@given(data=st.data())
+def test_loads_that_fail(lab: Lab, data: st.DataObject) -> None:
+    """Where a load from the second tier fails, whole or in part, a conforming engine answers as cold or, where it is
+    told to, ends that request with an error; nobody else is the wiser.
+
+    Why it can break: blocks that were never filled stay published, or are taken for computed (LMCache#3388, vllm#49250,
+    vllm#45474). Oracle: cold start; as many errors as loads failed. Vacuous when no load failed.
+    """
+    lab.check(
+        data.draw(
+            st.one_of(asked_back(lab.grounds), working_sets(lab.grounds), crowds(lab.grounds, afterwards=True)),
+            label="workload",
+        )
+    )
+
+
+@requirement(
+    "TIER-5",
+    "everything at once, with a second tier",
+    needs=(*SIZED, Capability.STREAMING),
+    shows=(Evidence.LOADED, Evidence.HITS, Evidence.IDLE_LOOKS, Evidence.TOGETHER, Evidence.PREEMPTIONS),
+    weight=4,
+)
+@given(data=st.data())
+def test_everything_at_once_with_a_second_tier(lab: Lab, data: st.DataObject) -> None:
+    """With chats, repeats, adapters, salts, evictions, preemptions, aborts and resets one behind the other, and a
+    second KV tier behind the pool, a conforming engine answers as cold, and between them holds nothing for anybody.
+
+    Why it can break: a request may be preempted, aborted or overtaken by a reset while a store or a load of its blocks
+    is under way. Oracle: cold start, the reference cache, the gauges after each chapter. Vacuous without loads and
+    preemptions.
+    """
+    lab.check(data.draw(mixed(lab.grounds), label="workload"))
