@@ -245,7 +245,11 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
     ),
     Evidence.PATTERNED: (surfaced(PATTERN), [surfaced(PATTERN, cached=0), surfaced(Surface())]),
 }
-ELSEWHERE = set(list(Evidence)[: list(Evidence).index(Evidence.CHATS)])  # of adapters and salts: test_evidence.py
+FACTS = list(Evidence)
+ELSEWHERE = {
+    *FACTS[: FACTS.index(Evidence.CHATS)],  # of adapters and salts: test_evidence.py
+    *FACTS[FACTS.index(Evidence.STORED) :],  # of events and tiers: test_kv_event_checkers.py and test_tiers.py
+}
 
 
 @pytest.mark.parametrize("what", SHOWS, ids=lambda what: what.name)
