@@ -37,6 +37,11 @@ def computed(outcome: Outcome) -> tuple[int, ...]:
     return outcome.prompt + outcome.token_ids[:-1]
 
 
+def all_computed(outcome: Outcome) -> list[tuple[int, ...]]:
+    """The same for each of several answers: one that was sampled may go on as another prompt does."""
+    return [computed(outcome), *(outcome.prompt + tuple(t.id for t in tokens[:-1]) for tokens in outcome.others)]
+
+
 def bounds(history: History) -> dict[int, Bounds]:
     """The bounds of every request of a history, by request number."""
     roomy = has_room(history)
@@ -57,7 +62,9 @@ def at_most(history: History, outcome: Outcome) -> int:
         return 0
     if outcome.surface.answers > 1:  # its answers share the prompt among themselves, as soon as one has computed it
         return len(outcome.prompt) - 1
-    shared = (common_prefix(computed(other), outcome.prompt) for other in writers(history, outcome))
+    shared = (
+        common_prefix(tokens, outcome.prompt) for other in writers(history, outcome) for tokens in all_computed(other)
+    )
     return min(max(shared, default=0), len(outcome.prompt) - (0 if history.shape.second_tier else 1))
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapters.base import Surface
 from harness.history import Identity, Outcome, Residence
 from harness.reference_cache import Bounds, bounds, common_prefix, computed, has_room
-from tests.histories import BLOCK, history, outcome, shape
+from tests.histories import BLOCK, history, outcome, shape, tokens
 
 PROMPT = range(100, 140)  # two whole blocks of 16 and a half
 A, B = Identity("digest-a", None), Identity("digest-b", None)
@@ -19,6 +20,14 @@ A, B = Identity("digest-a", None), Identity("digest-b", None)
 def second(first: Outcome, then: Outcome, **engine: object) -> Bounds:
     """The bounds of the second of two requests."""
     return bounds(history(first, then, shape=shape(**engine)))[then.request]
+
+
+def test_any_of_several_answers_may_have_written_what_is_hit() -> None:
+    """A sampled answer goes on as another prompt does, by chance: found in a long run."""
+    prompt = tuple(range(40, 71))
+    several = outcome(0, prompt, (7, 8, 9), surface=Surface(answers=2), others=(tokens(5, 6, 4),))
+    after = outcome(1, (*prompt, 5, 77, 78))
+    assert bounds(history(several, after))[1].at_most == len(prompt) + 1
 
 
 def test_a_prompt_sent_again_owes_its_whole_blocks_and_may_hit_all_but_its_last_token() -> None:
