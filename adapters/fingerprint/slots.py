@@ -11,7 +11,7 @@ import torch
 
 from adapters.fingerprint.digest import Digests, layer_key
 from adapters.fingerprint.topology import Kind, Layers
-from adapters.provenance import NEVER_WRITTEN, NO_BLOCK
+from adapters.provenance import NEVER_WRITTEN, NO_BLOCK, ZEROED
 
 
 class LayerSlots:
@@ -35,8 +35,10 @@ class LayerSlots:
         table = np.asarray(blocks, dtype=np.int64)
         held = columns < len(table)
         ids = np.where(held, table[np.minimum(columns, len(table) - 1)] if len(table) else NO_BLOCK, NO_BLOCK)
-        found = self.slots[ids, offsets] ^ self.key
-        return np.where(ids == NO_BLOCK, np.uint64(NEVER_WRITTEN), found)
+        raw = self.slots[ids, offsets]
+        raw[ids == NO_BLOCK] = NEVER_WRITTEN
+        untouched = (raw == np.uint64(NEVER_WRITTEN)) | (raw == np.uint64(ZEROED))  # by any layer: nothing to unmask
+        return np.where(untouched, raw, raw ^ self.key)
 
     def write(self, blocks: Sequence[int], first: int, digests: Digests) -> None:
         """Put digests at positions from `first` on; a state layer keeps the last one only."""

@@ -23,7 +23,13 @@ LEAST_BLOCKS = 2048  # a pool that small workloads never fill, where the flags d
 
 
 def layer_specs(topology: Topology, default_block: int) -> dict[str, tuple[Layers, KVCacheSpec]]:
-    """Layer name -> its row and its spec. vLLM wants names with the layer's number in them."""
+    """Layer name -> its row and its spec. vLLM wants names with the layer's number in them.
+
+    Raises ValueError for a state with blocks of its own: vLLM's scheduler ends chunks at the engine's block size, and
+    would publish states from the midst of larger ones.
+    """
+    if any(row.kind is Kind.STATE and row.block not in (None, default_block) for row in topology):
+        raise ValueError("states are kept at the ends of the engine's own blocks: leave their block out")
     largest = max(row.block or default_block for row in topology)
     rows = [row for row in topology for _ in range(row.layers)]
     return {f"layers.{i}.attn": (row, spec_of(row, row.block or default_block, largest)) for i, row in enumerate(rows)}

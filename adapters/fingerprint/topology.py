@@ -64,6 +64,11 @@ TOPOLOGIES: dict[str, Topology] = {
         Layers(kind=Kind.WINDOW_MLA, block=4, window=128, layers=2),
         Layers(kind=Kind.WINDOW_MLA, block=8, window=128, layers=2),
     ),
+    "state-blocks": (
+        Layers(kind=Kind.STATE, layers=2),
+        Layers(kind=Kind.WINDOW, block=8, window=64, layers=2),
+        Layers(kind=Kind.FULL, block=64, layers=2),
+    ),
     "state": (Layers(kind=Kind.STATE, layers=2), Layers(kind=Kind.FULL, layers=2)),
 }
 
