@@ -284,13 +284,17 @@ class InprocEngine:
                 self._forget(one)
 
     def _drain(self) -> None:
-        """Step on while a connector has work left, as a server does when nobody asks anything any more."""
+        """Step on while a connector has work left, as a server does when nobody asks anything any more.
+
+        An engine that was stopped, or fails here, has answered all the same: the next call says that it is gone.
+        """
         for _ in range(DRAIN_STEPS):
-            with self._entered() as held:
+            with contextlib.suppress(EngineDied), self._entered() as held:
                 scheduler = held.core.scheduler
-                if scheduler.connector is None or not scheduler.has_requests():
-                    return
-                self._step(held)
+                if scheduler.connector is not None and scheduler.has_requests():
+                    self._step(held)
+                    continue
+            return
 
     def _hang_up(self, held: Built, live: dict[int, Live]) -> None:
         """Abort the requests whose clients hang up now."""
