@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from adapters.base import PLAIN
-from harness.workload import Burst, Idle, Prompt, Request, SetAdapter, Step, Unload, Workload
+from harness.workload import Burst, Idle, Request, SetAdapter, Step, Unload, Workload, renumbered
 
 CROWD = 4  # requests of a burst, beside the failing one
 
@@ -74,14 +74,6 @@ def without(workload: Workload, *, steps: set[int], requests: set[int]) -> Itera
     candidate = Workload(tuple(left))
     if is_valid(candidate):
         yield candidate
-
-
-def renumbered(request: Request, new: dict[int, int]) -> Request:
-    """A request whose `continues` follows the new numbers."""
-    before = request.prompt.continues
-    if before is None:
-        return request
-    return msgspec.structs.replace(request, prompt=Prompt(request.prompt.segments, new[before]))
 
 
 def is_valid(workload: Workload) -> bool:

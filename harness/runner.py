@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +27,7 @@ from adapters.base import (
     Served,
 )
 from adapters.kv_events import Published
+from adapters.provenance import WrongRead
 from harness.burst import Change, Watch
 from harness.event_blocks import RunEvents
 from harness.event_ledger import EventLedger
@@ -45,6 +47,8 @@ from harness.workload import (
     Unload,
     Workload,
 )
+
+Told = TypeVar("Told")
 
 STALL_SECONDS = 60.0  # where no calibration says how fast this engine answers
 SETTLE_SECONDS, SETTLE_LOOKS = 5.0, 25  # how long an engine may take to give everything back
@@ -106,7 +110,8 @@ class Run:
                 break
         self.clean_up()
         events = self.events()
-        wrong_reads = self.engine.wrong_reads() if self.lost is None else ()
+        unread: tuple[WrongRead, ...] = ()
+        wrong_reads = self.told(self.engine.wrong_reads, unread)
         return History(
             workload=self.workload,
             nonce=self.nonce,
@@ -315,23 +320,21 @@ class Run:
 
     def scrape(self) -> Metrics:
         """The engine's counters, or unknowns once it is gone."""
-        if self.lost is not None:
-            return Metrics()
-        try:
-            return self.engine.metrics()
-        except EngineError as problem:
-            self.note_loss(problem)
-            return Metrics()
+        return self.told(self.engine.metrics, Metrics())
 
     def taken(self) -> Published:
         """What the engine has published since it was last asked, or nothing once it is gone."""
+        return self.told(self.engine.take_events, Published())
+
+    def told(self, ask: Callable[[], Told], nothing: Told) -> Told:
+        """What the engine says, or nothing once it is gone."""
         if self.lost is not None:
-            return Published()
+            return nothing
         try:
-            return self.engine.take_events()
+            return ask()
         except EngineError as problem:
             self.note_loss(problem)
-            return Published()
+            return nothing
 
     def events(self) -> RunEvents | None:
         """What was published during this run. An engine that is lost has told only a part of it: then nothing."""

@@ -164,6 +164,14 @@ def new_prompt_length(prompt: Prompt) -> int:
     return sum(s.length for s in prompt.segments) + (NONCE_TOKENS if prompt.continues is None else 0)
 
 
+def renumbered(request: Request, new: dict[int, int]) -> Request:
+    """A request whose `continues` follows the new numbers."""
+    before = request.prompt.continues
+    if before is None:
+        return request
+    return msgspec.structs.replace(request, prompt=Prompt(request.prompt.segments, new[before]))
+
+
 def describe(step: Step, first_request: int) -> str:
     """One line in words, for reports and bug reports. `first_request` numbers the burst's requests."""
     match step:

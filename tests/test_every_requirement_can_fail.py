@@ -157,6 +157,14 @@ class Bench:
         (said,) = [fields for kind, fields in self.told if kind == "verdict"]
         return said["verdict"], said["reason"], [fields["case"] for kind, fields in self.told if kind == "case"]
 
+    def violation(self, test: Any, cell: Cell, *, examples: int) -> Case:
+        """The one case of a test that an engine has to violate, confirmed on a fresh one."""
+        verdict, reason, cases = self.verdict(test, cell, examples=examples)
+        assert verdict is Verdict.VIOLATED, reason
+        (case,) = cases
+        assert case.reproduction.fresh_failed, reason
+        return case
+
 
 @contextlib.contextmanager
 def opened(folder: Path, worker: str = "model") -> Iterator[Bench]:
@@ -202,11 +210,8 @@ def test_a_broken_engine_is_found_out(
 ) -> None:
     """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
     fault(monkeypatch)
-    verdict, reason, cases = bench.verdict(test, cell, examples=EXAMPLES)
-    assert verdict is Verdict.VIOLATED, reason
-    (case,) = cases
+    case = bench.violation(test, cell, examples=EXAMPLES)
     assert case.failure_class in classes, case.sentence
-    assert case.reproduction.fresh_failed, reason
 
 
 @pytest.mark.parametrize(

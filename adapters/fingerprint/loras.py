@@ -6,7 +6,6 @@ again where its request says `load_inplace`.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from vllm.exceptions import LoRAAdapterNotFoundError
 from vllm.lora.peft_helper import PEFTHelper
 from vllm.lora.utils import get_adapter_absolute_path
 
-FILES = ("adapter_config.json", "adapter_model.safetensors")
+from adapters.lora_files import ADAPTER_FILES, content_digest
+
 Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -60,13 +60,10 @@ class Loras:
 
     def digest(self, folder: Path) -> str:
         """Twelve hex digits over the files; read again only when they have changed, for this runs in each step."""
-        stats = [(folder / name).stat() for name in FILES]
+        stats = [(folder / name).stat() for name in ADAPTER_FILES]
         key = (folder, tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in stats))
         if key not in self.digests:
-            state = hashlib.sha256()
-            for name in FILES:
-                state.update((folder / name).read_bytes())
-            self.digests[key] = state.hexdigest()[:12]
+            self.digests[key] = content_digest(folder)
         return self.digests[key]
 
     def content(self, request: Any) -> str | None:

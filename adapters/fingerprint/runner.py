@@ -54,7 +54,6 @@ class Runner:
         self.version = self.step = 0
         self.told: list[WrongRead] = []
         self.pending: list[Computed] = []
-        self.prompt_scores: dict[str, LogprobsTensors | None] = {}
         self.transferred: Any = None
         self.drafting = config.speculative_config.num_speculative_tokens if config.speculative_config else 0
         self.drafts: DraftTokenIds | None = None
@@ -212,7 +211,7 @@ class Runner:
             req_id_to_index={name: i for i, name in enumerate(names)},
             sampled_token_ids=[[d.token for d in drawn] for drawn, _ in answers],
             logprobs=logprobs_of(answers),
-            prompt_logprobs_dict=dict(done),
+            prompt_logprobs_dict=done,
             kv_connector_output=self.transferred,
         )
 

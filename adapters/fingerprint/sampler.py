@@ -73,9 +73,7 @@ def logprobs_of(answers: list[tuple[list[Drawn], int | None]]) -> LogprobsLists 
 def score_prompt(table: LogprobsTensors, row: int, token: int, before: int, wanted: int) -> None:
     """Write the scores of a prompt's token, behind the digest of those before it, into a row of a table."""
     number = draw(before, seed=None, position=row + 1)
-    mine = rank_of(number, token)
-    best = range(wanted)
-    table.logprob_token_ids[row] = torch.tensor([token, *(ranked(number, rank) for rank in best)])
-    scores = [float(logprob(number, mine)), *(float(logprob(number, rank)) for rank in best)]
-    table.logprobs[row] = torch.tensor(scores)
-    table.selected_token_ranks[row] = mine + 1
+    ids, scores, ranks = score_rows([Drawn(token, number, rank_of(number, token))], wanted)
+    table.logprob_token_ids[row] = torch.tensor(ids[0])
+    table.logprobs[row] = torch.from_numpy(np.array(scores[0]))
+    table.selected_token_ranks[row] = ranks[0]

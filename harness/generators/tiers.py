@@ -15,7 +15,7 @@ from harness.generators.pressure import pool_of
 from harness.generators.prompts import Grounds
 from harness.generators.reuse import repeats, returns
 from harness.generators.salts import salted
-from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Reset, Route, Segment, Step, Workload
+from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Reset, Route, Segment, Step, Workload, renumbered
 
 
 @st.composite
@@ -73,11 +73,3 @@ def flood(grounds: Grounds, name: str) -> Burst:
     """A request that takes as much of the pool as one may have: nothing else stays."""
     tokens = min(pool_of(grounds), grounds.longest) - NONCE_TOKENS - 4
     return Burst(requests=(Request(prompt=Prompt((Segment(name, tokens),)), max_tokens=4),))
-
-
-def renumbered(request: Request, numbers: dict[int, int]) -> Request:
-    """A request whose prompt goes on from where that request stands now."""
-    earlier = request.prompt.continues
-    if earlier is None:
-        return request
-    return msgspec.structs.replace(request, prompt=Prompt(request.prompt.segments, numbers[earlier]))

@@ -16,9 +16,8 @@ from typing import Any
 
 import msgspec
 
+from adapters.lora_files import ADAPTER_FILES, content_digest
 from harness.models import forge
-
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class AdapterError(Exception):
@@ -35,16 +34,13 @@ class AdapterFiles(msgspec.Struct, frozen=True):
 
 def digest_of(folder: Path) -> str:
     """Twelve hex digits over the adapter's files. Raises AdapterError when one of them is missing."""
-    state = hashlib.sha256()
-    for name in ADAPTER_FILES:
-        try:
-            state.update((folder / name).read_bytes())
-        except OSError as problem:
-            raise AdapterError(
-                f"{folder} is no PEFT LoRA adapter: cannot read {name} ({problem.strerror}). "
-                f"--adapter wants a folder with {' and '.join(ADAPTER_FILES)}."
-            ) from problem
-    return state.hexdigest()[:12]
+    try:
+        return content_digest(folder)
+    except OSError as problem:
+        raise AdapterError(
+            f"{folder} is no PEFT LoRA adapter: cannot read {Path(problem.filename).name} ({problem.strerror}). "
+            f"--adapter wants a folder with {' and '.join(ADAPTER_FILES)}."
+        ) from problem
 
 
 def forge_adapter(cache: Path, config: dict[str, Any], *, seed: int, rank: int) -> AdapterFiles:
