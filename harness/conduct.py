@@ -21,6 +21,7 @@ from harness.cases import load_case
 from harness.cells import CELLS, Cell
 from harness.environment import coldproof_version, environment
 from harness.events import EventLog
+from harness.faults.catalogue import FAULTS
 from harness.folder import engine_facts, prepare_folder
 from harness.known_issues import Waivers, read_known_issues
 from harness.lab import Lab
@@ -69,6 +70,7 @@ class Conductor:
                 command=options.command,
                 profile=options.profile,
                 seed=options.seed,
+                fault=fault_facts(options.fault),
                 environment=environment(root),
                 allowed=[
                     *([Verdict.NOT_EXERCISED] if options.allow_not_exercised else []),
@@ -271,6 +273,8 @@ class Conductor:
         if interrupted:
             self.log.emit("problem", message="the run was interrupted", usage=False)
         session, self.session = self.session, None
+        if self.options.fault is not None:
+            self.log.emit("fault", acted=session.fault_acted())
         session.close()
         if self.suites_began is not None:
             self.log.emit(
@@ -284,6 +288,14 @@ class Conductor:
         """Have the terminal close with the headline and the report's path."""
         if self.terminal is not None:
             self.terminal.end(results, self.options.report_dir)
+
+
+def fault_facts(name: str | None) -> dict[str, str] | None:
+    """What the report says of an injected bug."""
+    if name is None:
+        return None
+    fault = FAULTS[name]
+    return {"name": name, "summary": fault.summary, "stands_for": fault.stands_for}
 
 
 def replace_known_issue(case: Case, text: str) -> Case:

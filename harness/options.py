@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from harness.faults.catalogue import FAULTS
+
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -105,6 +107,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     seed: str
     worker: str = "model"
+    fault: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -151,6 +154,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "--oracle closed-form computes what the fingerprint worker answers: add --worker fingerprint"
             )
+        if self.fault is not None and self.attached:
+            raise UsageError("--fault is for an engine that Coldproof spawns: leave out --engine-url")
+        if self.fault is not None and self.fault not in FAULTS:
+            raise UsageError(f"unknown fault {self.fault!r}: --fault list prints them")
         if self.fingerprint and self.attached:
             raise UsageError("--worker fingerprint is for an engine that Coldproof spawns: leave out --engine-url")
         if len(self.adapters) == 1:

@@ -27,6 +27,7 @@ from harness.budget import BudgetSpent
 from harness.cases import load_case
 from harness.cells import ATTACHED, CELLS, Cell, cells_for, chosen, listing
 from harness.conduct import Conductor, Role
+from harness.faults import catalogue as faults
 from harness.lab import Lab
 from harness.options import PROFILES, Options, UsageError
 from harness.requirement import Requirement, Trial
@@ -70,6 +71,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--budget", default=None, metavar="TIME", help="time for drawing examples, such as 90s, 20m or 2h")
     group.addoption("--oracle", default=None, help="cold-engine (default), fresh-engine, same-engine or closed-form")
     group.addoption("--known-issues", default=None, metavar="FILE", help="waivers (TOML)")
+    group.addoption(
+        "--fault", default=None, metavar="NAME", help="start the engines with an injected bug; 'list' prints all"
+    )
+    group.addoption(
+        "--requirements",
+        default=None,
+        metavar="ID,...",
+        help="test only these, such as LORA-3 or PRESS (all whose ids begin so)",
+    )
     group.addoption("--replay", default=None, metavar="CASE.json", help="run one saved case")
     group.addoption("--report-dir", default="reports/out", metavar="DIR", help="where reports go")
     group.addoption(
@@ -94,9 +104,10 @@ def joined(args: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """`--cells list` prints and ends; a cell or case that does not exist ends before anything is collected."""
-    if config.getoption("--cells") == "list":
-        sys.stdout.write(listing() + "\n")
-        return 0
+    for option, text in (("--cells", listing), ("--fault", faults.listing)):
+        if config.getoption(option) == "list":
+            sys.stdout.write(text() + "\n")
+            return 0
     try:
         cells_of(config)
     except UsageError as problem:
@@ -181,14 +192,26 @@ def requirement_of(item: pytest.Item) -> Requirement | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of a cell run together, so that its engine starts once. With --replay, one test of the case's requirement
-    stays."""
+    """Tests of a cell run together, so that its engine starts once. With --requirements theirs stay, with --replay one
+    test of the case's requirement."""
     order = {cell.name: i for i, cell in enumerate(cells_of(config))}
     items.sort(key=lambda item: order.get(cell_name(item), -1) if requirement_of(item) is not None else -1)
-    if config.getoption("--replay") is None:
-        return
-    case, _ = load_case(Path(config.getoption("--replay")))
-    kept = [item for item in items if (r := requirement_of(item)) is not None and r.id == case.requirement][:1]
+    wanted = config.getoption("--requirements")
+    if wanted is not None:
+        keep(config, items, [item for item in items if is_wanted(item, wanted.split(","))])
+    if config.getoption("--replay") is not None:
+        case, _ = load_case(Path(config.getoption("--replay")))
+        keep(config, items, [item for item in items if is_wanted(item, [case.requirement])][:1])
+
+
+def is_wanted(item: pytest.Item, names: Sequence[str]) -> bool:
+    """Whether a test's requirement is one of those, or of an area of those."""
+    requirement = requirement_of(item)
+    return requirement is not None and any(requirement.id in (n, f"{n}-{requirement.id.split('-')[-1]}") for n in names)
+
+
+def keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    """Deselect all others."""
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 
@@ -268,6 +291,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
         seed=str(config.option.hypothesis_seed),
         worker=config.getoption("--worker"),
+        fault=config.getoption("--fault"),
     )
 
 

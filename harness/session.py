@@ -30,6 +30,7 @@ from harness.cells import CELLS, Cell
 from harness.checkers.finding import Rule
 from harness.contents import Contents, make_contents, vetted
 from harness.events import EventLog
+from harness.faults import plugin as faults
 from harness.models.adapters import tiny_model
 from harness.options import PROFILES, Options, Profile, UsageError
 from harness.oracle.base import Answers
@@ -63,6 +64,10 @@ class Session:
         shared = options.shared_dir or root / CACHE
         shared.mkdir(parents=True, exist_ok=True)
         self.work = Path(tempfile.mkdtemp(prefix="work-", dir=shared))
+        self.faulty = contextlib.ExitStack()
+        self.marks = self.work / "fault"
+        if options.fault is not None:
+            self.faulty.enter_context(faults.chosen(options.fault, self.marks))
         self._runs = 0
         self._starter = ThreadPoolExecutor(1)  # one start at a time: two would take twice as long each
 
@@ -101,6 +106,7 @@ class Session:
             engine: Engine = self.attach(cell)
         else:
             engine = self.start(cell, caching=caching, purpose=purpose)
+            self.check_fault(engine)
         checked = CheckedEngine(engine)
         self.engines.append(checked)
         if purpose == "tested":
@@ -132,6 +138,18 @@ class Session:
         engine = vllm.spawn(options, on_process=self.keep)
         self.probed[cell, caching] = engine.probed
         return engine
+
+    def check_fault(self, engine: Engine) -> None:
+        """Raise EngineStartError when the chosen fault is not in the engine: no verdict on it would mean anything."""
+        if self.options.fault is not None and not faults.marks(self.marks, "planted"):
+            engine.stop()
+            raise EngineStartError(
+                f"the fault {self.options.fault!r} was not planted: this engine does not load vLLM's general plugins"
+            )
+
+    def fault_acted(self) -> bool:
+        """Whether the fault has made a difference in any engine so far."""
+        return faults.marks(self.marks, "acted") > 0
 
     def cold_engine(self, cell: Cell) -> Future[CheckedEngine]:
         """The engine that gives a cell's cold answers: its own kind with caching off, or the one for all alike."""
@@ -217,6 +235,7 @@ class Session:
         for engine in self.engines:
             engine.stop()
         self._starter.shutdown(wait=True, cancel_futures=True)
+        self.faulty.close()
         shutil.rmtree(self.work, ignore_errors=True)
 
     @contextlib.contextmanager

@@ -18,6 +18,7 @@ from reports.schema import (
     Case,
     CellResult,
     EngineResult,
+    InjectedFault,
     RequirementResult,
     Results,
     SelfTestRow,
@@ -94,6 +95,7 @@ def assemble(events: list[Event]) -> Results:
         waivers=msgspec.convert((last_of(events, "waivers") or {}).get("waivers", []), list[Waiver]),
         totals=totals(requirements, events),
         timing=timing(events, first["at"]),
+        fault=injected(first.get("fault"), last_of(events, "fault")),
     )
     code = exit_code(
         results,
@@ -107,6 +109,11 @@ def assemble(events: list[Event]) -> Results:
 def last_of(events: list[Event], kind: str) -> Event | None:
     """The newest event of a kind."""
     return next((e for e in reversed(events) if e["event"] == kind), None)
+
+
+def injected(fault: dict[str, str] | None, end: Event | None) -> InjectedFault | None:
+    """The bug that the run's engines were born with."""
+    return InjectedFault(acted=bool(end and end["acted"]), **fault) if fault else None
 
 
 def tests_of(events: list[Event], kind: str) -> set[tuple[str, str]]:
@@ -273,4 +280,6 @@ def headline(results: Results) -> str:
             word = "NOTHING SHOWN"  # all unsupported is no failure, and no praise either
     else:
         word = "NOT SHOWN TO CONFORM"
+    if results.fault is not None:
+        engine += f" with the injected fault '{results.fault.name}'"
     return f"{word} — of {results.totals['requirements']} requirements on {engine}: {what}"

@@ -65,7 +65,8 @@ def headline(results: Results) -> str:
 def marks(results: Results) -> list[str]:
     """The words that stand before the headline, in capitals."""
     invalid = ["RUN INVALID"] if missed(results) else []
-    return invalid + ([] if results.complete else ["INCOMPLETE RUN"])
+    broken = ["ENGINE BROKEN ON PURPOSE"] if results.fault is not None else []
+    return invalid + broken + ([] if results.complete else ["INCOMPLETE RUN"])
 
 
 def counts(results: Results) -> list[tuple[Verdict, int]]:

@@ -243,6 +243,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     examples_per_minute: float | None = None
 
 
+class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A bug that was injected into the engines on purpose. `acted`: whether it ever made a difference to them."""
+
+    name: str
+    summary: str
+    stands_for: str
+    acted: bool
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run: results.json."""
 
@@ -266,6 +275,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     waivers: list[Waiver]
     totals: dict[str, int]
     timing: Timing
+    fault: InjectedFault | None = None
 
 
 def write_results(results: Results, path: Path) -> None:

@@ -1,0 +1,70 @@
+"""How a fault gets into an engine: vLLM calls `plant_chosen` in each of its processes, as it does all general plugins.
+
+The entry point is registered in a folder of the run's own, on the path of the engines that this run starts and of no
+other: whoever has Coldproof installed must not find its faults in their own engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness.faults.patching import MARKS, mark
+
+CHOSEN = "COLDPROOF_FAULT"
+ENTRY_POINTS = "[vllm.general_plugins]\ncoldproof_fault = harness.faults.plugin:plant_chosen\n"
+METADATA = "Metadata-Version: 2.1\nName: coldproof-fault\nVersion: 1\n"
+_planted: list[str] = []
+
+
+class ForGood:
+    """Sets attributes and leaves them so: an engine process ends with its fault."""
+
+    def setattr(self, target: Any, name: str, value: Any, /) -> None:
+        """As the builtin does."""
+        setattr(target, name, value)
+
+
+def plant_chosen() -> None:
+    """Break this process's vLLM as the environment says, once. Raises KeyError for a fault that does not exist, and
+    what a patch raises that does not fit this vLLM: such an engine does not come up.
+    """
+    name = os.environ.get(CHOSEN)
+    if name and name not in _planted:
+        from harness.faults.catalogue import FAULTS  # here, for an engine without a fault has no need of them
+
+        FAULTS[name].plant(ForGood())
+        _planted.append(name)
+        mark("planted")
+
+
+@contextlib.contextmanager
+def chosen(name: str, folder: Path) -> Iterator[None]:
+    """Have every engine that starts inside be born with a fault; their marks are left in `folder`."""
+    info = folder / "coldproof_fault-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    (info / "METADATA").write_text(METADATA)
+    root = Path(__file__).resolve().parent.parent.parent
+    inherited = [path for path in (os.environ.get("PYTHONPATH"),) if path]
+    before = dict(os.environ)
+    os.environ |= {CHOSEN: name, MARKS: str(folder)}
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(root), *inherited])
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for key in (CHOSEN, MARKS, "PYTHONPATH"):
+            os.environ.pop(key, None)
+            if key in before:
+                os.environ[key] = before[key]
+
+
+def marks(folder: Path, kind: str) -> int:
+    """How many processes have left a mark of a kind."""
+    return len(list(folder.glob(f"{kind}-*")))
