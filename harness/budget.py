@@ -10,7 +10,9 @@ import time
 from harness.requirement import Trial
 
 PATIENCE_FACTOR = 3  # shares that a trial may take while evidence is missing
-RESERVED = 0.6  # of the share that each later trial could count on at first: patience does not go below it
+# Of the share that each trial could count on at first. Patience leaves it to the later ones, and they get it even where
+# long examples have eaten it up: a run ends a little late rather than with trials that had nothing.
+RESERVED = 0.6
 
 
 class BudgetSpent(BaseException):
@@ -27,7 +29,8 @@ class Budget:
 
     def begin(self, weight: float) -> float:
         """A trial begins: its share in seconds. What earlier ones left over is shared out again."""
-        self.share = max(0.0, self.left) * weight / max(weight, self.weight)
+        fair = max(0.0, self.left) * weight / max(weight, self.weight)
+        self.share = max(fair, RESERVED * self.at_first * weight)
         self.weight = max(0.0, self.weight - weight)
         spare = self.left - RESERVED * self.at_first * self.weight
         self.longest = max(self.share, min(PATIENCE_FACTOR * self.share, spare))

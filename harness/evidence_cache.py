@@ -132,11 +132,16 @@ def identical(history: History, outcome: Outcome) -> bool:
 
 
 def fills_pool(history: History, outcome: Outcome) -> bool:
-    """Whether a request needs most of the pool's blocks for itself."""
+    """Whether a request needs most of the pool's blocks, together with those beside it that share none with others."""
     pool = history.shape.pool_blocks
-    if pool is None or history.shape.block_size is None:
+    if pool is None or history.shape.block_size is None or not outcome.answered:
         return False
-    return least_blocks(history, len(outcome.prompt) + outcome.max_tokens) >= MOST_OF_POOL * pool
+    apart: list[Outcome] = []
+    for beside in (outcome, *(o for o in history.outcomes if o.step == outcome.step and o is not outcome)):
+        if beside.answered and not any(shares(history, known, beside) for known in apart):
+            apart.append(beside)
+    needed = sum(least_blocks(history, len(o.prompt) + o.max_tokens) for o in apart)
+    return needed >= MOST_OF_POOL * pool
 
 
 def after_reset(history: History, outcome: Outcome) -> bool:

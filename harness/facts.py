@@ -38,7 +38,7 @@ class Evidence(enum.StrEnum):
     WAITED = "looks at a queue with requests waiting"
     REFUSED = "prompts refused because they can never fit"
     BESIDE_REFUSED = "requests answered beside or behind a refused one"
-    FULL_POOL = "requests that need most of the pool"
+    FULL_POOL = "requests that need most of the pool, alone or together"
     IDLE_LOOKS = "idle gaps after which the engine was asked what it holds"
     RESETS = "cache resets that reported success"
     RESETS_UNDER_LOAD = "cache resets asked for under load"

@@ -65,7 +65,7 @@ PROFILES = {
             "tier-failing",
         ),
         fingerprint_examples=400,
-        fingerprint_seconds=300,
+        fingerprint_seconds=420,
         shrink_seconds=60,
         replays=5,
     ),

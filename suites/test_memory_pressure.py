@@ -65,10 +65,10 @@ def test_prompt_that_can_never_fit(lab: Lab, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_every_block_comes_back(lab: Lab, data: st.DataObject) -> None:
     """A conforming engine gives every block back: after the storm the pool reports idle, and a request that needs the
-    whole pool is served.
+    whole pool (or several that do so together) is served.
 
     Why it can break: a request that was aborted, refused or preempted keeps its blocks (vllm#46283, sglang#35270).
-    Oracle: the engine's gauges after an idle gap, and cold start for the last request. Vacuous when the gauges are
-    missing, or no request needed most of the pool.
+    Oracle: the engine's gauges after an idle gap, and cold start for the last requests. Vacuous when the gauges are
+    missing, or nothing needed most of the pool.
     """
     lab.check(data.draw(storms(lab.grounds), label="workload"))

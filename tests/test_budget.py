@@ -68,13 +68,13 @@ def test_what_one_trial_leaves_over_is_shared_out_again() -> None:
 
 
 def test_what_one_trial_takes_too_much_is_missing_from_the_others() -> None:
-    """Evenly, and never below nothing."""
-    budget = Budget(100, 3)
+    """Evenly, and never below what is reserved for each."""
+    budget = Budget(100, 4)
     budget.begin(1)
-    budget.settle(80)
-    assert budget.begin(1) == pytest.approx(10)
+    budget.settle(40)
+    assert budget.begin(1) == pytest.approx(20)
     budget.settle(500)
-    assert budget.begin(1) == 0.0
+    assert budget.begin(1) == pytest.approx(RESERVED * 25)
 
 
 def test_patience_leaves_the_later_trials_something() -> None:

@@ -288,3 +288,10 @@ def test_every_fact_has_a_history_here() -> None:
 def test_facts_are_counted_one_by_one(what: Evidence, seen: History, count: float) -> None:
     """Tokens in tokens, requests in requests."""
     assert evidence(seen, {})[what] == count
+
+
+@pytest.mark.parametrize(("other", "fill"), [(OTHER, True), (PROMPT, False)], ids=["of their own", "shared"])
+def test_requests_side_by_side_may_fill_the_pool_together(other: tuple[int, ...], fill: bool) -> None:
+    """Three blocks each in a pool of eight; where they share blocks it is half empty."""
+    seen = history(outcome(0, PROMPT, step=0), outcome(1, other, step=0), shape=shape(pool_blocks=8))
+    assert bool(evidence(seen, {})[Evidence.FULL_POOL]) is fill

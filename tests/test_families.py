@@ -201,6 +201,13 @@ def test_a_conversation_goes_on_from_answers_that_fill_a_block(workload: Workloa
     assert any(before.max_tokens >= 32 for _, before in turns(workload))
 
 
+def test_a_conversation_goes_on_where_blocks_are_large() -> None:
+    """With blocks of 256 tokens and 2,048 for a request there is still room for an answer of a block, and a turn."""
+    large = grounds(block=256, pool=100_000, most_tokens=12_000)
+    found = find(conversations(large, chat=False), lambda w: bool(turns(w)), settings=any_at_all)
+    assert all(before.max_tokens >= 256 for _, before in turns(found)[:1])
+
+
 @some
 @given(repeats(GROUNDS["roomy"]))
 def test_repeats_ask_one_prompt_alone_again_and_again(workload: Workload) -> None:

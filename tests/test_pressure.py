@@ -139,7 +139,9 @@ def test_behind_a_storm_one_request_needs_the_whole_pool(on: Grounds) -> None:
         assert isinstance(again, Idle)
         assert isinstance(whole, Burst)
         assert on.pool is not None
-        assert [new_prompt_length(r.prompt) + r.max_tokens for r in whole.requests] == [min(on.pool, on.longest)]
+        most = min(on.pool, on.longest)
+        assert {new_prompt_length(r.prompt) + r.max_tokens for r in whole.requests} == {most}
+        assert len({r.prompt for r in whole.requests}) == len(whole.requests) == min(40, on.pool // most)
 
     check()
 

@@ -15,7 +15,8 @@ class Conversations:
 
     def __init__(self, draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> None:
         self.draw, self.grounds, self.chat = draw, grounds, chat
-        self.talk = Talk(limit=grounds.longest // 2)
+        # Large blocks leave room for few of them: an opening and its answer have to fit, and a turn behind them.
+        self.talk = Talk(limit=max(grounds.longest // 2, min(5 * grounds.unit, grounds.longest - 3 * grounds.unit)))
         self.steps: list[Step] = []
         blocks = draw(st.sampled_from([n for n in (3, 2, 6, 10) if n * grounds.unit <= grounds.longest // 4] or [2]))
         self.prelude = Segment("prelude", blocks * grounds.unit + draw(st.sampled_from((0, 1, -1, grounds.unit // 2))))

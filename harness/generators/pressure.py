@@ -77,7 +77,7 @@ def never_fitting(draw: st.DrawFn, grounds: Grounds) -> Workload:
 
 @st.composite
 def storms(draw: st.DrawFn, grounds: Grounds) -> Workload:
-    """Crowds, some of whom hang up; then silence, then one request that needs the whole pool, then silence again."""
+    """Crowds, some of whom hang up; then silence, then what needs the whole pool, then silence again."""
     steps: list[Step] = []
     for _ in range(draw(st.integers(1, 2))):
         crowd = []
@@ -95,11 +95,13 @@ def storms(draw: st.DrawFn, grounds: Grounds) -> Workload:
                 )
             )
         steps.append(Burst(requests=tuple(crowd)))
-    steps += [Idle(50), Burst(requests=(filling(grounds),)), Idle(50)]
+    steps += [Idle(50), Burst(requests=filling(grounds)), Idle(50)]
     return Workload(tuple(steps))
 
 
-def filling(grounds: Grounds) -> Request:
-    """One request that needs the whole pool, or as much of it as one request may have."""
+def filling(grounds: Grounds) -> tuple[Request, ...]:
+    """One request that needs the whole pool, or as many of the longest as fit into it side by side."""
     tokens = min(pool_of(grounds), grounds.longest)
-    return Request(prompt=Prompt((Segment("whole", tokens - NONCE_TOKENS - 4),)), max_tokens=4)
+    count = min(max(1, pool_of(grounds) // tokens), MOST_DOCUMENTS)
+    own = tokens - NONCE_TOKENS - 4
+    return tuple(Request(prompt=Prompt((Segment(f"whole {i}", own),)), max_tokens=4) for i in range(count))
