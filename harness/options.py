@@ -69,6 +69,18 @@ PROFILES = {
         shrink_seconds=60,
         replays=5,
     ),
+    # For harness.power: every requirement a little, and little time for making counterexamples small.
+    "wide": Profile(
+        examples=40,
+        seconds=60,
+        tokens=6_000,
+        cells=("default", "tight"),
+        fingerprint_cells=("default", "tight"),
+        fingerprint_examples=60,
+        fingerprint_seconds=30,
+        shrink_seconds=2,
+        replays=1,
+    ),
     "release": Profile(
         examples=100_000,
         seconds=3600,

@@ -28,10 +28,10 @@ _FIGURES = 3  # evidence figures in one row of the table
 
 def render_html(results: Results) -> str:
     """The report as one HTML document. Does no I/O but reading its own templates, and reads no clock."""
-    style, script = _own("style.css"), _own("script.js")
+    style, script = own("style.css"), own("script.js")
     cases = caseview.case_views(overview.ordered_cases(results.cases), unfolded=_UNFOLDED)
     return (
-        _environment()
+        environment()
         .get_template("index.html.j2")
         .render(
             results=results,
@@ -57,13 +57,13 @@ def _digest(content: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
-def _own(name: str) -> Markup:
+def own(name: str) -> Markup:
     """A file of ours as it is. Never called on data."""
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,

@@ -1,6 +1,6 @@
 """Each requirement of the cache's families is put to a real vLLM in which it is really broken, and says so.
 
-The engine is stepped in this process, so that its own code can be broken by `broken_vllm`; the suites' own tests draw,
+The engine is stepped in this process, so that its own code can be broken by a fault of the catalogue; the suites' own tests draw,
 run and judge, and the conductor concludes as in any run. The same tests find nothing on the engine as it is.
 """
 
@@ -30,7 +30,7 @@ from suites import test_mixed as mixed
 from suites import test_preemption as preemption
 from suites import test_reuse as reuse
 from suites import test_surface as surface
-from tests import broken_vllm as broken
+from tests.planting import plant
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -46,56 +46,56 @@ LOST = (FailureClass.LOST_REUSE,)
 COUNTS = (FailureClass.ACCOUNTING,)
 ANY_HIT = (*WRONG, *COUNTS)  # a hit that is none may show in the answer or in the count
 
-BROKEN: list[tuple[Callable[..., None], broken.Fault, Cell, tuple[FailureClass, ...]]] = [
-    (chats.test_chats_that_share_a_prelude, broken.half_a_block_is_hashed, DEFAULT, ANY_HIT),
-    (chats.test_prompts_that_share_a_prelude, broken.half_a_block_is_hashed, DEFAULT, ANY_HIT),
-    (chats.test_next_turn_of_a_chat, broken.what_decode_writes_is_not_published, DEFAULT, LOST),
-    (chats.test_next_turn_in_token_ids, broken.the_last_slot_is_published, DEFAULT, ANY_HIT),
-    (reuse.test_a_prompt_sent_again, broken.the_last_block_is_dropped, DEFAULT, LOST),
-    (reuse.test_a_prompt_sent_again, broken.hashes_differ_each_time, DEFAULT, LOST),
-    (reuse.test_a_prompt_sent_again_after_others, broken.the_newest_blocks_go_first, DEFAULT, LOST),
-    (reuse.test_counts_agree, broken.hits_are_counted_twice, DEFAULT, COUNTS),
-    (pressure.test_working_set_larger_than_the_pool, broken.evicted_blocks_stay_in_the_index, TIGHT, ANY_HIT),
-    (pressure.test_many_identical_long_prompts, broken.admission_asks_for_a_cold_prompts_blocks, TIGHT, LOST),
+BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
+    (chats.test_chats_that_share_a_prelude, "half-a-block-is-hashed", DEFAULT, ANY_HIT),
+    (chats.test_prompts_that_share_a_prelude, "half-a-block-is-hashed", DEFAULT, ANY_HIT),
+    (chats.test_next_turn_of_a_chat, "what-decode-writes-is-not-published", DEFAULT, LOST),
+    (chats.test_next_turn_in_token_ids, "the-last-slot-is-published", DEFAULT, ANY_HIT),
+    (reuse.test_a_prompt_sent_again, "the-last-block-is-dropped", DEFAULT, LOST),
+    (reuse.test_a_prompt_sent_again, "hashes-differ-each-time", DEFAULT, LOST),
+    (reuse.test_a_prompt_sent_again_after_others, "the-newest-blocks-go-first", DEFAULT, LOST),
+    (reuse.test_counts_agree, "hits-are-counted-twice", DEFAULT, COUNTS),
+    (pressure.test_working_set_larger_than_the_pool, "evicted-blocks-stay-in-the-index", TIGHT, ANY_HIT),
+    (pressure.test_many_identical_long_prompts, "admission-asks-for-a-cold-prompts-blocks", TIGHT, LOST),
     (
         pressure.test_many_identical_long_prompts,
-        broken.cached_blocks_do_not_count_as_free,
+        "cached-blocks-do-not-count-as-free",
         TIGHT,
         (FailureClass.HANG, FailureClass.LOST_REUSE),
     ),
     (
         pressure.test_prompt_that_can_never_fit,
-        broken.nobody_checks_that_the_pool_holds_a_prompt,
+        "nobody-checks-that-the-pool-holds-a-prompt",
         OVERCOMMITTED,
         (FailureClass.HANG, FailureClass.NOT_THE_CACHE),
     ),
     (
         pressure.test_prompt_that_can_never_fit,
-        broken.long_prompts_are_cut,
+        "long-prompts-are-cut",
         TIGHT,
         (FailureClass.API, FailureClass.NOT_THE_CACHE),
     ),
     (
         pressure.test_every_block_comes_back,
-        broken.aborted_requests_keep_their_blocks,
+        "aborted-requests-keep-their-blocks",
         TIGHT,
         (*COUNTS, FailureClass.HANG),
     ),
-    (preemption.test_preempted_and_resumed, broken.the_resumed_believe_a_block_was_loaded, TIGHT, ANY_HIT),
+    (preemption.test_preempted_and_resumed, "the-resumed-believe-a-block-was-loaded", TIGHT, ANY_HIT),
     (
         preemption.test_whoever_comes_after_a_preemption,
-        broken.blocks_of_the_preempted_stay_in_the_index,
+        "blocks-of-the-preempted-stay-in-the-index",
         TIGHT,
         ANY_HIT,
     ),
-    (control.test_cache_reset, broken.a_reset_only_says_so, DEFAULT, ANY_HIT),
-    (control.test_cache_reset, broken.a_reset_under_load_only_says_so, DEFAULT, ANY_HIT),
-    (control.test_aborted_requests, broken.an_aborted_prefill_is_published, TIGHT, ANY_HIT),
-    (surface.test_prompt_logprobs, broken.scored_prompts_read_the_cache, DEFAULT, (FailureClass.API, *ANY_HIT)),
-    (surface.test_several_answers, broken.answers_write_into_one_block, DEFAULT, ANY_HIT),
-    (surface.test_stop_strings, broken.cached_tokens_count_as_answered, DEFAULT, (FailureClass.API, *ANY_HIT)),
-    (surface.test_structured_output, broken.a_grammar_starts_late_on_a_hit, DEFAULT, (FailureClass.API, *ANY_HIT)),
-    (mixed.test_everything_at_once, broken.hashes_forget_who_asks, TIGHT, ANY_HIT),
+    (control.test_cache_reset, "a-reset-only-says-so", DEFAULT, ANY_HIT),
+    (control.test_cache_reset, "a-reset-under-load-only-says-so", DEFAULT, ANY_HIT),
+    (control.test_aborted_requests, "an-aborted-prefill-is-published", TIGHT, ANY_HIT),
+    (surface.test_prompt_logprobs, "scored-prompts-read-the-cache", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (surface.test_several_answers, "answers-write-into-one-block", DEFAULT, ANY_HIT),
+    (surface.test_stop_strings, "cached-tokens-count-as-answered", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (surface.test_structured_output, "a-grammar-starts-late-on-a-hit", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (mixed.test_everything_at_once, "hashes-forget-who-asks", TIGHT, ANY_HIT),
 ]
 
 
@@ -198,18 +198,18 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.mark.parametrize(
     ("test", "fault", "cell", "classes"),
-    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1].__name__}") for row in BROKEN],
+    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN],
 )
 def test_a_broken_engine_is_found_out(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     test: Callable[..., None],
-    fault: broken.Fault,
+    fault: str,
     cell: Cell,
     classes: tuple[FailureClass, ...],
 ) -> None:
     """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
-    fault(monkeypatch)
+    plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=EXAMPLES)
     assert case.failure_class in classes, case.sentence
 

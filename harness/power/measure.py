@@ -1,0 +1,114 @@
+"""Measures one fault, or the engine as it is, and remembers each result as soon as it is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from harness.faults.fault import Fault
+from harness.power import plan, suites
+from reports.power_schema import FaultRow, FieldReport, Outcome, SuiteRun
+
+LITERAL_SECONDS = 600
+
+
+class Budgets(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of drawing for each run."""
+
+    aimed: float
+    wide: float
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """How to measure: the worker, the seed and the budgets of every run; where results and logs go."""
+
+    worker: str
+    seed: int
+    budgets: Budgets
+    root: Path
+    out: Path
+    literal: bool = True
+
+    def row(self, fault: Fault) -> FaultRow:
+        """A fault's result, measured now or remembered."""
+        file = self.out / "rows" / f"{fault.name}.json"
+        if file.exists():
+            return msgspec.json.decode(file.read_bytes(), type=FaultRow)
+        row = self.measured(fault)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(msgspec.json.encode(row))
+        return row
+
+    def measured(self, fault: Fault) -> FaultRow:
+        """The requirements about it, then all, then the field reports' scripts."""
+        aimed = wide = None
+        literal: list[FieldReport] = []
+        if not fault.equivalent:
+            folder = self.out / "runs" / fault.name
+            aimed = suites.run(
+                plan.aimed(fault, worker=self.worker, seconds=self.budgets.aimed, seed=self.seed), folder / "aimed"
+            )
+            wide = suites.run(
+                plan.wide(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed), folder / "wide"
+            )
+            literal = self.literally(fault.name, folder / "literal")
+        return FaultRow(
+            name=fault.name,
+            mechanism=fault.mechanism,
+            summary=fault.summary,
+            stands_for=fault.stands_for,
+            about=list(fault.about),
+            rare=fault.rare,
+            equivalent=fault.equivalent,
+            outcome=outcome(fault, [run for run in (aimed, wide) if run is not None]),
+            aimed=aimed,
+            wide=wide,
+            literal=literal,
+        )
+
+    def literally(self, fault: str | None, folder: Path) -> list[FieldReport]:
+        """The field reports' scripts; nothing where they are not wanted or do not come to an end."""
+        if not self.literal:
+            return []
+        folder.mkdir(parents=True, exist_ok=True)
+        words = ["-m", "harness.power.literal", "--worker", self.worker, "--root", str(self.root), "--out", str(folder)]
+        words += ["--fault", fault] if fault is not None else []
+        with (folder / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *words], cwd=suites.ROOT, stdout=output, stderr=subprocess.STDOUT
+            )
+            try:
+                process.wait(LITERAL_SECONDS)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                process.kill()
+                process.wait()
+        written = folder / "literal.json"
+        return msgspec.json.decode(written.read_bytes(), type=list[FieldReport]) if written.exists() else []
+
+    def clean(self, faults: list[Fault], number: int) -> SuiteRun:
+        """One run against the engine as it is, under a seed of its own, with the budgets of a fault together."""
+        file = self.out / "rows" / f"(clean {number}).json"
+        if file.exists():
+            return msgspec.json.decode(file.read_bytes(), type=SuiteRun)
+        seconds = self.budgets.aimed + self.budgets.wide
+        ask = plan.clean(faults, worker=self.worker, seconds=seconds, seed=self.seed + number)
+        result = suites.run(ask, self.out / "runs" / f"clean-{number}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(msgspec.json.encode(result))
+        return result
+
+
+def outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
+    """What became of a fault in its runs."""
+    if fault.equivalent:
+        return Outcome.EQUIVALENT
+    if any(run.detections for run in runs):
+        return Outcome.CAUGHT
+    if any(run.problem for run in runs):
+        return Outcome.NO_ENGINE
+    return Outcome.SURVIVED if any(run.acted for run in runs) else Outcome.NEVER_ACTED

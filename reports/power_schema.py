@@ -1,0 +1,123 @@
+"""power.json: which injected faults the suites notice. Written by `harness.power`, read by the kill matrix."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+import msgspec
+
+POWER_SCHEMA_VERSION = 1
+
+
+class Outcome(enum.StrEnum):
+    """What became of a fault."""
+
+    CAUGHT = "caught"
+    SURVIVED = "survived"
+    NEVER_ACTED = "never acted"  # the workloads do not reach it, so nothing could be noticed
+    NO_ENGINE = "engine does not run"  # it does not start, or the run broke: neither caught nor survived
+    EQUIVALENT = "equivalent"  # no observer can tell; not counted
+
+
+class Detection(msgspec.Struct, frozen=True, kw_only=True):
+    """A requirement that was violated, confirmed on a fresh engine.
+
+    `requests` and `seconds`: from the start of the suites to the first example that failed. `steps`: of the minimal
+    case; `reproduced`: on a fresh engine, in words; `provenance`: whose KV was read, in words.
+    """
+
+    requirement: str
+    cell: str
+    requests: int
+    seconds: float
+    failure_class: str
+    sentence: str
+    steps: int
+    reproduced: str
+    provenance: str = ""
+
+
+class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of suites against one engine. `verdicts`: requirement -> verdict. `problem`: why it did not end well."""
+
+    detections: list[Detection]
+    verdicts: dict[str, str]
+    examples: int
+    requests: int
+    seconds: float
+    acted: bool
+    command: str
+    problem: str = ""
+
+
+class FieldReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A field report's own script as a fixed workload. `found`: what was noticed in it, empty for nothing."""
+
+    name: str
+    found: str
+
+
+class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault. `aimed`: the requirements that are about it; `wide`: all of them, shallow."""
+
+    name: str
+    mechanism: str
+    summary: str
+    stands_for: str
+    about: list[str]
+    rare: str
+    equivalent: str
+    outcome: Outcome
+    aimed: SuiteRun | None
+    wide: SuiteRun | None
+    literal: list[FieldReport]
+
+    @property
+    def detections(self) -> list[Detection]:
+        """Of both runs."""
+        return [d for run in (self.aimed, self.wide) if run is not None for d in run.detections]
+
+    @property
+    def first(self) -> Detection | None:
+        """The earliest of the run that aimed at it, else of the wide one."""
+        for run in (self.aimed, self.wide):
+            if run is not None and run.detections:
+                return min(run.detections, key=lambda d: d.requests)
+        return None
+
+    @property
+    def by_its_own(self) -> bool:
+        """Whether a requirement that is about it noticed."""
+        return any(d.requirement in self.about for d in self.detections)
+
+
+class PowerResults(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole measurement. `clean`: the same suites against the engine as it is; a detection there is a false alarm.
+
+    `budgets`: seconds of drawing for the aimed and for the wide run of each fault.
+    """
+
+    schema_version: int = POWER_SCHEMA_VERSION
+    coldproof_version: str
+    started: str  # ISO 8601, UTC
+    duration_s: float
+    complete: bool
+    command: str
+    engine: str
+    worker: str
+    seed: int
+    budgets: dict[str, float]
+    faults: list[FaultRow]
+    clean: list[SuiteRun]
+    clean_literal: list[FieldReport]
+
+
+def read_power(path: Path) -> PowerResults:
+    """Read and validate. Raises msgspec.ValidationError, msgspec.DecodeError or OSError."""
+    return msgspec.json.decode(path.read_bytes(), type=PowerResults)
+
+
+def encode_power(results: PowerResults) -> bytes:
+    """JSON, keys sorted, two spaces of indent."""
+    return msgspec.json.format(msgspec.json.encode(results, order="sorted"), indent=2) + b"\n"
