@@ -69,6 +69,17 @@ PROFILES = {
         shrink_seconds=60,
         replays=5,
     ),
+    "release": Profile(
+        examples=100_000,
+        seconds=3600,
+        tokens=200_000,
+        cells=(),
+        fingerprint_cells=(),
+        fingerprint_examples=100_000,
+        fingerprint_seconds=1800,
+        shrink_seconds=180,
+        replays=10,
+    ),
     # For harness.power: every requirement a little, and little time for making counterexamples small.
     "wide": Profile(
         examples=40,
@@ -80,17 +91,6 @@ PROFILES = {
         fingerprint_seconds=30,
         shrink_seconds=2,
         replays=1,
-    ),
-    "release": Profile(
-        examples=100_000,
-        seconds=3600,
-        tokens=200_000,
-        cells=(),
-        fingerprint_cells=(),
-        fingerprint_examples=100_000,
-        fingerprint_seconds=1800,
-        shrink_seconds=180,
-        replays=10,
     ),
 }
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")

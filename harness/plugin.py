@@ -25,12 +25,13 @@ import pytest
 from adapters.redact import redacted
 from harness.budget import BudgetSpent
 from harness.cases import load_case
-from harness.cells import ATTACHED, CELLS, Cell, cells_for, chosen, listing
+from harness.cells import cells_for, listing
 from harness.conduct import Conductor, Role
 from harness.faults import catalogue as faults
 from harness.lab import Lab
-from harness.options import PROFILES, Options, UsageError
-from harness.requirement import Requirement, Trial
+from harness.options import Options, UsageError
+from harness.requirement import Trial
+from harness.selection import cell_name, cells_of, engine_of, is_fingerprint, is_wanted, requirement_of
 from harness.session import split_arguments
 from harness.settings import load_settings
 
@@ -133,63 +134,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("lab", cells, indirect=True, scope="session", ids=[cell.name for cell in cells])
 
 
-def cells_of(config: pytest.Config) -> list[Cell]:
-    """The chosen cells, or the replayed case's; an attached server is its own. Raises UsageError."""
-    replay = config.getoption("--replay")
-    case = load_case(Path(replay))[0] if replay is not None else None
-    engine, fingerprint = engine_of(config), is_fingerprint(config)
-    if engine == "endpoint":
-        return [ATTACHED]
-    if case is not None and case.cell == ATTACHED.name:
-        return chosen(("default",))  # found on somebody's server, tried on ours
-    cells = chosen((case.cell,) if case is not None else cell_names(config))
-    other = [cell.name for cell in cells if not cell.is_for(fingerprint)]
-    if other and not fingerprint:
-        raise UsageError(f"cell {other[0]!r} has layers that no small model has: add --worker fingerprint")
-    if other:
-        raise UsageError(f"cell {other[0]!r} is about numbers, and the fingerprint worker computes none")
-    lacking = [cell for cell in cells if not cell.installed]
-    if lacking:
-        raise UsageError(f"cell {lacking[0].name!r} needs the package {lacking[0].package!r}, which is not installed")
-    apart = [cell.name for cell in cells if not cell.in_process]
-    if apart and engine == "vllm-inproc":
-        raise UsageError(f"cell {apart[0]!r} needs a server: leave out --engine vllm-inproc, or choose other cells")
-    return cells
-
-
-def engine_of(config: pytest.Config) -> str:
-    """The engine's adapter. Without a model the server is what takes the time: by default it is left out then."""
-    given = config.getoption("--engine")
-    if given is not None:
-        return str(given)
-    if config.getoption("--engine-url"):
-        return "endpoint"
-    return "vllm-inproc" if is_fingerprint(config) else "vllm"
-
-
-def is_fingerprint(config: pytest.Config) -> bool:
-    """Whether the engine is to run without a model."""
-    return bool(config.getoption("--worker") == "fingerprint")
-
-
-def cell_names(config: pytest.Config) -> tuple[str, ...]:
-    """The names given, or the profile's cells; a profile that names none wants them all."""
-    given = config.getoption("--cells")
-    if given is not None:
-        return tuple(given.split(","))
-    profile = PROFILES.get(config.getoption("--profile"))  # an unknown one is reported with the other options
-    stepped, fingerprint = engine_of(config) == "vllm-inproc", is_fingerprint(config)
-    names = (profile.fingerprint_cells if fingerprint else profile.cells) if profile else ()
-    fitting = [cell for cell in CELLS.values() if (cell.in_process or not stepped) and cell.is_for(fingerprint)]
-    return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in names)
-
-
-def requirement_of(item: pytest.Item) -> Requirement | None:
-    """The requirement that a test stands for."""
-    mark = item.get_closest_marker("requirement")
-    return mark.args[0] if mark else None
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of a cell run together, so that its engine starts once. With --requirements theirs stay, with --replay one
@@ -202,12 +146,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--replay") is not None:
         case, _ = load_case(Path(config.getoption("--replay")))
         keep(config, items, [item for item in items if is_wanted(item, [case.requirement])][:1])
-
-
-def is_wanted(item: pytest.Item, names: Sequence[str]) -> bool:
-    """Whether a test's requirement is one of those, or of an area of those."""
-    requirement = requirement_of(item)
-    return requirement is not None and any(requirement.id in (n, f"{n}-{requirement.id.split('-')[-1]}") for n in names)
 
 
 def keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
@@ -225,6 +163,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Open the run if any requirement is going to be tested, and announce what will be."""
     config = session.config
+    for name in (config.getoption("--requirements") or "").split(","):
+        if name and not any(is_wanted(item, [name]) for item in session.items):
+            pytest.exit(
+                f"coldproof: no requirement {name!r} here: --requirements takes ids, such as LORA-3", EXIT_USAGE
+            )
     items = [(item, requirement_of(item)) for item in session.items]
     if config.option.collectonly or not any(r for _, r in items):
         return
@@ -300,13 +243,6 @@ def default_oracle(engine: str, worker: str) -> str:
     if engine == "endpoint":
         return "same-engine"
     return "closed-form" if worker == "fingerprint" else "cold-engine"
-
-
-def cell_name(item: pytest.Item) -> str:
-    """The cell that a collected test is for."""
-    callspec = getattr(item, "callspec", None)
-    cell = callspec.params["lab"] if callspec else ATTACHED
-    return str(cell.name)
 
 
 def test_name(item: pytest.Item) -> str:

@@ -99,6 +99,12 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
         (["--budget", "0m"], "--budget '0m' is no time"),
         (["--engine-args", '--a "open'], "No closing quotation"),
         (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),
+        (["--fault", "nope"], "unknown fault 'nope': --fault list prints them"),
+        (
+            ["--fault", "a-reset-only-says-so", "--engine-url", "http://h:1"],
+            "--fault is for an engine that Coldproof spawns",
+        ),
+        (["--requirements", "LORA-1,NOPE"], "no requirement 'NOPE' here: --requirements takes ids"),
         (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,7 +1,7 @@
 """Each requirement of the cache's families is put to a real vLLM in which it is really broken, and says so.
 
-The engine is stepped in this process, so that its own code can be broken by a fault of the catalogue; the suites' own tests draw,
-run and judge, and the conductor concludes as in any run. The same tests find nothing on the engine as it is.
+The engine is stepped in this process, so that its own code can be broken by a fault of the catalogue; the suites' own
+tests draw, run and judge, and the conductor concludes as in any run. They find nothing on the engine as it is.
 """
 
 from __future__ import annotations

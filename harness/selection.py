@@ -1,0 +1,83 @@
+"""What a run consists of: which engine and cells the options mean, and which tests stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harness.cases import load_case
+from harness.cells import ATTACHED, CELLS, Cell, chosen
+from harness.options import PROFILES, UsageError
+from harness.requirement import Requirement
+
+
+def engine_of(config: pytest.Config) -> str:
+    """The engine's adapter. Without a model the server is what takes the time: by default it is left out then."""
+    given = config.getoption("--engine")
+    if given is not None:
+        return str(given)
+    if config.getoption("--engine-url"):
+        return "endpoint"
+    return "vllm-inproc" if is_fingerprint(config) else "vllm"
+
+
+def is_fingerprint(config: pytest.Config) -> bool:
+    """Whether the engine is to run without a model."""
+    return bool(config.getoption("--worker") == "fingerprint")
+
+
+def cells_of(config: pytest.Config) -> list[Cell]:
+    """The chosen cells, or the replayed case's; an attached server is its own. Raises UsageError."""
+    replay = config.getoption("--replay")
+    case = load_case(Path(replay))[0] if replay is not None else None
+    engine, fingerprint = engine_of(config), is_fingerprint(config)
+    if engine == "endpoint":
+        return [ATTACHED]
+    if case is not None and case.cell == ATTACHED.name:
+        return chosen(("default",))  # found on somebody's server, tried on ours
+    cells = chosen((case.cell,) if case is not None else cell_names(config))
+    other = [cell.name for cell in cells if not cell.is_for(fingerprint)]
+    if other and not fingerprint:
+        raise UsageError(f"cell {other[0]!r} has layers that no small model has: add --worker fingerprint")
+    if other:
+        raise UsageError(f"cell {other[0]!r} is about numbers, and the fingerprint worker computes none")
+    lacking = [cell for cell in cells if not cell.installed]
+    if lacking:
+        raise UsageError(f"cell {lacking[0].name!r} needs the package {lacking[0].package!r}, which is not installed")
+    apart = [cell.name for cell in cells if not cell.in_process]
+    if apart and engine == "vllm-inproc":
+        raise UsageError(f"cell {apart[0]!r} needs a server: leave out --engine vllm-inproc, or choose other cells")
+    return cells
+
+
+def cell_names(config: pytest.Config) -> tuple[str, ...]:
+    """The names given, or the profile's cells; a profile that names none wants them all."""
+    given = config.getoption("--cells")
+    if given is not None:
+        return tuple(given.split(","))
+    profile = PROFILES.get(config.getoption("--profile"))  # an unknown one is reported with the other options
+    stepped, fingerprint = engine_of(config) == "vllm-inproc", is_fingerprint(config)
+    names = (profile.fingerprint_cells if fingerprint else profile.cells) if profile else ()
+    fitting = [cell for cell in CELLS.values() if (cell.in_process or not stepped) and cell.is_for(fingerprint)]
+    return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in names)
+
+
+def requirement_of(item: pytest.Item) -> Requirement | None:
+    """The requirement that a test stands for."""
+    mark = item.get_closest_marker("requirement")
+    return mark.args[0] if mark else None
+
+
+def cell_name(item: pytest.Item) -> str:
+    """The cell that a collected test is for."""
+    callspec = getattr(item, "callspec", None)
+    cell = callspec.params["lab"] if callspec else ATTACHED
+    return str(cell.name)
+
+
+def is_wanted(item: pytest.Item, names: Sequence[str]) -> bool:
+    """Whether a test's requirement is one of those, or of an area of those."""
+    requirement = requirement_of(item)
+    return requirement is not None and any(requirement.id in (n, f"{n}-{requirement.id.split('-')[-1]}") for n in names)
