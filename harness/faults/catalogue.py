@@ -1,4 +1,4 @@
-"""All faults, by name. Mechanisms and public reports are those of the field: see docs/faults.md."""
+"""All faults, by name. Mechanisms and public reports are those of the field: each fault names one that it stands for."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from harness.faults.catalogue import FAULTS
 from harness.faults.fault import Fault
 from harness.options import UsageError, seconds_of
 from harness.power.measure import Budgets, Measurement
+from harness.power.plan import cells_about
 from reports.power import headline, render_power
 from reports.power_schema import FaultRow, FieldReport, Outcome, PowerResults, SuiteRun, encode_power
 from reports.text import duration
@@ -62,7 +63,7 @@ def parser() -> Parser:
 
 def chosen(names: str | None, worker: str) -> list[Fault]:
     """The faults of those names or mechanisms that fit the worker. Raises UsageError for a name that is neither."""
-    fitting = [fault for fault in FAULTS.values() if worker in fault.workers]
+    fitting = [fault for fault in FAULTS.values() if worker in fault.workers and cells_about(fault, worker)]
     if names is None:
         return fitting
     wanted = names.split(",")
