@@ -1,4 +1,4 @@
-"""All faults, by name. Mechanisms and public reports are those of the field: each fault names one that it stands for."""
+"""All faults, by name. Each names a public report, or the class of reports, that it stands for."""
 
 from __future__ import annotations
 

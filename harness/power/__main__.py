@@ -56,7 +56,7 @@ def parser() -> Parser:
     made.add_argument("--no-literal", action="store_true", help="leave out the field reports' own scripts")
     made.add_argument("--jobs", type=int, default=None, metavar="N", help="side by side; default: what fits")
     made.add_argument("--seed", type=int, default=1)
-    made.add_argument("--out", type=Path, default=Path("reports/power"), metavar="DIR")
+    made.add_argument("--out", type=Path, default=Path("reports/out/power"), metavar="DIR")
     made.add_argument("--again", action="store_true", help="forget what an earlier measurement left in DIR")
     return made
 
