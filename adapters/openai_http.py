@@ -169,7 +169,7 @@ class Wire:
         return True
 
     def _gone(self, problem: Exception) -> EngineError:
-        dead = self.wait_dead(2.0)
+        dead = self.wait_dead(5.0)
         what = "the engine's process has ended" if dead else f"cannot talk to {self.printable_url}"
         return EngineDied(f"{what} ({type(problem).__name__})")
 
