@@ -264,7 +264,7 @@ def test_a_run_without_events_is_a_problem(tmp_path: Path) -> None:
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     """An interrupted measurement goes on where it stopped."""
     measurement = Measurement(
-        worker="fingerprint", seed=1, budgets=Budgets(aimed=1, wide=1), root=tmp_path, out=tmp_path, literal=False
+        worker="fingerprint", seed=1, budgets=Budgets(aimed=1, wide=1), root=tmp_path, out=tmp_path, scripts=False
     )
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / f"{FAULT.name}.json").write_bytes(msgspec.json.encode(CAUGHT))

@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
             budgets=Budgets(aimed=seconds(given.budget), wide=seconds(given.wide_budget)),
             root=ROOT,
             out=given.out.resolve(),
-            literal=not given.no_literal,
+            scripts=not given.no_literal,
         )
         if given.again:
             shutil.rmtree(measurement.out / "rows", ignore_errors=True)

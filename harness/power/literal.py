@@ -137,14 +137,14 @@ def found(worker: str, fault: str | None, root: Path, folder: Path) -> Iterator[
         session.close()
 
 
-def main() -> int:
+def main(words: tuple[str, ...] | None = None) -> int:
     """Run the scripts and write a JSON list of `FieldReport`."""
     parser = argparse.ArgumentParser(prog="python -m harness.power.literal", description=__doc__)
     parser.add_argument("--worker", choices=tuple(GROUPS), default="fingerprint")
     parser.add_argument("--fault", default=None)
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="where the tiny model is kept")
     parser.add_argument("--out", type=Path, required=True, help="folder for logs and literal.json")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     rows = list(found(given.worker, given.fault, given.root, given.out))
     (given.out / "literal.json").write_bytes(msgspec.json.encode(rows))
     return 0

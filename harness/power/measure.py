@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
 from pathlib import Path
 
 import msgspec
 
 from harness.faults.fault import Fault
-from harness.power import plan, suites
+from harness.power import literal, plan, suites
+from harness.power.forked import DidNotEnd, within
 from reports.power_schema import FaultRow, FieldReport, Outcome, SuiteRun
 
 LITERAL_SECONDS = 600
@@ -30,7 +30,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Budgets
     root: Path
     out: Path
-    literal: bool = True
+    scripts: bool = True  # the field reports' own, too
 
     def row(self, fault: Fault) -> FaultRow:
         """A fault's result, measured now or remembered."""
@@ -45,7 +45,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def measured(self, fault: Fault) -> FaultRow:
         """The requirements about it, then all, then the field reports' scripts."""
         aimed = wide = None
-        literal: list[FieldReport] = []
+        scripts: list[FieldReport] = []
         if not fault.equivalent:
             folder = self.out / "runs" / fault.name
             aimed = suites.run(
@@ -54,7 +54,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             wide = suites.run(
                 plan.wide(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed), folder / "wide"
             )
-            literal = self.literally(fault.name, folder / "literal")
+            scripts = self.literally(fault.name, folder / "literal")
         return FaultRow(
             name=fault.name,
             mechanism=fault.mechanism,
@@ -66,27 +66,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             outcome=outcome(fault, [run for run in (aimed, wide) if run is not None]),
             aimed=aimed,
             wide=wide,
-            literal=literal,
+            literal=scripts,
         )
 
     def literally(self, fault: str | None, folder: Path) -> list[FieldReport]:
         """The field reports' scripts; nothing where they are not wanted or do not come to an end."""
-        if not self.literal:
+        if not self.scripts:
             return []
         folder.mkdir(parents=True, exist_ok=True)
-        words = ["-m", "harness.power.literal", "--worker", self.worker, "--root", str(self.root), "--out", str(folder)]
+        words = ["--worker", self.worker, "--root", str(self.root), "--out", str(folder)]
         words += ["--fault", fault] if fault is not None else []
-        with (folder / "output.log").open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, *words], cwd=suites.ROOT, stdout=output, stderr=subprocess.STDOUT
-            )
-            try:
-                process.wait(LITERAL_SECONDS)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                process.kill()
-                process.wait()
+        with contextlib.suppress(DidNotEnd):
+            within(LITERAL_SECONDS, literal.main, tuple(words), folder)
         written = folder / "literal.json"
         return msgspec.json.decode(written.read_bytes(), type=list[FieldReport]) if written.exists() else []
 

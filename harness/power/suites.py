@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from harness.power.forked import DidNotEnd, pytest_main, within
 from reports.assemble import EXIT_FAILED, EXIT_OK, assemble, read_events
 from reports.power_schema import Detection, SuiteRun
 from reports.schema import Case, Verdict
@@ -32,8 +31,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None
 
     def words(self, report: Path) -> list[str]:
-        """The command line behind `python`."""
-        words = ["-m", "pytest", str(ROOT / "suites"), "--engine", "vllm-inproc", "--worker", self.worker]
+        """The command line behind `python -m pytest`."""
+        words = [str(ROOT / "suites"), "--engine", "vllm-inproc", "--worker", self.worker]
         words += ["--profile", self.profile, "--cells", ",".join(self.cells), "--budget", f"{self.seconds:g}s"]
         words += ["--known-issues", str(ROOT / "known_issues" / "vllm.toml"), "--hypothesis-seed", str(self.seed)]
         words += ["--requirements", ",".join(self.requirements)] if self.requirements else []
@@ -63,22 +62,14 @@ def run(ask: Ask, folder: Path) -> SuiteRun:
     The run's folder is its working directory, so that no example of another run comes back to it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    words = ask.words(folder / "report")
-    problem = ""
-    with (folder / "output.log").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *words], cwd=folder, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
-        )
-        try:
-            code = process.wait(FACTOR * ask.seconds + SLACK)
-            if code not in (EXIT_OK, EXIT_FAILED):
-                problem = f"exit code {code}"
-        except subprocess.TimeoutExpired:
-            problem = f"did not end within {FACTOR * ask.seconds + SLACK:.0f} s"
-        finally:
-            process.kill()
-            process.wait()
-    return read(folder / "report" / "events.ndjson", shlex.join(["python", *words]), problem)
+    words, problem = ask.words(folder / "report"), ""
+    try:
+        code = within(FACTOR * ask.seconds + SLACK, pytest_main, tuple(words), folder)
+        if code not in (EXIT_OK, EXIT_FAILED):
+            problem = f"exit code {code}"
+    except DidNotEnd as late:
+        problem = str(late)
+    return read(folder / "report" / "events.ndjson", shlex.join(["python", "-m", "pytest", *words]), problem)
 
 
 def read(path: Path, command: str, problem: str) -> SuiteRun:
