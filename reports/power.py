@@ -11,6 +11,7 @@ import msgspec
 
 from reports.power_schema import Detection, FaultRow, Outcome, PowerResults, SuiteRun
 from reports.render import content_policy, environment, own
+from reports.schema import Verdict
 
 ORDER = (Outcome.SURVIVED, Outcome.NEVER_ACTED, Outcome.NO_ENGINE, Outcome.CAUGHT, Outcome.EQUIVALENT)
 MEANING = {
@@ -39,6 +40,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 LONGEST_CASE = 8  # steps
+UNTESTED = Verdict.UNSUPPORTED.value
 
 
 def figures(results: PowerResults) -> Figures:
@@ -89,8 +91,18 @@ def by_mechanism(results: PowerResults) -> list[tuple[str, list[FaultRow]]]:
 
 def columns(results: PowerResults) -> list[str]:
     """The requirements that any run tested, by id."""
-    runs = [run for row in results.faults for run in (row.aimed, row.wide) if run is not None]
-    return sorted({requirement for run in runs for requirement in run.verdicts})
+    named = {requirement for row in results.faults for run in runs(row) for requirement in run.verdicts}
+    return sorted(name for name in named if any(tested(row, name) for row in results.faults))
+
+
+def runs(row: FaultRow) -> list[SuiteRun]:
+    """The runs of a fault that were made."""
+    return [run for run in (row.aimed, row.wide) if run is not None]
+
+
+def tested(row: FaultRow, requirement: str) -> bool:
+    """Whether a requirement was put to the engine at all: not where a cell lacks what it needs."""
+    return any(run.verdicts.get(requirement, UNTESTED) != UNTESTED for run in runs(row))
 
 
 def detection(row: FaultRow, requirement: str) -> Detection | None:
@@ -101,7 +113,7 @@ def detection(row: FaultRow, requirement: str) -> Detection | None:
 
 def tried(row: FaultRow) -> int:
     """The requests that a fault was exposed to."""
-    return sum(run.requests for run in (row.aimed, row.wide) if run is not None)
+    return sum(run.requests for run in runs(row))
 
 
 def scripts(results: PowerResults) -> list[str]:
@@ -137,6 +149,7 @@ def render_power(results: PowerResults) -> str:
             columns=columns(results),
             scripts=scripts(results),
             detection=detection,
+            tested=tested,
             found_by=found_by,
             tried=tried,
             accused=accused,

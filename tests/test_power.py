@@ -50,7 +50,7 @@ def suite_run(*detections: Detection, acted: bool = True, problem: str = "") -> 
     """A run that tested two requirements."""
     return SuiteRun(
         detections=list(detections),
-        verdicts={"SALT-1": "CONFORMS", "LORA-4": "CONFORMS"},
+        verdicts={"SALT-1": "CONFORMS", "LORA-4": "CONFORMS", "EVENT-1": "UNSUPPORTED"},
         examples=5,
         requests=20,
         seconds=3.0,
