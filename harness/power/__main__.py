@@ -52,6 +52,9 @@ def parser() -> Parser:
     made.add_argument("--faults", default=None, metavar="NAME,...", help="faults or mechanisms; default: all")
     made.add_argument("--budget", default="15s", metavar="TIME", help="for the requirements about a fault")
     made.add_argument("--wide-budget", default="30s", metavar="TIME", help="for all requirements, shallow")
+    made.add_argument(
+        "--wide-if-missed", action="store_true", help="all requirements only where those about a fault missed it"
+    )
     made.add_argument("--clean-runs", type=int, default=3, metavar="N", help="runs against the engine as it is")
     made.add_argument("--no-literal", action="store_true", help="leave out the field reports' own scripts")
     made.add_argument("--jobs", type=int, default=None, metavar="N", help="side by side; default: what fits")
@@ -91,6 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
             budgets=Budgets(aimed=seconds(given.budget), wide=seconds(given.wide_budget)),
             root=ROOT,
             out=given.out.resolve(),
+            wide_if_missed=given.wide_if_missed,
             scripts=not given.no_literal,
         )
         if given.again:

@@ -30,6 +30,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Budgets
     root: Path
     out: Path
+    wide_if_missed: bool = False  # the wide run only for faults that the aimed one missed
     scripts: bool = True  # the field reports' own, too
 
     def row(self, fault: Fault) -> FaultRow:
@@ -51,9 +52,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             aimed = suites.run(
                 plan.aimed(fault, worker=self.worker, seconds=self.budgets.aimed, seed=self.seed), folder / "aimed"
             )
-            wide = suites.run(
-                plan.wide(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed), folder / "wide"
-            )
+            if not (self.wide_if_missed and any(d.requirement in fault.about for d in aimed.detections)):
+                ask = plan.wide(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed)
+                wide = suites.run(ask, folder / "wide")
             scripts = self.literally(fault.name, folder / "literal")
         return FaultRow(
             name=fault.name,
