@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from harness.faults.fault import collector
@@ -83,12 +85,12 @@ def hits_are_held_too_late(patch: Patch) -> None:
     around(patch, pool(), "touch", touch)
 
 
-def swapped_from(patch: Patch, least: int) -> None:
-    """Have the last two blocks of a hit of `least` blocks or more change places."""
+def swapped_where(patch: Patch, swaps: Callable[[Any], bool]) -> None:
+    """Have the last two blocks of a hit change places, where `swaps(blocks)` says so."""
 
     def found(original: Any, coordinator: Any, hashes: Any, longest: int) -> Any:
         groups, length, rest = original(coordinator, hashes, longest)
-        if len(groups[0]) >= least:
+        if len(groups[0]) >= 2 and swaps(groups[0]):
             acted()
             groups = tuple([*blocks[:-2], blocks[-1], blocks[-2]] for blocks in groups)
         return groups, length, rest
@@ -100,13 +102,25 @@ def swapped_from(patch: Patch, least: int) -> None:
 @fault("REUSE-1", stands_for="TGI PR#2711")
 def a_hits_blocks_change_places(patch: Patch) -> None:
     """The last two blocks of a hit are handed over in the wrong order."""
-    swapped_from(patch, 2)
+    swapped_where(patch, lambda _: True)
 
 
 @fault("REUSE-1", stands_for="TGI PR#2711", rare="only for hits of eight blocks or more")
 def a_long_hits_blocks_change_places(patch: Patch) -> None:
     """The same for long hits only."""
-    swapped_from(patch, LONG_HIT)
+    swapped_where(patch, lambda blocks: len(blocks) >= LONG_HIT)
+
+
+@fault("REUSE-1", stands_for="kvcached#446", rare="only from the third hit of a block on")
+def from_the_third_hit_on_blocks_change_places(patch: Patch) -> None:
+    """The same once the last block of a hit has been hit twice before."""
+    hits: Counter[Any] = Counter()
+
+    def swaps(blocks: Any) -> bool:
+        hits[blocks[-1].block_hash] += 1
+        return hits[blocks[-1].block_hash] >= 3
+
+    swapped_where(patch, swaps)
 
 
 @fault("CHAT-1", stands_for="vllm PR#37152", rare="only where two blocks have the same hash")

@@ -100,12 +100,12 @@ def only_the_first_change_of_a_name_is_noticed(patch: Patch) -> None:
     adapters_keyed(patch, key)
 
 
-@fault("LORA-4", stands_for="vllm PR#3263", rare="only the first adapter that an engine ever loads")
-def the_first_adapter_counts_as_none(patch: Patch) -> None:
-    """The adapter whose number is the first shares with the base model."""
+@fault("LORA-4", stands_for="vllm PR#3263", rare="only every eighth adapter that an engine loads")
+def every_eighth_adapter_counts_as_none(patch: Patch) -> None:
+    """Three bits of an adapter's number say whether it is one: where they are zero it shares with the base model."""
 
     def key(request: Any) -> list[tuple[str, ...]]:
-        return [("lora", *named(request))] if request.lora_request.lora_int_id > 1 else []
+        return [("lora", *named(request))] if request.lora_request.lora_int_id % 8 else []
 
     adapters_keyed(patch, key)
 
