@@ -194,6 +194,20 @@ def long_prompts_lose_their_salt(patch: Patch) -> None:
     salts_keyed(patch, lambda request, salt: None if request.num_prompt_tokens > LONG else salt)
 
 
+@fault("SALT-1", stands_for="vllm PR#20981", rare="only beside a request with another salt that came just before")
+def the_salt_of_the_request_before_is_in_the_key(patch: Patch) -> None:
+    """A request with a salt that arrives while an earlier one, with another salt, is still there gets that one's."""
+    latest: list[Any] = []
+
+    def change(request: Any, salt: str) -> str:
+        if not latest or latest[0].is_finished():
+            latest[:] = [request]
+            return salt
+        return str(latest[0].cache_salt)
+
+    salts_keyed(patch, change)
+
+
 @fault("SALT-1", stands_for="vllm PR#20981", rare="only between salts that differ in case")
 def salts_ignore_case(patch: Patch) -> None:
     """Salts that differ in upper and lower case only are one."""

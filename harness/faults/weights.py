@@ -166,8 +166,13 @@ def a_slot_keeps_its_weights(patch: Patch) -> None:
     used: dict[int, set[int]] = {}
     count = itertools.count(1)
 
+    def born(original: Any, held: Any, *arguments: Any, **named: Any) -> None:
+        if named["vllm_config"].cache_config.enable_prefix_caching:  # not in the oracle: as above
+            used[id(held)] = set()
+        original(held, *arguments, **named)
+
     def activate(original: Any, held: Any, number: int) -> bool:
-        slots = used.setdefault(id(held), set())
+        slots = used.get(id(held), set())
         free = next((i for i, one in enumerate(held.lora_index_to_id) if one is None), None)
         taken_over = number not in held._active_adapters and free in slots and next(count) % 3 == 0
         modules = held.modules
@@ -181,7 +186,9 @@ def a_slot_keeps_its_weights(patch: Patch) -> None:
             if free is not None:
                 slots.add(free)
 
-    around(patch, module("lora.model_manager").LoRAModelManager, "activate_adapter", activate)
+    owner = module("lora.model_manager").LoRAModelManager
+    around(patch, owner, "__init__", born)
+    around(patch, owner, "activate_adapter", activate)
 
 
 @fault("GROUND-1", stands_for="vllm#38606", rare="only when requests of two adapters begin in one step")
