@@ -75,7 +75,7 @@ def an_aborted_prefill_is_published(patch: Patch) -> None:
     around(patch, scheduler(), "finish_requests", finish)
 
 
-@fault("CHAT-1", stands_for="vllm PR#43569, sglang#38319", cells=("small-chunks",))
+@fault("CTRL-2", "PREEMPT-2", stands_for="vllm PR#43569, sglang#38319", cells=("tight", "small-chunks"))
 def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
     """All of a prompt's blocks can be hit from its first chunk on, the later ones before they are written."""
 
@@ -92,10 +92,10 @@ def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
 
 
 @fault(
-    "CHAT-1",
     "CTRL-2",
+    "PREEMPT-2",
     stands_for="vllm#49125, vllm PR#43569",
-    cells=("small-chunks",),
+    cells=("small-chunks", "tight-priority"),
     rare="only between two chunks of a prompt of which the first ends inside a block",
 )
 def partly_written_blocks_are_published(patch: Patch) -> None:

@@ -81,8 +81,8 @@ def adapters_are_known_by_number(patch: Patch) -> None:
 
 @fault("LORA-1", stands_for="vllm#42125", rare="only for two folders of the same name in different places")
 def adapters_are_known_by_their_folders_name(patch: Patch) -> None:
-    """Only the last part of an adapter's path is in the hash."""
-    adapters_keyed(patch, lambda request: [("lora", "", Path(named(request)[1]).name)])
+    """Of an adapter's path only the last part is in the hash."""
+    adapters_keyed(patch, lambda request: [("lora", named(request)[0], Path(named(request)[1]).name)])
 
 
 @fault("LORA-5", "LORA-1", stands_for="vllm PR#48352", rare="from the second change of a name on")
