@@ -39,7 +39,7 @@ def freed_with_the_first(patch: Patch, *, least: int) -> None:
     around(patch, pool(), "get_new_blocks", new_blocks)
 
 
-@fault("PRESS-1", "PRESS-2", stands_for="sgl-project/mini-sglang PR#142", cells=("tight",))
+@fault("PRESS-2", stands_for="sgl-project/mini-sglang PR#142", cells=("tight",))
 def shared_blocks_are_freed_with_their_first_holder(patch: Patch) -> None:
     """A block that several requests hold is free, and may be handed out, when the first of them ends."""
     freed_with_the_first(patch, least=2)
@@ -47,7 +47,6 @@ def shared_blocks_are_freed_with_their_first_holder(patch: Patch) -> None:
 
 @fault(
     "PRESS-2",
-    "PRESS-1",
     stands_for="sgl-project/mini-sglang PR#142",
     cells=("tight",),
     rare="only for blocks that three requests or more hold",

@@ -61,25 +61,25 @@ def half_a_block_is_hashed(patch: Patch) -> None:
     hashed_as(patch, lambda tokens: tokens[: len(tokens) // 2])
 
 
-@fault("CHAT-1", stands_for="vllm PR#12621")
+@fault("CHAT-1", "SALT-1", stands_for="vllm PR#12621")
 def the_first_token_is_not_hashed(patch: Patch) -> None:
     """A block's hash begins with its second token."""
     hashed_as(patch, lambda tokens: tokens[1:])
 
 
-@fault("CHAT-1", stands_for="vllm PR#12621")
+@fault("CHAT-1", "SALT-1", stands_for="vllm PR#12621")
 def the_last_token_is_not_hashed(patch: Patch) -> None:
     """A block's hash ends before its last token."""
     hashed_as(patch, lambda tokens: tokens[:-1])
 
 
-@fault("CHAT-1", stands_for="vllm PR#12621")
+@fault("CHAT-1", "SALT-1", stands_for="vllm PR#12621")
 def the_middle_token_is_not_hashed(patch: Patch) -> None:
     """A block's hash leaves out the token in its middle."""
     hashed_as(patch, lambda tokens: [*tokens[: len(tokens) // 2], *tokens[len(tokens) // 2 + 1 :]])
 
 
-@fault("CHAT-1", stands_for="vllm PR#12621", rare="only in every fifth block of a prompt")
+@fault("CHAT-1", "SALT-1", stands_for="vllm PR#12621", rare="only in every fifth block of a prompt")
 def the_last_token_of_each_fifth_block_is_not_hashed(patch: Patch) -> None:
     """The same in every fifth block, and in no other."""
     hashed_by_depth(patch, lambda depth, parent, tokens: (parent, tokens[:-1] if depth % 5 == 4 else tokens))

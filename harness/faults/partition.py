@@ -151,7 +151,7 @@ def only_the_first_block_knows_anything_of_before(patch: Patch) -> None:
     watch_hits(patch)
 
 
-@fault("CHAT-2", "LORA-4", stands_for="the adapters' half of vllm#48435, vllm#23301")
+@fault("LORA-4", "CHAT-2", stands_for="vllm#23301")
 def what_an_adapter_decodes_is_the_base_models(patch: Patch) -> None:
     """A block that an adapter's answer fills has no adapter in its hash: the next turn does not find it."""
 
