@@ -59,7 +59,7 @@ def the_last_decoded_token_is_hashed_late(patch: Patch) -> None:
     around(patch, utils, "hash_block_tokens", hashed)
 
 
-@fault("CTRL-2", stands_for="vllm PR#56525, sglang#38319")
+@fault("CTRL-2", stands_for="vllm PR#56525, sglang#38319", cells=("tight",))
 def an_aborted_prefill_is_published(patch: Patch) -> None:
     """All of a prompt's blocks are published before they are written, and an abort leaves them so."""
 
@@ -75,7 +75,7 @@ def an_aborted_prefill_is_published(patch: Patch) -> None:
     around(patch, scheduler(), "finish_requests", finish)
 
 
-@fault("CTRL-2", "PREEMPT-2", stands_for="vllm PR#43569, sglang#38319", cells=("tight", "small-chunks"))
+@fault("CTRL-2", stands_for="vllm PR#43569, sglang#38319", cells=("tight",))
 def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
     """All of a prompt's blocks can be hit from its first chunk on, the later ones before they are written."""
 
@@ -93,9 +93,8 @@ def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
 
 @fault(
     "CTRL-2",
-    "PREEMPT-2",
     stands_for="vllm#49125, vllm PR#43569",
-    cells=("small-chunks", "tight-priority"),
+    cells=("small-chunks",),
     rare="only between two chunks of a prompt of which the first ends inside a block",
 )
 def partly_written_blocks_are_published(patch: Patch) -> None:
