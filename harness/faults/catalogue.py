@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from harness.faults import content, control, events, groups, hits, identity, liveness, preemption, surface
+from harness.faults import (
+    content,
+    control,
+    events,
+    groups,
+    hits,
+    holding,
+    identity,
+    liveness,
+    partition,
+    preemption,
+    surface,
+    weights,
+)
 from harness.faults.fault import Fault
 
-MECHANISMS = (identity, content, hits, preemption, control, liveness, surface, groups, events)
+MECHANISMS = (
+    identity,
+    partition,
+    weights,
+    content,
+    holding,
+    hits,
+    preemption,
+    control,
+    liveness,
+    surface,
+    groups,
+    events,
+)
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 
 
