@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from harness.faults import content, control, events, groups, hits, identity, liveness, preemption, surface
+from harness.faults import (
+    content,
+    control,
+    events,
+    groups,
+    hits,
+    identity,
+    liveness,
+    metrics,
+    preemption,
+    surface,
+    tiers,
+)
 from harness.faults.fault import Fault
 
-MECHANISMS = (identity, content, hits, preemption, control, liveness, surface, groups, events)
+MECHANISMS = (identity, content, hits, preemption, control, liveness, surface, groups, events, tiers, metrics)
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 
 
