@@ -13,11 +13,25 @@ from harness.faults import (
     metrics,
     preemption,
     surface,
+    tier_moves,
     tiers,
 )
 from harness.faults.fault import Fault
 
-MECHANISMS = (identity, content, hits, preemption, control, liveness, surface, groups, events, tiers, metrics)
+MECHANISMS = (
+    identity,
+    content,
+    hits,
+    preemption,
+    control,
+    liveness,
+    surface,
+    groups,
+    events,
+    tiers,
+    tier_moves,
+    metrics,
+)
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 
 

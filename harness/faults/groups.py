@@ -54,6 +54,17 @@ def half_a_window_is_kept_of_long_prompts(patch: Patch) -> None:
     around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)
 
 
+@fault("GROUP-1", stands_for="TRT PR#10875", cells=WINDOW, rare="prompts that end a token behind a block")
+def half_a_window_is_kept_at_the_ends_of_blocks(patch: Patch) -> None:
+    """The same where all of a prompt but its last token are whole blocks, and nowhere else."""
+
+    def found(original: Any, **named: Any) -> Any:
+        even = named["max_length"] % named["kv_cache_spec"].block_size == 0
+        return narrowed(original, named, 2) if even else original(**named)
+
+    around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)
+
+
 @fault("GROUP-1", stands_for="vllm#46453, TRT PR#10183", cells=WINDOW)
 def the_longest_group_decides(patch: Patch) -> None:
     """A hit is as long as the longest of the groups' hits, not the shortest."""
@@ -110,6 +121,19 @@ def blocks_behind_a_window_leak(patch: Patch) -> None:
             for i in behind:
                 blocks[i] = held._null_block
         original(held, request_id, first, last)
+
+    around(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range", remove)
+
+
+@fault("PRESS-2", "PRESS-1", stands_for="vllm#52520", cells=("groups-window-tight",))
+def windows_hold_on_to_everything(patch: Patch) -> None:
+    """What a window leaves behind is kept until its request ends: fewer requests fit side by side."""
+
+    def remove(original: Any, held: Any, request_id: str, first: int, last: int) -> None:
+        if not held.enable_caching:
+            original(held, request_id, first, last)
+        elif first < last and held.req_to_blocks.get(request_id):
+            acted()
 
     around(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range", remove)
 

@@ -47,7 +47,7 @@ def answered(patch: Patch, change: Callable[[Any, Any, int], None]) -> None:
 
 
 def scored(patch: Patch, change: Callable[[Any], Any]) -> None:
-    """Have the scores of a prompt that lay cached pass through a function, tensor by tensor."""
+    """Have the scores of a prompt that lay cached pass through a function: a row for each token after the first."""
     names: set[tuple[int, str]] = set()
 
     def add(original: Any, held: Any, request: Any) -> None:
@@ -59,8 +59,7 @@ def scored(patch: Patch, change: Callable[[Any], Any]) -> None:
         for name, rows in list(output.prompt_logprobs_dict.items()):
             if rows is not None and (id(held), name) in names:
                 acted()
-                changed = (rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks)
-                output.prompt_logprobs_dict[name] = type(rows)(*map(change, changed))
+                output.prompt_logprobs_dict[name] = change(rows)
         return original(held, scheduled, output)
 
     around(patch, scheduler(), "add_request", add)
@@ -127,13 +126,16 @@ def a_grammar_starts_late_on_a_hit(patch: Patch) -> None:
 @fault("SURFACE-1", stands_for="vllm#3251")
 def scores_of_a_cached_prompt_are_shifted(patch: Patch) -> None:
     """Where a scored prompt lies cached, each token gets the score of the one before it."""
-    scored(patch, lambda rows: rows.roll(1, 0))
+    scored(patch, lambda rows: rows._replace(logprobs=rows.logprobs.roll(1, 0)))
 
 
 @fault("SURFACE-1", stands_for="vllm#5344")
 def scores_of_a_cached_prompt_lack_a_row(patch: Patch) -> None:
     """Where a scored prompt lies cached, its last token gets no score."""
-    scored(patch, lambda rows: rows[:-1])
+    scored(
+        patch,
+        lambda rows: type(rows)(rows.logprob_token_ids[:-1], rows.logprobs[:-1], rows.selected_token_ranks[:-1]),
+    )
 
 
 @fault("SURFACE-1", stands_for="vllm#10980")
