@@ -27,9 +27,14 @@ def narrowed(original: Lookup, named: dict[str, Any], divisor: int) -> Any:
     spec = named["kv_cache_spec"]
     part = dataclasses.replace(spec, sliding_window=spec.sliding_window // divisor)
     found = original(**{**named, "kv_cache_spec": part})
-    if found[1] != original(**named)[1]:
+    if numbers(found) != numbers(original(**named)):
         acted()
     return found
+
+
+def numbers(found: Any) -> list[list[int]]:
+    """The blocks of a lookup, group by group."""
+    return [[block.block_id for block in blocks] for blocks in found[0]]
 
 
 @fault("GROUP-1", stands_for="TRT PR#10875", cells=WINDOW)
@@ -61,6 +66,19 @@ def half_a_window_is_kept_at_the_ends_of_blocks(patch: Patch) -> None:
     def found(original: Any, **named: Any) -> Any:
         even = named["max_length"] % named["kv_cache_spec"].block_size == 0
         return narrowed(original, named, 2) if even else original(**named)
+
+    around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)
+
+
+@fault("GROUP-1", stands_for="TRT PR#10875", cells=("groups-two-windows",))
+def the_smaller_window_decides(patch: Patch) -> None:
+    """Where layers have windows of two lengths, a hit keeps as much of each as the smaller one reads."""
+    seen: set[int] = set()
+
+    def found(original: Any, **named: Any) -> Any:
+        spec = named["kv_cache_spec"]
+        seen.add(spec.sliding_window)
+        return narrowed(original, named, spec.sliding_window // min(seen))
 
     around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)
 

@@ -136,3 +136,17 @@ def the_gauge_never_rises(patch: Patch) -> None:
         return now
 
     around(patch, pool(), "get_usage", usage)
+
+
+@fault("PRESS-2", stands_for="vllm PR#17305", cells=("tight",), rare="a request that has to wait")
+def a_count_is_that_of_the_first_try(patch: Patch) -> None:
+    """A request that finds no room at first is told what it would have hit then, whatever it hits later."""
+
+    def told(original: Any, stats: Any, **named: Any) -> None:
+        hit = stats.num_cached_tokens
+        if not stats.num_prompt_tokens:
+            original(stats, **named)
+        elif named["num_local_cached_tokens"] + named["num_external_cached_tokens"] != hit:
+            acted()
+
+    around(patch, module("v1.metrics.stats").PrefillStats, "set", told)

@@ -151,6 +151,19 @@ def answers_to_a_cached_prompt_share_a_seed(patch: Patch) -> None:
     added(patch, change)
 
 
+@fault("SURFACE-1", stands_for="vllm#10980", rare="three answers to one prompt")
+def the_third_answer_is_drawn_as_the_second(patch: Patch) -> None:
+    """The third answer to a prompt that lies cached is drawn from the second one's seed."""
+
+    def change(request: Any) -> None:
+        number, _, parent = request.request_id.partition("_")
+        if parent and number == "2" and request.sampling_params.seed is not None:
+            acted()
+            request.sampling_params.seed -= 1
+
+    added(patch, change)
+
+
 @fault("SURFACE-1", stands_for="vllm#10980")
 def a_hit_moves_the_seed(patch: Patch) -> None:
     """What a seeded request would have drawn for its cached tokens is not counted: it draws other numbers on a hit."""

@@ -106,6 +106,20 @@ def a_single_failed_block_passes_for_loaded(patch: Patch) -> None:
     around(patch, scheduler(), "_handle_invalid_blocks", handle)
 
 
+@fault("TIER-4", stands_for="LMCache#3388", cells=("tier-failing-late",), rare="every second load that fails")
+def every_second_failure_passes_for_loaded(patch: Patch) -> None:
+    """That a load failed is looked at once, and not the next time."""
+    count = itertools.count(1)
+
+    def handle(original: Any, held: Any, blocks: Any, counts: Any) -> Any:
+        if next(count) % 2:
+            return original(held, blocks, counts)
+        acted()
+        return set()
+
+    around(patch, scheduler(), "_handle_invalid_blocks", handle)
+
+
 @fault("TIER-1", stands_for="vllm#45388", cells=OFFLOAD, rare="every fifth load")
 def every_fifth_load_wakes_nobody(patch: Patch) -> None:
     """The end of every fifth load is lost, and the request that waits for it waits for ever."""

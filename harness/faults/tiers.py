@@ -156,3 +156,16 @@ def layers_change_places_in_the_tier(patch: Patch) -> None:
             keeper.kept[key].reverse()
 
     around(patch, failing.Keeper, "store", store)
+
+
+@fault("TIER-1", stands_for="vllm#46951", cells=("tier-simple",), rare="stores of several blocks")
+def the_host_mixes_up_what_it_stores(patch: Patch) -> None:
+    """Of blocks that are stored together, each is entered under the next one's place in host memory."""
+
+    def stored(original: Any, held: Any, pool: Any, host: Any, *rest: Any) -> None:
+        if len(host) > 1:
+            acted()
+        original(held, pool, [*host[1:], *host[:1]], *rest)
+
+    simple = module("v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler
+    around(patch, simple, "_process_store_completion", stored)
