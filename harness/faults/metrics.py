@@ -53,7 +53,7 @@ def every_seventh_hit_is_counted_twice(patch: Patch) -> None:
     recorded(patch, change)
 
 
-@fault("REUSE-3", "PRESS-2", stands_for="vllm#43736, vllm PR#48860", cells=("tight",), rare="a hit that has to wait")
+@fault("PRESS-2", stands_for="vllm#43736, vllm PR#48860", cells=("tight",), rare="a hit that has to wait")
 def each_try_is_counted(patch: Patch) -> None:
     """A request that hits and finds no room is counted at each of its tries, not at its admission alone."""
 
