@@ -48,14 +48,29 @@ def stores_read_blocks_that_were_handed_on(patch: Patch) -> None:
 def blocks_can_be_loaded_before_they_are_stored(patch: Patch) -> None:
     """A block counts as stored from the moment at which its store is planned."""
 
+    manager = module("v1.kv_offload.cpu.manager").CPUOffloadingManager
+    complete = manager.complete_store
+    unwritten: set[tuple[int, Any]] = set()
+
     def prepare(original: Any, held: Any, keys: Any, context: Any) -> Any:
         planned = original(held, keys, context)
-        if planned is not None and planned.keys_to_store:
-            acted()
-            held.complete_store(planned.keys_to_store, context)
+        if planned is not None:
+            unwritten.update((id(held), key) for key in planned.keys_to_store)
+            complete(held, planned.keys_to_store, context)
         return planned
 
-    around(patch, module("v1.kv_offload.cpu.manager").CPUOffloadingManager, "prepare_store", prepare)
+    def completed(original: Any, held: Any, keys: Any, *rest: Any, **named: Any) -> None:
+        unwritten.difference_update((id(held), key) for key in keys)
+        original(held, keys, *rest, **named)
+
+    def load(original: Any, held: Any, keys: Any, context: Any) -> Any:
+        if any((id(held), key) in unwritten for key in keys):
+            acted()
+        return original(held, keys, context)
+
+    around(patch, manager, "prepare_store", prepare)
+    around(patch, manager, "complete_store", completed)
+    around(patch, manager, "prepare_load", load)
 
 
 @fault("TIER-1", stands_for="LMCache#4385", cells=("tier-offload-small",), rare="a tier that is full while it loads")
