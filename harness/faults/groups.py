@@ -158,11 +158,11 @@ def windows_hold_on_to_everything(patch: Patch) -> None:
 
 @fault("GROUP-1", stands_for="vllm#32802, vllm#51771", cells=("groups-five",))
 def more_than_two_groups_never_hit(patch: Patch) -> None:
-    """Where layers are of more than two kinds, nothing is ever hit."""
+    """Where blocks are in more than two groups, nothing is ever hit."""
 
     def found(original: Any, held: Any, hashes: Any, longest: int) -> Any:
         blocks, length, rest = original(held, hashes, longest)
-        if len(held.attention_groups) <= 2 or not length:
+        if len(blocks) <= 2 or not length:
             return blocks, length, rest
         acted()
         return tuple([] for _ in blocks), 0, rest
