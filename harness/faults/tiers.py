@@ -69,7 +69,7 @@ def tier_keys_forget_reloads(patch: Patch) -> None:
     keyed(patch, name, lambda request: request.lora_request is not None)
 
 
-@fault("TIER-1", stands_for="LMCache#4385", cells=OFFLOAD, rare="equal blocks behind unequal ones")
+@fault("TIER-3", "TIER-1", stands_for="LMCache#4385", cells=OFFLOAD, rare="equal blocks behind unequal ones")
 def tier_keys_forget_what_came_before(patch: Patch) -> None:
     """The tier finds a block by its own tokens, whatever stood before them."""
     keyed(patch, lambda request: (request.cache_salt, adapter(request)), lambda _: True, whole_prefix=False)
