@@ -11,9 +11,12 @@ from harness.faults import (
     holding,
     identity,
     liveness,
+    metrics,
     partition,
     preemption,
     surface,
+    tier_moves,
+    tiers,
     weights,
 )
 from harness.faults.fault import Fault
@@ -31,6 +34,9 @@ MECHANISMS = (
     surface,
     groups,
     events,
+    tiers,
+    tier_moves,
+    metrics,
 )
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 
