@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
-from harness.faults import content, control, events, groups, hits, identity, liveness, preemption, surface
+from harness.faults import (
+    aborts,
+    content,
+    control,
+    counts,
+    events,
+    groups,
+    hits,
+    identity,
+    leaks,
+    liveness,
+    preemption,
+    resumption,
+    surface,
+)
 from harness.faults.fault import Fault
 
-MECHANISMS = (identity, content, hits, preemption, control, liveness, surface, groups, events)
+MECHANISMS = (
+    identity,
+    content,
+    hits,
+    counts,
+    preemption,
+    resumption,
+    control,
+    aborts,
+    liveness,
+    leaks,
+    surface,
+    groups,
+    events,
+)
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 
 
