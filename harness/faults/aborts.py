@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from harness.faults.fault import collector
@@ -10,7 +11,7 @@ from harness.faults.patching import Patch, acted, around, blocks_of, scheduler, 
 FAULTS, fault = collector("aborts")
 
 
-def before_abort(patch: Patch, do: Any) -> None:
+def before_abort(patch: Patch, do: Callable[[Any, Any], bool | None]) -> None:
     """Have `do(scheduler, request)` come before each abort, in engines that cache; where it is true, nothing else."""
 
     def finish(original: Any, held: Any, names: Any, status: Any) -> Any:

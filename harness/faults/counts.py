@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from harness.faults.fault import collector
@@ -62,7 +63,7 @@ def hits_of_the_resumed_count_as_hits(patch: Patch) -> None:
     around(patch, module("v1.metrics.stats").PrefixCacheStats, "record", record)
 
 
-def tell(patch: Patch, change: Any) -> None:
+def tell(patch: Patch, change: Callable[[int, int, int], int]) -> None:
     """Have `change(cached tokens, prompt tokens, block)` be what a client is told of its hit."""
     block = [0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from harness.faults.control import forget_hashes
@@ -16,7 +17,15 @@ def coordinator() -> Any:
     return module("v1.core.kv_cache_coordinator").UnitaryKVCacheCoordinator
 
 
-def shorten(patch: Patch, most: Any) -> None:
+def turned(blocks: Iterable[Any]) -> list[Any]:
+    """Blocks that are to be freed, in the opposite order; it matters where more than one of them can be hit."""
+    other = list(blocks)[::-1]
+    if sum(block.block_hash is not None and block.ref_cnt == 1 for block in other) > 1:
+        acted()
+    return other
+
+
+def shorten(patch: Patch, most: Callable[[Any, int], int]) -> None:
     """Have a lookup find no more blocks than `most(hashes, found)` says, of `found` that there are."""
 
     def found(original: Any, held: Any, hashes: Any, longest: int) -> Any:
@@ -30,7 +39,7 @@ def shorten(patch: Patch, most: Any) -> None:
     around(patch, coordinator(), "find_longest_cache_hit", found)
 
 
-def miss(patch: Patch, whom: Any) -> None:
+def miss(patch: Patch, whom: Callable[[Any, Any], bool]) -> None:
     """Have the lookups of requests for which `whom(manager, request)` is true find nothing."""
 
     def found(original: Any, held: Any, request: Any) -> Any:
@@ -162,12 +171,7 @@ def beginnings_are_evicted_before_ends(patch: Patch) -> None:
     rest is worth nothing, is evicted first."""
 
     def free(original: Any, held: Any, blocks: Any) -> None:
-        if not held.enable_caching:
-            return original(held, blocks)
-        turned = list(blocks)[::-1]
-        if sum(block.block_hash is not None and block.ref_cnt == 1 for block in turned) > 1:
-            acted()
-        return original(held, turned)
+        original(held, turned(blocks) if held.enable_caching else blocks)
 
     around(patch, pool(), "free_blocks", free)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from harness.faults.fault import collector
@@ -88,7 +89,7 @@ def a_preemption_frees_nothing(patch: Patch) -> None:
     around(patch, scheduler(), "_preempt_request", preempt)
 
 
-def count_twice(patch: Patch, when: Any) -> None:
+def count_twice(patch: Patch, when: Callable[[Any], bool]) -> None:
     """Have a hit count as two users of each block for which `when` is true."""
 
     def touch(original: Any, held: Any, blocks: Any) -> None:

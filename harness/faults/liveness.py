@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from harness.faults.fault import collector
@@ -10,7 +11,7 @@ from harness.faults.patching import Patch, acted, around, manager, module, sched
 FAULTS, fault = collector("liveness")
 
 
-def refuse_admission(patch: Patch, unless: Any) -> None:
+def refuse_admission(patch: Patch, unless: Callable[[Any, Any, Any], bool]) -> None:
     """Have a waiting request not be admitted where `unless(manager, request, named arguments)` is false."""
 
     def allocate(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> Any:

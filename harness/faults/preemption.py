@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from harness.faults.fault import collector
+from harness.faults.hits import turned
 from harness.faults.patching import Patch, acted, around, blocks_of, manager, module, pool, scheduler
 
 FAULTS, fault = collector("preemption")
@@ -26,7 +28,7 @@ def the_resumed_believe_a_block_was_loaded(patch: Patch) -> None:
     around(patch, manager(), "get_computed_blocks", found)
 
 
-def keep_computed_count(patch: Patch, *, when: Any) -> None:
+def keep_computed_count(patch: Patch, *, when: Callable[[Any, int], bool]) -> None:
     """Have a preemption leave the count of computed tokens as it is, for requests that `when(request, block)` picks."""
 
     def preempt(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> None:
@@ -84,28 +86,34 @@ def a_preemption_at_a_blocks_end_keeps_the_computed_count(patch: Patch) -> None:
     keep_computed_count(patch, when=at_the_end)
 
 
-@fault("PREEMPT-1", stands_for="llama.cpp#27148", cells=("tight",), rare="when two requests are preempted at a time")
+@fault(
+    "PREEMPT-1",
+    stands_for="llama.cpp#27148",
+    cells=("tight",),
+    rare="when another request was preempted, too, and is not over",
+)
 def the_resumed_get_anothers_blocks(patch: Patch) -> None:
-    """Of two requests that wait for their return, the first one is given the blocks that the other one had."""
+    """A request that comes back is given the blocks of another one that was preempted before."""
     away: list[Any] = []
 
     def preempt(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> None:
         original(held, request, *rest, **named)
         if held.kv_cache_manager.enable_caching:
-            away[:] = [*(one for one in away if one.status.name == "PREEMPTED" and one is not request), request]
+            away[:] = [*(one for one in away if not one.is_finished() and one is not request), request]
 
     def found(original: Any, held: Any, request: Any) -> Any:
-        others = [one for one in away if one is not request and one.status.name == "PREEMPTED"]
+        right = original(held, request)
+        others = [one for one in away if one is not request and not one.is_finished()]
         if not held.enable_caching or request.status.name != "PREEMPTED" or not others:
-            return original(held, request)
+            return right
         mine, request.block_hashes = request.block_hashes, others[-1].block_hashes
         try:
-            blocks, count, boundary = original(held, request)
+            wrong = original(held, request)
         finally:
             request.block_hashes = mine
-        if count:
+        if not set(wrong[0].get_block_ids()[0]) <= set(right[0].get_block_ids()[0]):
             acted()
-        return blocks, count, boundary
+        return wrong
 
     around(patch, scheduler(), "_preempt_request", preempt)
     around(patch, manager(), "get_computed_blocks", found)
@@ -190,12 +198,8 @@ def the_preempteds_first_blocks_are_freed_first(patch: Patch) -> None:
             preempting.pop()
 
     def free(original: Any, held: Any, blocks: Any) -> None:
-        if not preempting or not preempting[-1]:
-            return original(held, blocks)
-        turned = list(blocks)[::-1]
-        if sum(block.block_hash is not None and block.ref_cnt == 1 for block in turned) > 1:
-            acted()
-        return original(held, turned)
+        wrong = bool(preempting) and preempting[-1]
+        original(held, turned(blocks) if wrong else blocks)
 
     around(patch, scheduler(), "_preempt_request", preempt)
     around(patch, pool(), "free_blocks", free)

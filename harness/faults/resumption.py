@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from harness.faults.fault import collector
@@ -10,7 +11,7 @@ from harness.faults.patching import Patch, acted, around, manager, module, sched
 FAULTS, fault = collector("resumption")
 
 
-def change_first_tokens(patch: Patch, change: Any) -> None:
+def change_first_tokens(patch: Patch, change: Callable[[int, Any], None]) -> None:
     """Have `change(request's last token, output)` alter the first output of each request that came back."""
     away: set[str] = set()
 
