@@ -54,11 +54,10 @@ def lost_blocks_do_not_count_as_used(patch: Patch) -> None:
 @fault("PRESS-4", stands_for="TRT#12933", cells=("tight",), rare="at every twentieth request that ends or is preempted")
 def each_twentieth_request_loses_a_block(patch: Patch) -> None:
     """Of every twentieth request the last block is never given back."""
-    freed = [0]
 
     def free(original: Any, held: Any, request: Any) -> None:
-        freed[0] += held.enable_caching
-        if held.enable_caching and freed[0] % 20 == 0:
+        held.freed = getattr(held, "freed", 0) + 1  # of this engine: another one in this process is as good as new
+        if held.freed % 20 == 0:
             lose_last_block(held, request)
         original(held, request)
 
