@@ -25,7 +25,7 @@ def before_abort(patch: Patch, do: Callable[[Any, Any], bool | None]) -> None:
     around(patch, scheduler(), "finish_requests", finish)
 
 
-@fault("CTRL-2", stands_for="vllm#44100", cells=("tight",), rare="when a client hangs up in the queue")
+@fault("CTRL-2", stands_for="vllm#44100", cells=("small-chunks", "tight"), rare="when a client hangs up in the queue")
 def an_abort_in_the_queue_publishes_the_prompt(patch: Patch) -> None:
     """A request that is aborted before it ran leaves its prompt's hashes behind, on blocks that nobody wrote."""
 

@@ -25,7 +25,9 @@ def hits_are_counted_twice(patch: Patch) -> None:
     around(patch, manager(), "get_computed_blocks", found)
 
 
-@fault("REUSE-3", stands_for="vllm#43736", cells=("tight",), rare="when a request is admitted at a later try")
+@fault(
+    "REUSE-3", "PRESS-2", stands_for="vllm#43736", cells=("tight",), rare="when a request is admitted at a later try"
+)
 def hits_are_counted_at_each_try(patch: Patch) -> None:
     """Hits are counted where they are looked up: again and again for a request that cannot be admitted yet."""
     seen: set[str] = set()

@@ -82,7 +82,7 @@ def hits_come_by_four_blocks(patch: Patch) -> None:
     shorten(patch, lambda _hashes, found: found // 4 * 4)
 
 
-@fault("REUSE-1", stands_for="vllm#45238", rare="when a prompt is longer than 512 tokens")
+@fault("REUSE-1", stands_for="vllm#45238", cells=("blocks-128",), rare="when a prompt is longer than 512 tokens")
 def long_prompts_do_not_hit(patch: Patch) -> None:
     """A prompt of more than 512 tokens finds nothing."""
     miss(patch, lambda _held, request: request.num_prompt_tokens > 512)

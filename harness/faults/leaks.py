@@ -119,7 +119,7 @@ def a_hit_block_in_use_is_held_twice(patch: Patch) -> None:
 
 
 @fault(
-    "PRESS-1", "PREEMPT-1", stands_for="ascend#15990", cells=("tight",), rare="when a request takes the last free block"
+    "PREEMPT-1", "PRESS-1", stands_for="ascend#15990", cells=("tight",), rare="when a request takes the last free block"
 )
 def the_null_block_is_handed_out(patch: Patch) -> None:
     """Whoever asks for the last free block gets the null block, which nobody owns and several may have."""
