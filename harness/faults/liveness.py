@@ -95,8 +95,14 @@ def who_needs_the_whole_pool_is_never_admitted(patch: Patch) -> None:
 @fault("PRESS-3", stands_for="vllm#35541, vllm#39734", cells=("tight",))
 def nobody_checks_that_the_pool_holds_a_prompt(patch: Patch) -> None:
     """An engine starts whose pool is smaller than its longest prompt; such a prompt waits for ever."""
-    acted()
-    patch.setattr(module("v1.core.kv_cache_utils"), "_check_enough_kv_cache_memory", lambda *_: None)
+
+    def check(original: Any, *sizes: Any, **named: Any) -> None:
+        try:
+            original(*sizes, **named)
+        except ValueError:
+            acted()
+
+    around(patch, module("v1.core.kv_cache_utils"), "_check_enough_kv_cache_memory", check)
 
 
 @fault("PRESS-3", stands_for="llama.cpp#16983", cells=("tight",))
