@@ -150,7 +150,7 @@ def test_a_fault_of_layers_that_no_model_has_is_not_run_with_the_model_there() -
     assert cells_about(fault, "model") == ("tight",)
 
 
-@pytest.mark.parametrize("names", [None, "identity", FAULT.name])
+@pytest.mark.parametrize("names", [None, FAULT.mechanism, FAULT.name])
 def test_faults_are_chosen_by_name_or_mechanism(names: str | None) -> None:
     """All, without either."""
     assert FAULT in chosen(names, "fingerprint")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.faults.fault import collector
-from harness.faults.patching import Patch, acted, around, manager, module, pool, scheduler, waits
+from harness.faults.patching import Patch, acted, around, manager, module, pool, waits
 
 FAULTS, fault = collector("metrics")
 
@@ -93,19 +93,6 @@ def repeats_are_not_queried(patch: Patch) -> None:
             held.prefix_cache_stats.record(num_tokens=0, num_hits=hits, preempted=request.num_preemptions > 0)
 
     around(patch, manager(), "record_prefix_cache_stats", record)
-
-
-@fault("PREEMPT-1", stands_for="vllm#52520", cells=("tight",), rare="after a preemption")
-def preemptions_are_not_counted(patch: Patch) -> None:
-    """A preempted request is not counted as one."""
-
-    def preempt(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> None:
-        original(held, request, *rest, **named)
-        if held.kv_cache_manager.enable_caching:
-            acted()
-            request.num_preemptions -= 1
-
-    around(patch, scheduler(), "_preempt_request", preempt)
 
 
 @fault("PRESS-4", stands_for="sglang#35270", cells=("tight",))
