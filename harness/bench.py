@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
@@ -22,11 +23,14 @@ from harness.oracle.base import Oracle, question
 from harness.oracle.closed_form import ClosedForm
 from harness.oracle.engine import EngineOracle
 from harness.oracle.fresh import FreshOracle
+from harness.requirement import Ran
 from harness.runner import Run
 from harness.session import Session
 from harness.standby import Standby
 from harness.workload import Workload
 from reports.schema import Calibration
+
+REMEMBERED = 200  # runs of an engine
 
 
 class Bench:
@@ -37,6 +41,7 @@ class Bench:
         self.thinking = ThreadPoolExecutor(1)
         self.successors: dict[CheckedEngine, CheckedEngine] = {}  # an engine that was lost -> what took its place
         self.ledgers: WeakKeyDictionary[CheckedEngine, EventLedger] = WeakKeyDictionary()
+        self.ran: WeakKeyDictionary[CheckedEngine, deque[Ran]] = WeakKeyDictionary()
         self.standby = Standby(session, cell)
         self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
         began = time.monotonic()
@@ -92,16 +97,24 @@ class Bench:
         """One run under a new nonce, or the one given. Six hex digits tell the runs of one engine's life apart."""
         apart = self.oracle_engine is not None and engine is not self.oracle_engine
         early = self.ask_early if apart else lambda _: None
-        return Run(
+        nonce, began = nonce or secrets.token_hex(3), time.monotonic()
+        history = Run(
             engine,
             workload,
-            nonce or secrets.token_hex(3),
+            nonce,
             self.contents,
             self.session.folder(),
             on_outcome=early,
             stall_seconds=self.calibration.stall_seconds,
             ledger=self.ledgers.setdefault(engine, EventLedger()),
         ).history()
+        ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
+        ran.append(Ran(workload, nonce, time.monotonic() - began))
+        return history
+
+    def ran_on(self, engine: CheckedEngine) -> tuple[Ran, ...]:
+        """What the engine under test has run since it started, or the latest of it. Others are asked questions, too."""
+        return tuple(self.ran.get(engine, ())) if engine is self.engine else ()
 
     def ask_early(self, outcome: Outcome) -> None:
         """Have the oracle think about a request while the engine under test goes on. The judge asks again and waits."""
@@ -118,19 +131,20 @@ class Bench:
             engine = self.successors[engine]
         return engine if engine.alive() else self.replaced(engine)
 
-    def replaced(self, engine: CheckedEngine) -> CheckedEngine:
+    def replaced(self, engine: CheckedEngine, *, lost: bool = True) -> CheckedEngine:
         """What takes the place of an engine that is dead or silent; itself where it has no place here."""
         if engine is self.engine:
-            self.engine = self.successors[engine] = self.replace(engine)
+            self.engine = self.successors[engine] = self.replace(engine, lost=lost)
         elif engine is self.oracle_engine:
             self.successors[engine] = self.replace_oracle(engine)
         return self.successors.get(engine, engine)
 
-    def replace(self, engine: CheckedEngine) -> CheckedEngine:
+    def replace(self, engine: CheckedEngine, *, lost: bool = True) -> CheckedEngine:
         """A new engine in place of a dead or silent one. Raises EngineDied for one that is not ours to restart."""
         if self.session.options.attached:
             raise EngineDied(f"{engine.config.get('url', 'the engine')} is gone, and it is not Coldproof's to restart")
-        self.session.log.emit("engine_lost", cell=self.cell.name, log_tail=engine.log_tail())
+        if lost:
+            self.session.log.emit("engine_lost", cell=self.cell.name, log_tail=engine.log_tail())
         self.session.close_engine(engine)
         new = self.session.open_engine(self.cell, purpose="tested")
         if isinstance(self.oracle, EngineOracle) and self.oracle.engine is engine:

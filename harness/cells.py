@@ -290,7 +290,7 @@ CELLS = {
             name="events-tight",
             about="KV events are published, a pool of 16 blocks, prefill in chunks of at most 64 tokens",
             arguments=tight("--max-num-batched-tokens", "64"),
-            areas=("EVENT-2",),
+            areas=("EVENT-2", "EVENT-3"),
             events=True,
         ),
         Cell(

@@ -71,7 +71,8 @@ def confirm(
     off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
     failed = [j for j in again if j.findings]
     failed_off = [j for j in off if any(f.checker in ("tokens", "liveness") for f in j.findings)]
-    best = failed[0] if failed else failing.judgement
+    # Under the old nonce an engine that loses salts shows hits on what the oracle has just asked: new ones tell more.
+    best = next((j for j in failed if j.history.nonce != same), failed[0]) if failed else failing.judgement
     not_the_cache = bool(failed_off) and best.worst().checker in ("tokens", "liveness")
     return Confirmed(
         judgement=best,

@@ -13,30 +13,23 @@ from hypothesis import currently_in_test_context, event, target
 
 from adapters.base import Capability
 from adapters.checked import CheckedEngine
-from harness.bench import Bench
 from harness.budget import BudgetSpent
-from harness.cases import make_case
 from harness.cells import Cell
-from harness.confirm import Confirmed, confirm
 from harness.evidence import Evidence
 from harness.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, Grounds
-from harness.judge import Judgement, judge
-from harness.oracle.base import OracleError
-from harness.reduction import smaller
+from harness.judge import Judgement
+from harness.prover import RETRIES_WHILE_SHRINKING, Prover
 from harness.requirement import Failing, Trial, Violation
 from harness.session import Session
 from harness.workload import Workload
-from reports.schema import Case, FailureClass
-
-RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
+from reports.schema import Case
 
 
-class Lab(Bench):
+class Lab(Prover):
     """A bench on which requirements are tested, one after the other."""
 
     def __init__(self, session: Session, cell: Cell) -> None:
         super().__init__(session, cell)
-        self.trial: Trial | None = None
         self.grounds = self.make_grounds()
         if not all(self.calibration.mixtures.values()) and self.oracle_engine is not None:
             self.standby.order(caching=False)  # GROUND-1 is going to need it
@@ -95,6 +88,8 @@ class Lab(Bench):
             return None
         tries = RETRIES_WHILE_SHRINKING if trial.best is not None and workload.depends_on_timing() else 1
         for attempt in range(1, tries + 1):
+            engine = self.living(engine)
+            earlier = self.ran_on(engine)
             judgement = self.observe(engine, workload)
             if judgement.findings and self.ground_gives_way(judgement):
                 return None
@@ -103,7 +98,7 @@ class Lab(Bench):
             if attempt == 1:
                 steer(judgement)
             if judgement.findings:
-                self.remember(trial, key, Failing(workload, judgement, failed=1, tries=attempt))
+                self.remember(trial, key, Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier))
                 fail(judgement.worst().sentence)
         trial.passed.add(key)
         self.note_room(trial)
@@ -135,12 +130,6 @@ class Lab(Bench):
         )
         self.session.log.emit("calibration", calibration=self.calibration, seconds=self.calibration_seconds)
 
-    def current(self) -> Trial:
-        """The trial that is running."""
-        if self.trial is None:
-            raise RuntimeError("a workload can only be checked inside a test that is marked with its requirement")
-        return self.trial
-
     def out_of_patience(self, trial: Trial) -> bool:
         """Whether minimising has had its time: hypothesis then settles on the smallest example known."""
         since = trial.shrinking_since
@@ -152,32 +141,9 @@ class Lab(Bench):
         if trial.shrinking_since is None:
             trial.shrinking_since = time.monotonic()
             self.standby.order(caching=not self.on_cold(trial))
+        trial.first = trial.first or failing
         if trial.best is None or failing.workload.size() < trial.best.workload.size():
             trial.best = failing
-
-    def on_cold(self, trial: Trial) -> bool:
-        """Whether a trial is about the engine without its cache: switched off, or bypassed by salts used once."""
-        return trial.requirement.id.startswith("GROUND")
-
-    def observe(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
-        """One run, judged; under a new nonce unless one is given. An engine of the bench that is lost is replaced at
-        once.
-        """
-        engine = self.living(engine)
-        history = self.run(engine, workload, nonce)
-        if history.engine_lost is not None:
-            self.replaced(engine)
-        exclusive = not self.session.options.attached and engine is not self.oracle_engine
-        try:
-            judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
-        except OracleError:
-            if self.oracle_engine is None or self.oracle_engine.alive() or engine is self.oracle_engine:
-                raise
-            self.replaced(self.oracle_engine)
-            judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
-        wanted = self.current().requirement
-        judgement = judgement if wanted.overlapped_too else judgement.without_overlapped()
-        return judgement if wanted.hashes_too else judgement.without_hashes()
 
     def tell(self, judgement: Judgement, trial: Trial) -> None:
         """Write the example down for later judges."""
@@ -192,78 +158,12 @@ class Lab(Bench):
             noise=judgement.noise,
         )
 
-    def reduce(self, trial: Trial, failing: Failing) -> Failing:
-        """Leave out what the counterexample does not need, as long as patience lasts."""
-        until = time.monotonic() + self.session.profile.shrink_seconds
-        cold = self.on_cold(trial)
-        engine = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
-        shrunk = True
-        while shrunk and time.monotonic() < until:
-            shrunk = False
-            about = failing.judgement.worst().request
-            for candidate in smaller(failing.workload, about, keep_loads=cold):
-                found = self.fails_again(candidate, engine) if time.monotonic() < until else None
-                if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
-                    failing, shrunk = found, True
-                    break
-        return failing
-
-    def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:
-        """Whether a workload fails, given as many chances as its timing asks for."""
-        tries = RETRIES_WHILE_SHRINKING if workload.depends_on_timing() else 1
-        for attempt in range(1, tries + 1):
-            judgement = self.observe(engine, workload)
-            if judgement.findings:
-                return Failing(workload, judgement, failed=1, tries=attempt)
-        return None
-
     def confirm(self, trial: Trial) -> Case:
-        """Reduce the smallest counterexample, confirm it on a fresh engine and make its case."""
-        if trial.best is None:
-            raise RuntimeError("nothing to confirm")
-        failing = self.reduce(trial, trial.best)
-        cold = self.on_cold(trial)
-        fresh, problem = self.standby.take(caching=not cold)
-        control, mine = self.control(cold=cold)
-        confirmed = confirm(
-            failing,
-            observe=self.observe,
-            fresh=fresh,
-            fresh_oracle=self.session.oracle_for("fresh-engine", fresh, self.cell) if fresh else None,
-            control=control,
-            attached=self.engine if self.session.options.attached else None,
-            replays=self.session.profile.replays,
-        )
-        case = self.case(trial, confirmed, cold=cold, problem=problem)
-        for engine in (fresh, control if mine else None):
-            if engine is not None:
-                self.session.close_engine(engine)
-        if cold and confirmed.judgement.evidence[Evidence.MIXED] and self.grounds.may_mix(BASE_WITH_ADAPTER):
+        """The case of a trial that found something; a mixture that the ground gave way under is left out from now."""
+        case, judgement = self.prove(trial)
+        if self.on_cold(trial) and judgement.evidence[Evidence.MIXED] and self.grounds.may_mix(BASE_WITH_ADAPTER):
             self.leave_out(BASE_WITH_ADAPTER)
-        if not cold:
-            self.standby.order(caching=True)  # where one requirement failed another may, and starting is slow
         return case
-
-    def case(self, trial: Trial, confirmed: Confirmed, *, cold: bool, problem: str) -> Case:
-        """The case of a confirmed counterexample."""
-        reproduction = confirmed.reproduction
-        if problem:
-            reproduction = msgspec.structs.replace(reproduction, note=f"no fresh engine came up: {problem[:300]}")
-        tested = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
-        return make_case(
-            requirement=trial.requirement,
-            cell=trial.cell,
-            judgement=confirmed.judgement,
-            failure_class=FailureClass.NOT_THE_CACHE if cold else confirmed.failure_class,
-            reproduction=reproduction,
-            engine=tested,
-            oracle=self.oracle.name,
-            rule=self.rule,
-            recipes={name: files.recipe for name, files in self.contents.items()},
-            report_dir=self.session.options.report_dir,
-            history_dependent=confirmed.history_dependent,
-            log_tail=confirmed.judgement.history.log_tail or tested.log_tail(),
-        )
 
 
 def fail(sentence: str) -> NoReturn:

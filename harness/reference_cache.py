@@ -3,12 +3,15 @@
 At most: the longest prefix that anything computed under the same identity shares with the prompt; more is a hit that
 should have been a miss, wrong tokens or not. At least: the engine's own block granularity applied to what an earlier
 request of the same residence left behind, while the pool had room; less is a lost hit, and an engine that never hits
-passes every comparison of tokens. Pure; knows no engine but by the shape it states.
+passes every comparison of tokens. Blocks that were freed last are taken to be evicted last, as vLLM and most engines
+document. Pure; knows no engine but by the shape it states.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
@@ -44,10 +47,10 @@ def all_computed(outcome: Outcome) -> list[tuple[int, ...]]:
 
 def bounds(history: History) -> dict[int, Bounds]:
     """The bounds of every request of a history, by request number."""
-    roomy = has_room(history)
+    roomy, kept = has_room(history), what_is_kept(history)
     return {
         outcome.request: Bounds(
-            at_least=at_least(history, outcome) if roomy else None,
+            at_least=at_least(history, outcome) if roomy else at_least(history, outcome, kept) or None,
             at_most=at_most(history, outcome),
         )
         for outcome in history.outcomes
@@ -84,8 +87,11 @@ def writers(history: History, outcome: Outcome) -> list[Outcome]:
     ]
 
 
-def at_least(history: History, outcome: Outcome) -> int | None:
-    """What must be hit, by whole blocks, of what finished requests of the same residence left behind.
+def at_least(
+    history: History, outcome: Outcome, kept: Callable[[Outcome, Outcome], bool] = lambda _other, _outcome: True
+) -> int | None:
+    """What must be hit, by whole blocks, of what finished requests of the same residence left behind, and the pool has
+    `kept` for this one.
 
     A request that an adapter change overlapped neither owes nor promises anything, nor does one that was aborted; and a
     reset, whatever it said, may have emptied the cache. Prompt logprobs need the prompt computed, so engines may pass
@@ -113,6 +119,7 @@ def at_least(history: History, outcome: Outcome) -> int | None:
         and other.residence == outcome.residence
         and not changed_between(history, other, outcome)
         and (history.shape.uniform or other.prompt == outcome.prompt)
+        and kept(other, outcome)
     )
     return min(max(shared, default=0), len(outcome.prompt) - 1) // block * block
 
@@ -159,6 +166,32 @@ def has_room(history: History) -> bool:
     if block is None or pool is None:
         return False
     return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
+
+
+def what_is_kept(history: History) -> Callable[[Outcome, Outcome], bool]:
+    """Whether a pool that was too small for the history still held all of one request when another one looked for it.
+
+    So it was if the blocks of both and of all that the engine may have had to do with since the first one's burst began
+    come to no more than the pool: whoever evicts what was freed longest ago then still had older blocks to take. Whose
+    client hung up may linger. Nothing is said about steps with a preemption, which takes blocks twice; nor where a
+    request lets go of blocks while it runs, or a second tier moves some.
+    """
+    block, pool = history.shape.block_size, history.shape.pool_blocks
+    if block is None or pool is None or not history.shape.uniform or history.shape.second_tier:
+        return lambda _other, _outcome: False
+    taken, lingering = Counter[int](), Counter[int]()
+    for outcome in history.outcomes:
+        blocks = outcome.surface.answers * blocks_held(history, len(outcome.prompt) + outcome.max_tokens)
+        taken[outcome.step] += blocks
+        lingering[outcome.step] += 0 if outcome.answered else blocks
+    preempted = {record.step for record in history.steps if record.after.preemptions != record.before.preemptions}
+
+    def kept(other: Outcome, outcome: Outcome) -> bool:
+        since = range(other.step, outcome.step + 1)
+        needed = sum(taken[step] for step in since) + sum(lingering[step] for step in range(other.step))
+        return needed <= pool and preempted.isdisjoint(since)
+
+    return kept
 
 
 def least_blocks(history: History, tokens: int) -> int:

@@ -51,13 +51,22 @@ class Violation(AssertionError):
     """A workload broke the requirement under test."""
 
 
+class Ran(msgspec.Struct, frozen=True):
+    """A workload that an engine has run, and how long that took."""
+
+    workload: Workload
+    nonce: str
+    seconds: float
+
+
 class Failing(msgspec.Struct, frozen=True):
-    """The smallest counterexample so far, and how often it failed out of how many tries."""
+    """A counterexample, how often it failed out of how many tries, and what its engine had run before."""
 
     workload: Workload
     judgement: Judgement
     failed: int
     tries: int
+    earlier: tuple[Ran, ...] = ()
 
 
 class Trial:
@@ -68,10 +77,12 @@ class Trial:
         self.started = time.monotonic()
         self.evidence: Counter[str] = Counter()
         self.examples = self.requests = self.noise = 0
-        self.best: Failing | None = None
+        self.first: Failing | None = None  # counterexample that was found
+        self.best: Failing | None = None  # the smallest one
         self.failed: set[bytes] = set()
         self.passed: set[bytes] = set()
         self.shrinking_since: float | None = None
+        self.renewed = 0  # engines replaced for what a failure may have left in them
         self.share = self.drawn = 0.0  # seconds given for drawing examples, and used
         self.replaying = False
         self.remark = ""  # what was seen, beside the evidence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from adapters.base import EngineStartError
@@ -34,6 +35,20 @@ class Standby:
             return ordered.result(), ""
         except EngineStartError as failure:
             return None, str(failure)
+
+    @contextlib.contextmanager
+    def one_by_one(self, *, caching: bool) -> Iterator[Callable[[], tuple[CheckedEngine | None, str]]]:
+        """Fresh engines as long as the block runs: each is stopped as soon as the next one is asked for."""
+        with contextlib.ExitStack() as taken:
+
+            def another() -> tuple[CheckedEngine | None, str]:
+                taken.close()
+                engine, problem = self.take(caching=caching)
+                if engine is not None:
+                    taken.callback(self.session.close_engine, engine)
+                return engine, problem
+
+            yield another
 
     def discard(self) -> None:
         """Stop what was ordered and nobody took."""

@@ -15,9 +15,11 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     """A counterexample's verdict before any waiver.
 
     One that does not reproduce on a fresh engine depends on a longer history. It still counts where a positive match
-    or a count proves it; 'equals nothing known', or an engine that was lost (who knows to whom), seen once, does not.
+    or a count proves it; 'equals nothing known', or an engine that was lost (who knows to whom), seen once, does not,
+    unless it happened again on a fresh engine that had run what was run before it.
     """
-    if case.history_dependent and case.failure_class in UNPROVEN_ALONE:
+    alone = case.history_dependent and not case.reproduction.workloads_before
+    if alone and case.failure_class in UNPROVEN_ALONE:
         return Verdict.INCONCLUSIVE, f"seen once, did not reproduce on a fresh engine: {case.sentence}"
     if case.reproduction.fresh_oracle_agrees is False:
         return Verdict.INCONCLUSIVE, "a just-started engine does not give the oracle's answer: the oracle is in doubt"

@@ -105,7 +105,10 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
-    """How often it failed: while it was being minimised, on a fresh engine, and with prefix caching off."""
+    """How often it failed: while it was being minimised, on a fresh engine, and with prefix caching off.
+
+    `workloads_before`: so many others had to run before it on a fresh engine, and then it failed.
+    """
 
     while_shrinking_failed: int
     while_shrinking_tries: int
@@ -114,6 +117,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     caching_off_failed: int | None = None
     caching_off_tries: int | None = None
     fresh_oracle_agrees: bool | None = None
+    workloads_before: int | None = None
     note: str = ""
 
 

@@ -101,11 +101,14 @@ def test_block_hashes_follow_from_their_events(lab: Lab, data: st.DataObject) ->
     """A conforming engine's block hashes can be computed again from the fields of their own events.
 
     Why it can break: the hash takes in what the event leaves out, or the event is published under another block's hash
-    (vllm PR#44103). Who looks prompts up by hashes of its own then finds nothing, or the wrong engine. Oracle: the
-    engine's documented rule over parent, tokens and extra keys. Vacuous when no hash could be computed.
+    (vllm PR#44103), or a preemption lost what hashes go on from. Who looks prompts up by hashes of its own then finds
+    nothing, or the wrong engine. Oracle: the engine's documented rule over parent, tokens and extra keys. Vacuous when
+    no hash could be computed.
     """
-    work = st.one_of(traffic(lab.grounds), salted(lab.grounds, with_adapter=False))
-    lab.check(data.draw(work, label="workload"))
+    work = [traffic(lab.grounds), salted(lab.grounds, with_adapter=False)]
+    if lab.grounds.small_pool is not None:
+        work.append(crowds(lab.grounds, afterwards=True))
+    lab.check(data.draw(st.one_of(work), label="workload"))
 
 
 @requirement(

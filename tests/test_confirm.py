@@ -85,6 +85,13 @@ def test_the_tokens_that_failed_come_first_and_then_others() -> None:
     assert made.judgement.history.nonce == "first"
 
 
+def test_a_failure_under_a_new_nonce_is_the_one_to_show() -> None:
+    """The oracle's question is no part of it, also where salts are lost."""
+    made = confirmed(Tried(fresh={"first", None}), fresh=FRESH)
+    assert made.reproduction.fresh_failed == 3
+    assert made.judgement.history.nonce == "new"
+
+
 def test_an_engine_that_has_seen_the_prompt_unsalted_is_not_given_it_again() -> None:
     """Its blocks would be there already: not the history that failed."""
     observe = Tried(fresh={None})

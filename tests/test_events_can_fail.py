@@ -34,6 +34,12 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
     (events.test_events_tell_of_evictions, "evictions-are-told-of-another-block", TIGHT, "no copy of it is left"),
     (events.test_events_of_everything_at_once, "evictions-are-not-told", TIGHT, ""),
     (events.test_block_hashes_follow_from_their_events, "hashes-of-something-else", ROOMY, "engine's own rule"),
+    (
+        events.test_block_hashes_follow_from_their_events,
+        "what-the-resumed-decode-gets-a-hash-of-its-own",
+        TIGHT,
+        "engine's own rule",
+    ),
 ]
 
 
@@ -70,6 +76,7 @@ def test_a_misleading_engine_is_found_out(
         pytest.param(events.test_events_explain_the_hits, ROOMY, id="hits"),
         pytest.param(events.test_events_of_everything_at_once, TIGHT, id="everything"),
         pytest.param(events.test_block_hashes_follow_from_their_events, ROOMY, id="hashes"),
+        pytest.param(events.test_block_hashes_follow_from_their_events, TIGHT, id="hashes behind preemptions"),
     ],
 )
 def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:

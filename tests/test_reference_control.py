@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.base import GroupShape, Stage, Surface
+from adapters.base import GroupShape, Metrics, Stage, Surface
 from harness.history import Outcome, ResetRecord
 from harness.reference_cache import (
     Bounds,
@@ -17,7 +17,7 @@ from harness.reference_cache import (
     may_be_refused,
     never_fits,
 )
-from tests.histories import history, outcome, shape
+from tests.histories import history, outcome, record, shape
 
 PROMPT = range(100, 140)  # two whole blocks of 16 and a half
 OWED, FREE, EMPTY = Bounds(32, 39), Bounds(0, 39), Bounds(0, 0)
@@ -142,6 +142,66 @@ def test_room_is_what_all_groups_need_together(pool: int, room: bool) -> None:
     groups = (GroupShape(16), GroupShape(8, most_blocks=3))
     pair = history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=pool, uniform=False, groups=groups))
     assert has_room(pair) is room
+
+
+OTHER = range(500, 540)
+ABORTED: dict[str, Any] = {"aborted": Stage.DECODE, "cached_tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("before", "between", "pool", "owed"),
+    [
+        ((), (), 6, 32),
+        ((), ({},), 9, 32),
+        ((), ({},), 8, None),
+        (({}, {}), (), 6, 32),
+        (({}, {}), (), 5, None),
+        ((ABORTED,), (), 9, 32),
+        ((ABORTED,), (), 8, None),
+        ((), ({"surface": SEVERAL},), 12, 32),
+        ((), ({"surface": SEVERAL},), 11, None),
+    ],
+)
+def test_a_pool_too_small_for_all_still_owes_what_was_written_last(
+    before: tuple[dict[str, Any], ...], between: tuple[dict[str, Any], ...], pool: int, owed: int | None
+) -> None:
+    """Three blocks each; what ran before is evicted first, unless its client hung up and it may run on."""
+    kinds = [*((OTHER, more) for more in before), (PROMPT, {}), *((OTHER, more) for more in between), (PROMPT, {})]
+    early = outcome(0, range(900, 1500))  # far more than the pool holds
+    made = [outcome(i, tokens, **more) for i, (tokens, more) in enumerate(kinds, 1)]
+    assert last(early, *made, pool_blocks=pool).at_least == owed
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{"second_tier": True}, {"uniform": False, "groups": (GroupShape(16), GroupShape(16))}, {"pool_blocks": None}],
+)
+def test_where_blocks_move_otherwise_a_pool_too_small_owes_nothing(engine: dict[str, Any]) -> None:
+    """A second tier, layers that let go of blocks, an unknown pool."""
+    made = (outcome(0, range(900, 1500)), outcome(1, PROMPT), outcome(2, PROMPT))
+    assert last(*made, **{"pool_blocks": 20, **engine}).at_least is None
+    assert last(*made, pool_blocks=20).at_least == 32
+
+
+def test_whoever_was_asked_together_with_the_first_may_take_its_blocks() -> None:
+    """Which of a burst ended last is only known to the engine."""
+    pair = (outcome(0, PROMPT), outcome(1, OTHER, step=0, sent=0.0, finished=0.4))
+    again = outcome(2, PROMPT, step=1)
+    early = outcome(9, range(900, 1500), step=2, sent=5.0, finished=6.0)
+    assert bounds(history(*pair, again, early, shape=shape(pool_blocks=8)))[2].at_least is None
+    assert bounds(history(*pair, again, early, shape=shape(pool_blocks=9)))[2].at_least == 32
+
+
+def test_a_preemption_takes_blocks_more_than_once() -> None:
+    """So nothing is known to be left from its step on."""
+    made = (outcome(0, PROMPT), outcome(1, PROMPT), outcome(2, range(900, 1500)))
+    for step, owed in ((0, None), (1, None), (2, 32)):
+        steps = [
+            record(i, after=Metrics(preemptions=float(i >= step)), before=Metrics(preemptions=float(i > step)))
+            for i in range(3)
+        ]
+        seen = history(*made, shape=shape(pool_blocks=6), steps=tuple(steps))
+        assert bounds(seen)[1].at_least == owed
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2)])

@@ -107,6 +107,14 @@ def test_what_was_seen_once_counts_only_with_a_positive_match_or_a_count() -> No
     assert of_case(FailureClass.CORRUPT, history_dependent=True, known_issue="x") is Verdict.INCONCLUSIVE
 
 
+def test_what_failed_again_behind_the_same_workloads_counts() -> None:
+    """A fresh engine came to the same."""
+    case = report_samples.case(failure_class=FailureClass.HANG, history_dependent=True)
+    again = msgspec.structs.replace(case.reproduction, workloads_before=12)
+    assert verdict_of_case(case)[0] is Verdict.INCONCLUSIVE
+    assert verdict_of_case(msgspec.structs.replace(case, reproduction=again))[0] is Verdict.VIOLATED
+
+
 def test_an_oracle_in_doubt_makes_a_case_inconclusive() -> None:
     """Not known is no doubt."""
     assert of_case(FailureClass.STALE_STATE, agrees=False) is Verdict.INCONCLUSIVE

@@ -23,9 +23,22 @@ from adapters.fingerprint.loras import Loras
 from adapters.fingerprint.sampler import Drawn, logprobs_of, sample, score_prompt
 from adapters.fingerprint.sequences import Memory, Sequence, Written
 from adapters.fingerprint.slots import LayerSlots, first_wrong
+from adapters.fingerprint.topology import Kind
 from adapters.provenance import WrongRead
 
 WRONG_DRAFTS = 4  # one draft of so many is wrong on purpose: rejection is a path of its own
+
+
+class Begun(msgspec.Struct):
+    """A request's step before anything is written: what its tokens ought to be, and what wrong states add to them."""
+
+    sequence: Sequence
+    content: str | None
+    drafts: list[int]
+    start: int
+    end: int
+    expected: Digests
+    drift: int
 
 
 class Computed(msgspec.Struct):
@@ -74,9 +87,8 @@ class Runner:
         ):
             self.load_adapters(scheduled)
             self.wait_for_loads()
-            self.pending = [
-                self.compute(name, count, scheduled) for name, count in scheduled.num_scheduled_tokens.items()
-            ]
+            begun = [self.begin(name, count, scheduled) for name, count in scheduled.num_scheduled_tokens.items()]
+            self.pending = [self.compute(one) for one in begun]
             self.save()
         return None
 
@@ -120,32 +132,44 @@ class Runner:
             for name, tensor in self.tensors.items():
                 get_kv_transfer_group().save_kv_layer(name, tensor, None)
 
-    def compute(self, name: str, count: int, scheduled: Any) -> Computed:
-        """One request's step: read what lies before, write `count` new slots in each layer."""
+    def begin(self, name: str, count: int, scheduled: Any) -> Begun:
+        """One request's step up to its states, which all requests of a step read before any of them writes. Keys and
+        values are written layer by layer before they are read: what another request of the step writes may be hit.
+        """
         one = self.sequences[name]
         content = self.loras.content(one.lora) if self.loras is not None else None
         drafts = [max(0, token) for token in scheduled.scheduled_spec_decode_tokens.get(name, ())]
-        start, end = one.computed, one.computed + count
         expected = one.expected(seed_of(content, self.version))
         if drafts:
             expected = np.concatenate([expected, one.behind(drafts, one.length, int(expected[-1]))])
-        drift = self.read(one, start, expected)
+        start = one.computed
+        drift = self.read(one, start, expected, states=True)
+        return Begun(one, content, drafts, start, start + count, expected, drift)
+
+    def compute(self, begun: Begun) -> Computed:
+        """The rest of it: read what lies before in all other layers, write the new slots in each."""
+        one, start, end, expected = begun.sequence, begun.start, begun.end, begun.expected
+        drift = (begun.drift + self.read(one, start, expected, states=False)) & MASK
         digests = expected[start:end] + np.array([drift], np.uint64)
         for layer in self.slots.values():
             layer.write(one.blocks[layer.group], start, digests)
         adapter = one.lora.lora_name if one.lora is not None else None
-        self.memory.note(Written(name, adapter, content, self.version, start, digests))
+        self.memory.note(Written(one.name, adapter, begun.content, self.version, start, digests))
         if one.sampling.prompt_logprobs is not None and start < len(one.prompt):
             self.score(one, start, digests)
         behind = [] if end < one.length else [int(state) for state in digests[one.length - 1 - start :]]
-        return Computed(one, behind, drafts)
+        return Computed(one, behind, begun.drafts)
 
-    def read(self, one: Sequence, start: int, expected: Digests) -> int:
-        """Read all that the tokens from `start` on build upon; what it adds to them: 0 where all is as it should be."""
+    def read(self, one: Sequence, start: int, expected: Digests, *, states: bool) -> int:
+        """Read all that the tokens from `start` on build upon, in the layers that keep states or in the others; what it
+        adds to them: 0 where all is as it should be.
+        """
         if not start:
             return 0
         drift = 0
         for number, layer in enumerate(self.slots.values()):
+            if (layer.row.kind is Kind.STATE) is not states:
+                continue
             first = layer.row.first_read(start)
             positions = np.arange(first, start)
             found = layer.read(one.blocks[layer.group], first, start)

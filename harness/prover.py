@@ -1,0 +1,168 @@
+"""Whatever a counterexample needs to be believed: judged runs, a smaller workload, and fresh engines to fail on."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from adapters.checked import CheckedEngine
+from harness.bench import Bench
+from harness.cases import make_case
+from harness.cells import Cell
+from harness.confirm import Confirmed, confirm
+from harness.earlier import confirm_further
+from harness.history import History
+from harness.judge import Judgement, judge
+from harness.oracle.base import OracleError
+from harness.reduction import smaller
+from harness.requirement import Failing, Ran, Trial
+from harness.session import Session
+from harness.workload import Workload
+from reports.schema import Case, FailureClass
+
+RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
+FURTHER = 2  # times the patience for minimising, for what does not fail on a fresh engine by itself
+LASTING = ("liveness", "conservation")  # findings about what an engine has left behind in itself, or may have
+
+
+class Prover(Bench):
+    """A bench on which workloads are judged, and counterexamples reduced and confirmed."""
+
+    def __init__(self, session: Session, cell: Cell) -> None:
+        super().__init__(session, cell)
+        self.trial: Trial | None = None
+
+    def current(self) -> Trial:
+        """The trial that is running."""
+        if self.trial is None:
+            raise RuntimeError("a workload can only be checked inside a test that is marked with its requirement")
+        return self.trial
+
+    def on_cold(self, trial: Trial) -> bool:
+        """Whether a trial is about the engine without its cache: switched off, or bypassed by salts used once."""
+        return trial.requirement.id.startswith("GROUND")
+
+    def observe(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        """One run, judged; under a new nonce unless one is given. An engine of the bench that is lost is replaced at
+        once, and the one under test also where it may carry on what was found.
+        """
+        engine = self.living(engine)
+        history = self.run(engine, workload, nonce)
+        if history.engine_lost is not None:
+            self.replaced(engine)
+        exclusive = not self.session.options.attached and engine is not self.oracle_engine
+        try:
+            judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
+        except OracleError:
+            if self.oracle_engine is None or self.oracle_engine.alive() or engine is self.oracle_engine:
+                raise
+            self.replaced(self.oracle_engine)
+            judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
+        wanted = self.current().requirement
+        judgement = judgement if wanted.overlapped_too else judgement.without_overlapped()
+        judgement = judgement if wanted.hashes_too else judgement.without_hashes()
+        if history.engine_lost is None and any(f.checker in LASTING for f in judgement.findings):
+            self.renew(engine)
+        return judgement
+
+    def renew(self, engine: CheckedEngine) -> None:
+        """Replace the engine under test, so that what fails next fails by itself: every time where that takes seconds,
+        once a trial over HTTP.
+        """
+        trial = self.current()
+        quick = self.session.options.engine == "vllm-inproc"
+        if engine is self.engine and not self.session.options.attached and (quick or not trial.renewed):
+            trial.renewed += 1
+            self.session.log.emit("phase", words="starting the engine anew, for what failed may have left its mark")
+            self.replaced(engine, lost=False)
+
+    def reduce(self, trial: Trial, failing: Failing) -> Failing:
+        """Leave out what the counterexample does not need, as long as patience lasts."""
+        until = time.monotonic() + self.session.profile.shrink_seconds
+        cold = self.on_cold(trial)
+        engine = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
+        shrunk = True
+        while shrunk and time.monotonic() < until:
+            shrunk = False
+            about = failing.judgement.worst().request
+            for candidate in smaller(failing.workload, about, keep_loads=cold):
+                found = self.fails_again(candidate, engine) if time.monotonic() < until else None
+                if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
+                    failing, shrunk = found, True
+                    break
+        return failing
+
+    def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:
+        """Whether a workload fails, given as many chances as its timing asks for."""
+        tries = RETRIES_WHILE_SHRINKING if workload.depends_on_timing() else 1
+        for attempt in range(1, tries + 1):
+            judgement = self.observe(engine, workload)
+            if judgement.findings:
+                return Failing(workload, judgement, failed=1, tries=attempt)
+        return None
+
+    def prove(self, trial: Trial) -> tuple[Case, Judgement]:
+        """Reduce the smallest counterexample, confirm it on a fresh engine and make its case."""
+        if trial.best is None or trial.first is None:
+            raise RuntimeError("nothing to confirm")
+        failing = self.reduce(trial, trial.best)
+        cold = self.on_cold(trial)
+        with self.standby.one_by_one(caching=not cold) as another:
+            engine, problem = another()
+            control, mine = self.control(cold=cold)
+            confirmed = self.confirmed(failing, engine, control)
+            if confirmed.history_dependent:
+                confirmed = confirm_further(
+                    confirmed,
+                    (trial.first, trial.best),
+                    start=lambda: another()[0],
+                    confirm=lambda larger, fresh: self.confirmed(larger, fresh, control),
+                    rerun=self.rerun,
+                    observe=self.observe,
+                    control=control,
+                    seconds=FURTHER * self.session.profile.shrink_seconds,
+                )
+        case = self.case(trial, confirmed, cold=cold, problem=problem)
+        if mine and control is not None:
+            self.session.close_engine(control)
+        if not cold:
+            self.standby.order(caching=True)  # where one requirement failed another may, and starting is slow
+        return case, confirmed.judgement
+
+    def confirmed(self, failing: Failing, fresh: CheckedEngine | None, control: CheckedEngine | None) -> Confirmed:
+        """What becomes of a counterexample on the given engines."""
+        return confirm(
+            failing,
+            observe=self.observe,
+            fresh=fresh,
+            fresh_oracle=self.session.oracle_for("fresh-engine", fresh, self.cell) if fresh else None,
+            control=control,
+            attached=self.engine if self.session.options.attached else None,
+            replays=self.session.profile.replays,
+        )
+
+    def rerun(self, engine: CheckedEngine, ran: Ran) -> History:
+        """A run of before, once more."""
+        return self.run(self.living(engine), ran.workload, ran.nonce)
+
+    def case(self, trial: Trial, confirmed: Confirmed, *, cold: bool, problem: str) -> Case:
+        """The case of a confirmed counterexample."""
+        reproduction = confirmed.reproduction
+        if problem:
+            reproduction = msgspec.structs.replace(reproduction, note=f"no fresh engine came up: {problem[:300]}")
+        tested = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
+        return make_case(
+            requirement=trial.requirement,
+            cell=trial.cell,
+            judgement=confirmed.judgement,
+            failure_class=FailureClass.NOT_THE_CACHE if cold else confirmed.failure_class,
+            reproduction=reproduction,
+            engine=tested,
+            oracle=self.oracle.name,
+            rule=self.rule,
+            recipes={name: files.recipe for name, files in self.contents.items()},
+            report_dir=self.session.options.report_dir,
+            history_dependent=confirmed.history_dependent,
+            log_tail=confirmed.judgement.history.log_tail or tested.log_tail(),
+        )
