@@ -206,6 +206,7 @@ TENANT = [put("A"), put("B", route=Route.IN_PLACE)]
         [burst(ask(("stem", 0)))],
         [burst(ask(max_tokens=0))],
         [burst(Request(prompt=Prompt((Segment("stem", 9, changed=9),))))],
+        [burst(Request(prompt=Prompt((Segment("stem", 9, swapped=8),))))],
         [burst(ask(continues=0))],
         [burst(ask(), ask(continues=0))],
         [burst(ask(continues=1)), burst(ask())],
