@@ -196,7 +196,7 @@ CELLS = {
             name="two-at-a-time",
             about="two requests run, the others wait; a pool that never evicts",
             arguments=("--max-num-seqs", "2"),
-            areas=("LORA-6", "CHAT-1", "REUSE", "CTRL-1"),
+            areas=("LORA-6", "CHAT-1", "REUSE", "CTRL"),
         ),
         Cell(
             name="small-chunks",

@@ -10,7 +10,7 @@ from harness.evidence import Evidence
 from harness.generators.mixed import mixed
 from harness.generators.preemption import crowds
 from harness.generators.pressure import working_sets
-from harness.generators.tiers import asked_back, partitions
+from harness.generators.tiers import asked_back, evicted, partitions
 from harness.lab import Lab
 from harness.requirement import requirement
 
@@ -34,7 +34,7 @@ def test_evicted_to_the_second_tier_and_loaded_back(lab: Lab, data: st.DataObjec
     written (vllm#54193, vllm#46951, sglang#39830). Oracle: cold start, and the reference cache's upper bound for both
     tiers together. Vacuous when nothing was loaded that the pool had evicted.
     """
-    lab.check(data.draw(working_sets(lab.grounds), label="workload"))
+    lab.check(data.draw(st.one_of(evicted(lab.grounds), working_sets(lab.grounds)), label="workload"))
 
 
 @requirement(

@@ -212,7 +212,7 @@ TENANT = [put("A"), put("B", route=Route.IN_PLACE)]
         [burst(ask(continues=1)), burst(ask())],
         [burst(ask(adapter="tenant"))],
         [put("Z")],
-        *([put("A", path=path)] for path in ("/etc", "a/b", "..", "../a", "a..b")),
+        *([put("A", path=path)] for path in ("/etc", "a//b", "..", "../a", "a/..", "a..b", "a/", "a/./b")),
         [*TENANT, Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("A", path="../x"), after_tokens=1))],
     ],
 )

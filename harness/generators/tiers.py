@@ -12,7 +12,7 @@ from adapters.base import Capability
 from harness.generators.adapters import Life, lives, neighbours
 from harness.generators.chats import conversations, trees
 from harness.generators.pressure import pool_of
-from harness.generators.prompts import Grounds
+from harness.generators.prompts import Grounds, stems
 from harness.generators.reuse import repeats, returns
 from harness.generators.salts import salted
 from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Reset, Route, Segment, Step, Workload, renumbered
@@ -26,10 +26,36 @@ def asked_back(draw: st.DrawFn, grounds: Grounds) -> Workload:
         grounds,
         draw(
             st.one_of(
-                repeats(grounds), returns(grounds), conversations(grounds, chat=False), trees(grounds, chat=False)
+                repeats(grounds),
+                returns(grounds),
+                edited(grounds),
+                conversations(grounds, chat=False),
+                trees(grounds, chat=False),
             )
         ),
     )
+
+
+@st.composite
+def edited(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A prompt, the same with one token of its first block changed, and that again: from the second block on it has two
+    prompts' worth of equal tokens behind unequal ones."""
+    stem = draw(stems(grounds))
+    tail = Segment("tail", draw(st.sampled_from((grounds.unit, 5))))
+    near = msgspec.structs.replace(stem, changed=draw(st.sampled_from((0, grounds.unit // 2))))
+    prompts = [Prompt((stem, tail)), Prompt((near, tail)), Prompt((near, tail))]
+    return Workload(tuple(Burst(requests=(Request(prompt=prompt),)) for prompt in prompts))
+
+
+@st.composite
+def evicted(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A, what takes the whole pool, A; perhaps both once more, with something behind A."""
+    stem = draw(stems(grounds))
+    tail = Segment("tail", grounds.unit + 1)
+    steps: list[Step] = [Burst(requests=(Request(prompt=Prompt((stem,))),))]
+    for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem, tail)), ((stem, tail), (stem, tail))))):
+        steps += [flood(grounds, "flood"), Burst(requests=(Request(prompt=Prompt(segments)),))]
+    return Workload(tuple(steps))
 
 
 @st.composite
