@@ -34,7 +34,7 @@ from harness.generators.surfaces import (
     STRUCTURED,
     surfaces,
 )
-from harness.generators.tiers import edited, evicted
+from harness.generators.tiers import aborted_loads, edited, evicted
 from harness.reduction import is_valid
 from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Workload, new_prompt_length
 from tests.drawn import REPEATS
@@ -106,6 +106,7 @@ FAMILIES: dict[str, Family] = {
     "aborts": aborts,
     "edited": edited,
     "evicted": evicted,
+    "aborted loads": aborted_loads,
     "prompt logprobs": lambda on: surfaces(on, PROMPT_LOGPROBS),
     "several answers": lambda on: surfaces(on, SEVERAL_ANSWERS),
     "stop strings": lambda on: surfaces(on, STOP_STRINGS),
