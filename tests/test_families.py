@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adapters.base import Surface
 from harness.generators.adapters import Life, churn, lives, neighbours
-from harness.generators.chats import conversations, trees
+from harness.generators.chats import conversations, is_edited, trees
 from harness.generators.control import aborts, changes_and_resets, resets
 from harness.generators.ground import mixed_bursts
 from harness.generators.mixed import mixed
@@ -36,7 +36,7 @@ from harness.generators.surfaces import (
 )
 from harness.generators.tiers import aborted_loads, edited, evicted
 from harness.reduction import is_valid
-from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Workload, new_prompt_length
+from harness.workload import Burst, Request, Workload, new_prompt_length
 from tests.drawn import REPEATS
 
 Family = Callable[[Grounds], st.SearchStrategy[Workload]]
@@ -193,69 +193,12 @@ def has_branches(workload: Workload) -> bool:
 
 def has_edits(workload: Workload) -> bool:
     """Whether a prelude was edited."""
-    return bool(edits_in(workload))
+    return any(is_edited(r) for _, _, r in workload.requests())
 
 
 def is_concurrent(workload: Workload) -> bool:
     """Whether some conversations go on side by side."""
     return any(isinstance(step, Burst) and len(step.requests) > 1 for step in workload.steps)
-
-
-def edits_in(workload: Workload) -> list[tuple[int, Prompt]]:
-    """(number of the edited token or of the first of two swapped ones, counted from the prompt's first; the prompt)."""
-    found = []
-    for _, _, request in workload.requests():
-        first = request.prompt.segments[0]
-        place = first.changed if first.changed is not None else first.swapped
-        if place is not None and request.prompt.continues is None:
-            found.append((place + NONCE_TOKENS, request.prompt))
-    return found
-
-
-def edits_a_block(within: int) -> Callable[[Workload], bool]:
-    """Whether a token is changed at that place of a block, with something behind the block."""
-    return lambda workload: any(
-        at % 32 == within and prompt.segments[0].changed is not None and new_prompt_length(prompt) > (at // 32 + 1) * 32
-        for at, prompt in edits_in(workload)
-    )
-
-
-def swaps_within_a_block(workload: Workload) -> bool:
-    """Whether two tokens of one block change places."""
-    return any(at % 32 < 31 and prompt.segments[0].swapped is not None for at, prompt in edits_in(workload))
-
-
-def asks_an_edit_again(workload: Workload) -> bool:
-    """Whether what was edited before its last block comes back."""
-    edited = [prompt for at, prompt in edits_in(workload) if (at // 32 + 2) * 32 < new_prompt_length(prompt)]
-    return len(set(edited)) < len(edited)
-
-
-def answers_one_token_that_ends_a_block(workload: Workload) -> bool:
-    """And somebody goes on from there."""
-    before = lengths(workload)
-    requests = {number: request for number, _, request in workload.requests()}
-    goes_on = {r.prompt.continues for r in requests.values() if r.prompt.continues is not None}
-    return any(requests[n].max_tokens == 1 and before[n] % 32 == 0 for n in goes_on)
-
-
-@pytest.mark.parametrize("family", [trees(GROUNDS["roomy"], chat=False), salted(GROUNDS["roomy"], with_adapter=False)])
-@pytest.mark.parametrize("wanted", [*map(edits_a_block, (0, 16, 31)), swaps_within_a_block])
-def test_near_collisions_lie_at_the_ends_and_in_the_middle_of_blocks(
-    family: st.SearchStrategy[Workload], wanted: Callable[[Workload], bool]
-) -> None:
-    """A hash that leaves out one of them tells two prompts apart everywhere else."""
-    find(family, wanted, settings=any_at_all)
-
-
-def test_an_edited_prompt_comes_back() -> None:
-    """Its blocks behind the edit then lie there twice, for two prefixes."""
-    find(trees(GROUNDS["roomy"], chat=False), asks_an_edit_again, settings=any_at_all)
-
-
-def test_a_conversation_goes_on_from_a_single_token_that_ends_a_block() -> None:
-    """Nobody has written its KV."""
-    find(conversations(GROUNDS["roomy"], chat=False), answers_one_token_that_ends_a_block, settings=any_at_all)
 
 
 @pytest.mark.parametrize("wanted", [turns, has_branches, has_edits, is_concurrent])

@@ -45,10 +45,11 @@ def salted(draw: st.DrawFn, grounds: Grounds, *, with_adapter: bool, several: bo
     more = draw(st.lists(st.sampled_from(OTHERS), max_size=1))
     asked += [(None, salt) for salt in more if (None, salt) not in asked]
     stem, talk = draw(stems(grounds)), Talk()
-    kinds = st.one_of(st.just(PLAIN), *surfaces_of(grounds, several=several))
+    kinds = surfaces_of(grounds, several=several)
     whole = Prompt((stem,))
     for adapter, salt in [*draw(st.permutations(asked)), draw(st.sampled_from(asked))]:
-        kind = draw(kinds)
+        plain = not kinds or draw(st.sampled_from((True, True, False)))
+        kind = PLAIN if plain else draw(st.one_of(kinds))
         request = Request(prompt=whole, adapter=adapter, salt=salt, surface=kind, max_tokens=tokens_for(kind))
         steps.append(Burst(requests=(talk.add(request),)))
     for _ in range(draw(st.integers(0, 3))):
