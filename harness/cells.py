@@ -205,6 +205,12 @@ CELLS = {
             areas=("LORA-5", "CHAT", "REUSE", "SURFACE", "CTRL"),
         ),
         Cell(
+            name="chunks-side-by-side",
+            about="no prompt takes more than 24 tokens of a step: others are looked up between its chunks",
+            arguments=("--long-prefill-token-threshold", "24", "--max-num-seqs", "8"),
+            areas=("CHAT-1", "CTRL-2"),
+        ),
+        Cell(
             name="whole-prompts",
             about="no chunked prefill: a prompt is computed in one step",
             arguments=("--no-enable-chunked-prefill",),

@@ -38,7 +38,7 @@ def test_cache_reset(lab: Lab, data: st.DataObject) -> None:
     shows=(Evidence.RESETS, Evidence.HITS, Evidence.STALE_CHANCES),
 )
 @given(data=st.data())
-def test_cache_reset_after_a_change(lab: Lab, data: st.DataObject) -> None:
+def test_files_that_change_before_a_reset(lab: Lab, data: st.DataObject) -> None:
     """Nothing of an adapter's earlier files, either.
 
     Why it can break: a reset that leaves some blocks, or one group's, in the index gives right answers as long as

@@ -66,11 +66,15 @@ def is_edited(request: Request) -> bool:
 
 @st.composite
 def trees(draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> Workload:
-    """Two conversations that share a prelude, then more: turns, branches of one turn, edits, one asked again; side by
-    side."""
+    """Two conversations that share a prelude, one by one or side by side, the second perhaps when the first is partly
+    computed; then more: turns, branches of one turn, edits, one asked again."""
     story = Conversations(draw, grounds, chat=chat)
-    story.send(story.open())
-    story.send(story.open())
+    if draw(st.sampled_from((False, False, True))):
+        first, second = story.open(), story.open()
+        story.send(first, msgspec.structs.replace(second, offset_ms=draw(st.sampled_from((0, 10, 20)))))
+    else:
+        story.send(story.open())
+        story.send(story.open())
     for _ in range(draw(st.integers(0, 4))):
         crowd = []
         for i in range(draw(st.sampled_from((1, 2, 3)))):

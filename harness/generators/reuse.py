@@ -8,6 +8,7 @@ from harness.generators.prompts import Grounds, answers_lengths, stems
 from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Segment, Step, Workload
 
 LONG_ANSWER = 8
+MOST_UNITS = 64  # of a prompt that is sent again; the longest of all are GROUP-1's
 LONG_EVERY = 7  # shorter workloads for each with a prompt as long as fits
 
 
@@ -23,7 +24,7 @@ def repeats(draw: st.DrawFn, grounds: Grounds) -> Workload:
 def longest_stem(grounds: Grounds) -> int:
     """Tokens of a prompt that leaves room for an answer, in the model and in the pool, and costs no more than others
     of its kind may come to."""
-    most = min(grounds.longest, grounds.pool or grounds.longest, grounds.most_tokens // 2)
+    most = min(grounds.longest, grounds.pool or grounds.longest, grounds.most_tokens // 2, MOST_UNITS * grounds.unit)
     return most // grounds.unit * grounds.unit - 2 * grounds.unit - NONCE_TOKENS
 
 
