@@ -196,13 +196,19 @@ CELLS = {
             name="two-at-a-time",
             about="two requests run, the others wait; a pool that never evicts",
             arguments=("--max-num-seqs", "2"),
-            areas=("LORA-6", "CHAT-1", "REUSE", "CTRL-1"),
+            areas=("LORA-6", "CHAT-1", "REUSE", "CTRL"),
         ),
         Cell(
             name="small-chunks",
             about="prefill in chunks of less than a block, a pool that never evicts",
             arguments=("--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
             areas=("LORA-5", "CHAT", "REUSE", "SURFACE", "CTRL"),
+        ),
+        Cell(
+            name="chunks-side-by-side",
+            about="no prompt takes more than 24 tokens of a step: others are looked up between its chunks",
+            arguments=("--long-prefill-token-threshold", "24", "--max-num-seqs", "8"),
+            areas=("CHAT-1", "CTRL-2"),
         ),
         Cell(
             name="whole-prompts",

@@ -90,8 +90,8 @@ def is_valid(workload: Workload) -> bool:
 
 
 def is_sane(request: Request, earlier: dict[int, bool]) -> bool:
-    """Whether a request has positive lengths, a changed token within its segment, and continues an earlier one; and a
-    chat something to say.
+    """Whether a request has positive lengths, changed and swapped tokens within their segment, and continues an earlier
+    one; and a chat something to say.
 
     `earlier`: request number -> whether it was a chat; a chat goes on from a chat.
     """
@@ -100,6 +100,7 @@ def is_sane(request: Request, earlier: dict[int, bool]) -> bool:
         request.max_tokens > 0
         and request.offset_ms >= 0
         and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
+        and all(s.swapped is None or 0 <= s.swapped < s.length - 1 for s in segments)
         and request.surface.answers > 0
         and (bool(segments) or not request.chat)
         and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)

@@ -17,7 +17,7 @@ from adapters.base import PLAIN
 from adapters.completions import asked_for
 from harness.cells import CELLS
 from harness.models import forge
-from harness.workload import Burst, Idle, Prompt, Request, Reset, SetAdapter, Unload, Workload
+from harness.workload import Burst, Idle, Prompt, Request, Reset, Segment, SetAdapter, Unload, Workload
 from reports.schema import Case, FailureClass
 from reports.text import one_line
 
@@ -144,13 +144,14 @@ def extra_fields(request: Request) -> dict[str, Any]:
 
 def prompt_fields(prompt: Prompt) -> str:
     """A prompt's segments as plain tuples."""
-    segments = [(s.name, s.length, s.changed) for s in prompt.segments]
-    return f"prompt={json_free(segments)}, continues={prompt.continues!r}"
+    segments = ", ".join(map(segment_literal, prompt.segments))
+    return f"prompt=[{segments}], continues={prompt.continues!r}"
 
 
-def json_free(segments: list[tuple[str, int, int | None]]) -> str:
+def segment_literal(segment: Segment) -> str:
     """A Python literal; names come from our generators or a case file and are quoted all the same."""
-    return "[" + ", ".join(f"({name!r}, {length!r}, {changed!r})" for name, length, changed in segments) + "]"
+    swapped = "" if segment.swapped is None else f", {segment.swapped!r}"
+    return f"({segment.name!r}, {segment.length!r}, {segment.changed!r}{swapped})"
 
 
 def forge_source() -> str:

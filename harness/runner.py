@@ -46,6 +46,7 @@ from harness.workload import (
     Step,
     Unload,
     Workload,
+    spelled,
 )
 
 Told = TypeVar("Told")
@@ -299,8 +300,8 @@ class Run:
         self.slots.pop(name, None)
 
     def actual(self, symbol: str) -> str:
-        """The name on the wire. Names, salts and paths are spelled alike, so that they can collide on purpose."""
-        return f"{symbol}-{self.nonce}"
+        """The name on the wire."""
+        return spelled(symbol, self.nonce)
 
     def clean_up(self) -> None:
         """Unload what is left, so that a long run does not fill the engine with names."""

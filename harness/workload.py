@@ -19,6 +19,7 @@ from adapters.base import PLAIN, Abort, Surface
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126  # printable bytes: plain tokens in every byte-level or larger vocabulary
 NONCE_TOKENS = 4  # 95**4 values: two examples of one run do not meet
+PARTS = "+"  # between the parts of a symbol that holds several names
 
 
 class Route(enum.StrEnum):
@@ -30,14 +31,19 @@ class Route(enum.StrEnum):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """`length` tokens that follow from the name; `changed` replaces the one at that index (a near-collision)."""
+    """`length` tokens that follow from the name. Near-collisions: `changed` replaces the one at that index, `swapped`
+    has the one at that index and the next change places.
+    """
 
     name: str
     length: int
     changed: int | None = None
+    swapped: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.length}" + ("" if self.changed is None else f" (token {self.changed} changed)")
+        edits = [] if self.changed is None else [f"token {self.changed} changed"]
+        edits += [] if self.swapped is None else [f"tokens {self.swapped} and {self.swapped + 1} swapped"]
+        return f"{self.name}:{self.length}" + (f" ({', '.join(edits)})" if edits else "")
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -139,12 +145,18 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
-    """The tokens of a segment under a nonce; lengths are prefixes of one another, a changed token differs for sure."""
+    """The tokens of a segment under a nonce; lengths are prefixes of one another, a changed token differs for sure.
+
+    Of two swapped tokens that happen to be equal nothing is seen: the segment is then its plain self.
+    """
     source = random.Random(f"{nonce}/{segment.name}")
     tokens = [source.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(segment.length)]
     if segment.changed is not None:
         span = LAST_TOKEN - FIRST_TOKEN + 1
         tokens[segment.changed] = FIRST_TOKEN + (tokens[segment.changed] - FIRST_TOKEN + 1) % span
+    if segment.swapped is not None:
+        first, then = segment.swapped, segment.swapped + 1
+        tokens[first], tokens[then] = tokens[then], tokens[first]
     return tuple(tokens)
 
 
@@ -152,6 +164,15 @@ def nonce_tokens(nonce: str) -> tuple[int, ...]:
     """What stands first in every prompt of a run, so that no example hits what another one left behind."""
     digest = hashlib.sha256(nonce.encode()).digest()
     return tuple(FIRST_TOKEN + byte % (LAST_TOKEN - FIRST_TOKEN + 1) for byte in digest[:NONCE_TOKENS])
+
+
+def spelled(symbol: str, nonce: str) -> str:
+    """A name on the wire: each part of a symbol with the nonce behind it, hyphens between them.
+
+    Names, salts and paths are spelled alike, so that they collide where their symbols say so: "red+tenant" is what
+    stands on the wire for "red", a hyphen, and what stands there for "tenant".
+    """
+    return "-".join(f"{part}-{nonce}" for part in symbol.split(PARTS))
 
 
 def text_of(tokens: tuple[int, ...]) -> str:

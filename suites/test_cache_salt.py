@@ -27,5 +27,5 @@ def test_salts_keep_apart_what_they_should(lab: Lab, data: st.DataObject) -> Non
     adapter's name (vllm#44701). Oracle: the reference cache, for equal prompts under two salts answer alike; and cold
     start. Vacuous when no block of another salt lay ready, or nothing was ever hit under a salt.
     """
-    workload = data.draw(salted(lab.grounds, with_adapter=lab.can(Capability.RUNTIME_LORA)), label="workload")
-    lab.check(workload)
+    story = salted(lab.grounds, with_adapter=lab.can(Capability.RUNTIME_LORA), several=True)
+    lab.check(data.draw(story, label="workload"))

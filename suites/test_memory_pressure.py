@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from adapters.base import Capability
 from harness.evidence import Evidence
-from harness.generators.pressure import identical_crowds, never_fitting, storms, working_sets
+from harness.generators.pressure import (
+    identical_crowds,
+    never_fitting,
+    sharers,
+    storms,
+    waits_for_room,
+    working_sets,
+)
 from harness.lab import Lab
 from harness.requirement import requirement
 
@@ -24,7 +31,8 @@ def test_working_set_larger_than_the_pool(lab: Lab, data: st.DataObject) -> None
     kvcached#362). Oracle: cold start; evictions show as prefixes that had been computed and were gone. Vacuous when
     nothing was evicted, or nothing was hit in between.
     """
-    lab.check(data.draw(working_sets(lab.grounds), label="workload"))
+    on = lab.grounds
+    lab.check(data.draw(st.one_of(working_sets(on), sharers(on), waits_for_room(on)), label="workload"))
 
 
 @requirement(

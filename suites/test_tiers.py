@@ -10,7 +10,7 @@ from harness.evidence import Evidence
 from harness.generators.mixed import mixed
 from harness.generators.preemption import crowds
 from harness.generators.pressure import working_sets
-from harness.generators.tiers import asked_back, partitions
+from harness.generators.tiers import aborted_loads, asked_back, evicted, partitions
 from harness.lab import Lab
 from harness.requirement import requirement
 
@@ -34,7 +34,7 @@ def test_evicted_to_the_second_tier_and_loaded_back(lab: Lab, data: st.DataObjec
     written (vllm#54193, vllm#46951, sglang#39830). Oracle: cold start, and the reference cache's upper bound for both
     tiers together. Vacuous when nothing was loaded that the pool had evicted.
     """
-    lab.check(data.draw(working_sets(lab.grounds), label="workload"))
+    lab.check(data.draw(st.one_of(evicted(lab.grounds), working_sets(lab.grounds)), label="workload"))
 
 
 @requirement(
@@ -119,3 +119,19 @@ def test_everything_at_once_with_a_second_tier(lab: Lab, data: st.DataObject) ->
     preemptions.
     """
     lab.check(data.draw(mixed(lab.grounds), label="workload"))
+
+
+@requirement(
+    "TIER-5",
+    "clients that hang up during a load",
+    needs=(*SIZED, Capability.STREAMING, Capability.ABORT),
+    shows=(Evidence.LOADED, Evidence.AFTER_ABORT, Evidence.IDLE_LOOKS),
+)
+@given(data=st.data())
+def test_aborts_during_loads(lab: Lab, data: st.DataObject) -> None:
+    """So it does where a client hangs up while its prompt is being loaded.
+
+    Why it can break: the blocks are still being written when they are given back, or never given back (vllm#32255).
+    Oracle: cold start, the gauges. Vacuous when nothing was loaded, or nobody came after an abort.
+    """
+    lab.check(data.draw(aborted_loads(lab.grounds), label="workload"))

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from adapters.base import Surface
 from harness.generators.adapters import Life, churn, lives, neighbours
-from harness.generators.chats import conversations, trees
-from harness.generators.control import aborts, resets
+from harness.generators.chats import conversations, is_edited, trees
+from harness.generators.control import aborts, changes_and_resets, resets
 from harness.generators.ground import mixed_bursts
 from harness.generators.mixed import mixed
 from harness.generators.preemption import crowds
-from harness.generators.pressure import identical_crowds, never_fitting, storms, working_sets
+from harness.generators.pressure import (
+    identical_crowds,
+    never_fitting,
+    sharers,
+    storms,
+    waits_for_room,
+    working_sets,
+)
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
 from harness.generators.reuse import repeats, returns, traffic
 from harness.generators.salts import salted
@@ -27,6 +34,7 @@ from harness.generators.surfaces import (
     STRUCTURED,
     surfaces,
 )
+from harness.generators.tiers import aborted_loads, edited, evicted
 from harness.reduction import is_valid
 from harness.workload import Burst, Request, Workload, new_prompt_length
 from tests.drawn import REPEATS
@@ -86,13 +94,19 @@ FAMILIES: dict[str, Family] = {
     "returns": returns,
     "traffic": traffic,
     "working sets": working_sets,
+    "sharers": sharers,
+    "who waits for room": waits_for_room,
     "identical crowds": identical_crowds,
     "never fitting": never_fitting,
     "storms": storms,
     "crowds": lambda on: crowds(on, afterwards=False),
     "crowds and after": lambda on: crowds(on, afterwards=True),
     "resets": resets,
+    "changes and resets": changes_and_resets,
     "aborts": aborts,
+    "edited": edited,
+    "evicted": evicted,
+    "aborted loads": aborted_loads,
     "prompt logprobs": lambda on: surfaces(on, PROMPT_LOGPROBS),
     "several answers": lambda on: surfaces(on, SEVERAL_ANSWERS),
     "stop strings": lambda on: surfaces(on, STOP_STRINGS),
@@ -179,7 +193,7 @@ def has_branches(workload: Workload) -> bool:
 
 def has_edits(workload: Workload) -> bool:
     """Whether a prelude was edited."""
-    return any(r.prompt.segments[0].changed is not None for _, _, r in workload.requests())
+    return any(is_edited(r) for _, _, r in workload.requests())
 
 
 def is_concurrent(workload: Workload) -> bool:

@@ -200,7 +200,18 @@ def test_a_same_path_life_uses_its_path_again(workload: Workload) -> None:
 def test_without_same_path_a_content_has_a_path_of_its_own(workload: Workload) -> None:
     """The other lives must not depend on files that change."""
     for step in workload.steps:
-        assert all(change.path == f"files-{change.content}" for change in changes(step))
+        assert all(
+            change.path in (f"files-{change.content}", f"run-{change.content}/final") for change in changes(step)
+        )
+
+
+def test_two_contents_come_from_folders_of_one_name() -> None:
+    """Under different parents: a key of the folder's name takes them for one."""
+
+    def alike(workload: Workload) -> bool:
+        return len({change.path.split("/")[1] for change in loads_of(workload, "tenant") if "/" in change.path}) == 1
+
+    assert alike(find(lives(ALL, LIVES["in place"]), alike, settings=any_at_all))
 
 
 @some

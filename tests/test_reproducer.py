@@ -16,7 +16,7 @@ import pytest
 
 from adapters.base import Abort, Surface
 from harness.reproducer import extra_fields, reproducer, scenario
-from harness.workload import Burst, Idle, Meanwhile, Request, Reset, Route, Step, Workload
+from harness.workload import Burst, Idle, Meanwhile, Prompt, Request, Reset, Route, Segment, Step, Workload
 from reports.schema import Case, FailureClass
 from tests import report_samples
 from tests.fake_server import Manners, serving
@@ -33,6 +33,7 @@ def changed(request: Request, **changes: Any) -> Request:
     return msgspec.structs.replace(request, **changes)
 
 
+SWAPPED = changed(SHORT, prompt=Prompt((Segment("stem", 40, swapped=20),)), salt="red+tenant")
 STORIES: dict[str, tuple[Step, ...]] = {
     "a chat again": (burst(CHAT), burst(CHAT)),
     "a chat's next turn": (burst(CHAT), burst(TURN), burst(TURN)),
@@ -42,6 +43,7 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "side by side, late and urgent": (burst(SHORT, changed(SHORT, priority=-5, offset_ms=60)),),
     "after silence and reset": (burst(SHORT), Idle(5), Reset(), burst(SHORT), burst(SHORT)),
     "several answers": (burst(SHORT), burst(changed(SHORT, surface=Surface(answers=3)))),
+    "swapped tokens, and a salt of two parts": (burst(SHORT), burst(SWAPPED), burst(SWAPPED)),
     "a stop string": (burst(LONG), burst(changed(LONG, max_tokens=150, surface=Surface(stop=("a", "b", "c"))))),
     "prompt logprobs": (burst(SHORT), burst(changed(SHORT, surface=Surface(prompt_logprobs=True, logprobs=True)))),
     "structured output": (burst(SHORT), burst(changed(SHORT, surface=Surface(pattern="[ab]")))),

@@ -31,6 +31,7 @@ from harness.workload import (
     new_prompt_length,
     nonce_tokens,
     segment_tokens,
+    spelled,
     text_of,
 )
 from tests.drawn import REPEATS
@@ -93,6 +94,22 @@ def test_a_changed_token_is_a_plain_one() -> None:
     after = [segment_tokens("n", msgspec.structs.replace(segment, changed=0))[0] for segment in segments]
     assert set(before) == set(after) == set(range(FIRST_TOKEN, LAST_TOKEN + 1))
     assert all(old != new for old, new in zip(before, after, strict=True))
+
+
+@given(st.text(max_size=8), st.data(), st.integers(2, 80))
+def test_swapped_tokens_change_places_and_nothing_else_does(name: str, data: st.DataObject, length: int) -> None:
+    """Next to each other; a hash that does not know their order takes the segment for its plain self."""
+    place = data.draw(st.integers(0, length - 2))
+    plain, near = segment_tokens("n", Segment(name, length)), segment_tokens("n", Segment(name, length, swapped=place))
+    assert near == (*plain[:place], plain[place + 1], plain[place], *plain[place + 2 :])
+
+
+@pytest.mark.parametrize(
+    ("symbol", "wire"), [("red", "red-n"), ("red-tenant", "red-tenant-n"), ("red+tenant", "red-n-tenant-n")]
+)
+def test_a_symbol_of_two_parts_is_on_the_wire_what_the_parts_are(symbol: str, wire: str) -> None:
+    """With a hyphen between them: a salt can then be another salt, a hyphen and an adapter's name."""
+    assert spelled(symbol, "n") == wire
 
 
 def test_another_nonce_is_another_story() -> None:
@@ -165,6 +182,8 @@ def test_steps_are_told_in_words() -> None:
     )
     assert describe(burst(ask()), 0) == "ask: request 0 to the base model: stem:40, 8 tokens"
     assert describe(put("A", path="p"), 0) == "load: adapter A as 'tenant' from path p"
+    assert str(Segment("stem", 40, swapped=7)) == "stem:40 (tokens 7 and 8 swapped)"
+    assert str(Segment("stem", 40, changed=1, swapped=7)) == "stem:40 (token 1 changed, tokens 7 and 8 swapped)"
     assert describe(Unload("tenant"), 0) == "unload 'tenant'"
     assert describe(Reset(), 0) == "reset the prefix cache"
     assert describe(Idle(50), 0) == "nothing for 50 ms"

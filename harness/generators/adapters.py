@@ -41,6 +41,8 @@ class Stage:
         self.talk = Talk(limit=min(MOST_TOKENS, grounds.longest // 2))
         self.stem = draw(stems(grounds))
         self.behind: dict[str, str] = {}
+        # A folder for each content; or one folder's name in several places, as trainers write their last checkpoint.
+        self.folders = draw(st.sampled_from(("files-{}", "run-{}/final")))
         self.past: dict[str, list[str]] = {}
         self.overtaken: list[tuple[str, str, int]] = []  # (name, content when sent, request) that a change overlapped
 
@@ -56,7 +58,7 @@ class Stage:
         content = earlier[0] if self.life.goes_back and earlier else self.draw(st.sampled_from(fresh))
         self.behind[name] = content
         self.past.setdefault(name, []).append(content)
-        path = f"files-of-{name.replace('/', '_')}" if self.life.same_path else f"files-{content}"
+        path = f"files-of-{name.replace('/', '_')}" if self.life.same_path else self.folders.format(content)
         return SetAdapter(name=name, content=content, path=path, route=route)
 
     def comes_back(self, name: str) -> bool:

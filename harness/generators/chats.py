@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import strategies as st
 
-from harness.generators.prompts import Grounds, Talk
+from harness.generators.prompts import Grounds, Talk, near
 from harness.workload import Burst, Prompt, Request, Segment, Step, Workload, new_prompt_length
 
 MOST_TURNS = 4
@@ -18,7 +19,7 @@ class Conversations:
         # Large blocks leave room for few of them: an opening and its answer have to fit, and a turn behind them.
         self.talk = Talk(limit=max(grounds.longest // 2, min(5 * grounds.unit, grounds.longest - 3 * grounds.unit)))
         self.steps: list[Step] = []
-        blocks = draw(st.sampled_from([n for n in (3, 2, 6, 10) if n * grounds.unit <= grounds.longest // 4] or [2]))
+        blocks = draw(st.sampled_from([n for n in (3, 2, 5, 10) if n * grounds.unit <= grounds.longest // 4] or [2]))
         self.prelude = Segment("prelude", blocks * grounds.unit + draw(st.sampled_from((0, 1, -1, grounds.unit // 2))))
         self.questions = 0
 
@@ -29,16 +30,20 @@ class Conversations:
         return self.ask(Prompt((self.prelude, Segment(f"question {self.questions}", length))))
 
     def edit(self) -> Request:
-        """The first question again, one token of it or of the prelude (its last or its first) edited."""
-        last = self.prelude.length - 1
-        in_prelude, in_question = self.draw(st.sampled_from(((None, 0), (last, None), (0, None))))
-        prelude = Segment("prelude", self.prelude.length, changed=in_prelude)
-        return self.ask(Prompt((prelude, Segment("question 1", self.grounds.unit // 2, changed=in_question))))
+        """The first question again, one token of it or of the prelude edited."""
+        question = Segment("question 1", self.grounds.unit // 2)
+        if self.draw(st.sampled_from((True, True, True, False))):
+            return self.ask(Prompt((self.draw(near(self.grounds, self.prelude)), question)))
+        return self.ask(Prompt((self.prelude, msgspec.structs.replace(question, changed=0))))
 
     def turn(self, number: int, *, named: str = "turn") -> Request:
-        """The next turn of request `number`: its prompt, its answer, and something new."""
-        length = self.draw(st.sampled_from((self.grounds.unit // 2, 5, self.grounds.unit)))
-        return self.ask(Prompt((Segment(named, length),), continues=number))
+        """The next turn of request `number`: its prompt, its answer, and something new; or as much as leaves room for
+        one more token in its last block, and an answer of that token, whose KV nobody ever writes."""
+        length = self.draw(st.sampled_from((self.grounds.unit // 2, 5, self.grounds.unit, 0)))
+        if length:
+            return self.ask(Prompt((Segment(named, length),), continues=number))
+        room = -(self.talk.lengths[number] + 1) % self.grounds.unit or self.grounds.unit
+        return Request(prompt=Prompt((Segment(named, room),), continues=number), chat=self.chat, max_tokens=1)
 
     def ask(self, prompt: Prompt) -> Request:
         """A request whose answer is a few tokens, or fills a block and more."""
@@ -54,18 +59,27 @@ class Conversations:
         return [n for n, length in enumerate(self.talk.lengths) if length < self.talk.limit]
 
 
+def is_edited(request: Request) -> bool:
+    """Whether a request is nearly another one."""
+    return any(s.changed is not None or s.swapped is not None for s in request.prompt.segments)
+
+
 @st.composite
 def trees(draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> Workload:
-    """Two conversations that share a prelude, then more: turns, branches of one turn, edits, one asked again; side by
-    side."""
+    """Two conversations that share a prelude, one by one or side by side, the second perhaps when the first is partly
+    computed; then more: turns, branches of one turn, edits, one asked again."""
     story = Conversations(draw, grounds, chat=chat)
-    story.send(story.open())
-    story.send(story.open())
+    if draw(st.sampled_from((False, False, True))):
+        first, second = story.open(), story.open()
+        story.send(first, msgspec.structs.replace(second, offset_ms=draw(st.sampled_from((0, 10, 20)))))
+    else:
+        story.send(story.open())
+        story.send(story.open())
     for _ in range(draw(st.integers(0, 4))):
         crowd = []
         for i in range(draw(st.sampled_from((1, 2, 3)))):
             known = story.may_go_on()
-            match draw(st.sampled_from(("open", "edit", "again", "turn", "branch")[: 5 if known else 3])):
+            match draw(st.sampled_from(("edit", "open", "edit", "again", "turn", "branch")[: 6 if known else 4])):
                 case "open":
                     crowd.append(story.open())
                 case "edit":
@@ -77,6 +91,10 @@ def trees(draw: st.DrawFn, grounds: Grounds, *, chat: bool) -> Workload:
                 case "branch":
                     crowd.append(story.turn(draw(st.sampled_from(known)), named=f"branch {i}"))
         story.send(*crowd)
+        edits = [request for request in crowd if is_edited(request)]
+        again = bool(edits) and draw(st.booleans())
+        if again:  # what it has in common with the original lies there twice now
+            story.send(edits[0])
     return Workload(tuple(story.steps))
 
 

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from adapters.base import Abort
+from adapters.base import Abort, Capability
 from harness.generators.pressure import pool_of
 from harness.generators.prompts import Grounds, related_prompts, stems
-from harness.workload import Burst, Idle, Meanwhile, Prompt, Request, Reset, Segment, Step, Workload
+from harness.workload import (
+    Burst,
+    Idle,
+    Meanwhile,
+    Prompt,
+    Request,
+    Reset,
+    Route,
+    Segment,
+    SetAdapter,
+    Step,
+    Workload,
+)
 
 
 @st.composite
@@ -18,7 +30,8 @@ def resets(draw: st.DrawFn, grounds: Grounds) -> Workload:
     """
     stem = draw(stems(grounds))
     ask, aside = (Burst(requests=(Request(prompt=Prompt((s,))),)) for s in (stem, Segment("aside", stem.length)))
-    steps: list[Step] = [ask, Reset(), ask, aside, *under_load(draw, grounds, stem), ask, aside]
+    steps: list[Step] = [ask, Reset(), *beginning(draw, grounds, stem), ask, aside]
+    steps += [*under_load(draw, grounds, stem), *beginning(draw, grounds, stem), ask, aside]
     for _ in range(draw(st.integers(0, 3))):
         more = draw(st.sampled_from(("ask", "reset", "idle", "load")))
         match more:
@@ -26,11 +39,38 @@ def resets(draw: st.DrawFn, grounds: Grounds) -> Workload:
                 prompt = draw(related_prompts(grounds, stem, None))
                 steps.append(Burst(requests=(Request(prompt=prompt, max_tokens=8),)))
             case "reset":
-                steps += [Reset(), ask]
+                steps += [Reset(), *beginning(draw, grounds, stem), ask]
             case "idle":
                 steps.append(Idle(draw(st.sampled_from((20, 200)))))
             case "load":
                 steps += [*under_load(draw, grounds, stem), ask, aside]
+    return Workload(tuple(steps))
+
+
+def beginning(draw: st.DrawFn, grounds: Grounds, stem: Segment, adapter: str | None = None) -> list[Step]:
+    """Nothing, or the stem without its last block: what a reset left of its end is found again once somebody has
+    computed what stands before, and not the end itself."""
+    part = Prompt((Segment(stem.name, stem.length - grounds.unit),))
+    return [Burst(requests=(Request(prompt=part, adapter=adapter),))] if draw(st.booleans()) else []
+
+
+@st.composite
+def changes_and_resets(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """An adapter's files change behind their path, and a reset follows, as is done where the cache's keys cannot tell
+    (LORA-3); then all is asked again, twice. Whatever the reset has left is found under the old key and answers as the
+    old files do.
+
+    A second tier outlives a reset: with one, the files come from a path of their own.
+    """
+    route = Route.IN_PLACE if Capability.LORA_IN_PLACE in grounds.can else Route.UNLOAD_LOAD
+    stem = draw(stems(grounds))
+    ask = Burst(requests=(Request(prompt=Prompt((stem,)), adapter="tenant"),))
+    steps: list[Step] = []
+    contents = draw(st.permutations(grounds.contents))
+    for content in contents[: draw(st.sampled_from((2, 3)))]:
+        path = f"files-{content}" if Capability.SECOND_TIER in grounds.can else "files-of-tenant"
+        steps.append(SetAdapter(name="tenant", content=content, path=path, route=route if steps else Route.LOAD))
+        steps += [Reset(), *beginning(draw, grounds, stem, "tenant"), ask, ask] if len(steps) > 1 else [ask]
     return Workload(tuple(steps))
 
 
@@ -50,6 +90,7 @@ def aborts(draw: st.DrawFn, grounds: Grounds) -> Workload:
     stages = draw(st.permutations(("decode", "prefill", "queue")))
     for i, stage in enumerate(stages[: draw(st.sampled_from((3, 1, 2)))]):
         steps += aborted(draw, grounds, stage, f"victim {i}")
+    steps.append(Idle(20))
     return Workload(tuple(steps))
 
 

@@ -49,6 +49,41 @@ def working_sets(draw: st.DrawFn, grounds: Grounds) -> Workload:
 
 
 @st.composite
+def sharers(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """Two requests over one prelude, of whom one goes on for long after the other has ended, while others that wait
+    for room are given what has become free; all of it in one burst."""
+    pool = pool_of(grounds)
+    prelude = Segment("prelude", 2 * grounds.unit)
+    lengths = draw(st.sampled_from(((4, 2 * grounds.unit), (8, grounds.unit), (2 * grounds.unit, 4))))
+    both = [
+        Request(prompt=Prompt((prelude, Segment(f"tail {i}", 5))), max_tokens=tokens)
+        for i, tokens in enumerate(lengths)
+    ]
+    each = max(
+        grounds.unit, min(pool // 3, grounds.longest // 2, grounds.most_tokens // 8) // grounds.unit * grounds.unit
+    )
+    count = min(-(-2 * pool // each), 7)
+    others = [
+        Request(prompt=Prompt((Segment(f"document {i}", each - NONCE_TOKENS),)), max_tokens=4) for i in range(count)
+    ]
+    return Workload((Burst(requests=(*both, *others)), Burst(requests=(both[1],))))
+
+
+@st.composite
+def waits_for_room(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A prompt, and the same behind requests that leave no room for it and, as they grow, take the blocks that it would
+    have hit."""
+    units = pool_of(grounds) // grounds.unit
+    count = max(2, -(-units // max(2, grounds.longest // grounds.unit - 1)))
+    prompt = max(2, units // count - 1) * grounds.unit - NONCE_TOKENS - draw(st.sampled_from((3, 1)))
+    stem = Request(prompt=Prompt((Segment("stem", draw(st.sampled_from((3, 2))) * grounds.unit),)))
+    growing = [
+        Request(prompt=Prompt((Segment(f"growing {i}", prompt),)), max_tokens=grounds.unit // 2) for i in range(count)
+    ]
+    return Workload((Burst(requests=(stem,)), Burst(requests=(*growing, stem)), Burst(requests=(stem,))))
+
+
+@st.composite
 def identical_crowds(draw: st.DrawFn, grounds: Grounds) -> Workload:
     """Many times the same long prompt at once, cold or warmed by one request; their answers reach into new blocks."""
     blocks = max(2, min(pool_of(grounds) // 2, grounds.longest // 2) // grounds.unit)

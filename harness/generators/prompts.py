@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from adapters.base import Capability
-from harness.workload import NONCE_TOKENS, Prompt, Request, Segment
+from harness.workload import NONCE_TOKENS, Prompt, Request, Segment, new_prompt_length
 
 DEFAULT_BLOCK = 32  # where the engine does not say; lengths are then merely not aligned
 STEMS = ("stem", "other")
@@ -74,11 +74,30 @@ def related_prompts(draw: st.DrawFn, grounds: Grounds, stem: Segment, talk: int 
             cut = draw(st.sampled_from((stem.length - grounds.unit, stem.length - 1)))
             return Prompt((Segment(stem.name, cut), Segment("branch", grounds.unit // 2)))
         case "neighbour":
-            where = draw(st.sampled_from((stem.length - 1, 0, stem.length - grounds.unit)))
-            return Prompt((Segment(stem.name, stem.length, changed=where),))
+            return Prompt((draw(near(grounds, stem)), Segment("tail", grounds.unit)))
         case "turn":
             return Prompt((Segment("turn", draw(st.sampled_from((5, grounds.unit)))),), continues=talk)
     return Prompt((stem,))
+
+
+@st.composite
+def near(draw: st.DrawFn, grounds: Grounds, segment: Segment) -> Segment:
+    """A prompt's leading segment with one token changed or two swapped: in one of its blocks the first, the last or the
+    middle one.
+
+    A key that leaves out an end of a block, or takes its tokens without their order, is told only by a block that
+    differs there alone. Whoever uses it puts something behind it: a prompt's last token, and a block that is not full,
+    are never looked up.
+    """
+    whole = max(1, (NONCE_TOKENS + segment.length) // grounds.unit)  # those that end in it
+    start = draw(st.sampled_from((whole - 1, whole - 1, whole - 1, *range(whole)))) * grounds.unit
+    block, half = grounds.block, grounds.block // 2
+    within = draw(st.sampled_from((grounds.unit - 1, grounds.unit - block, grounds.unit - block + half, None)))
+    if within is None:
+        first = min(max(0, start + half - NONCE_TOKENS), segment.length - 2)
+        return msgspec.structs.replace(segment, swapped=first)
+    place = min(max(0, start + within - NONCE_TOKENS), segment.length - 1)
+    return msgspec.structs.replace(segment, changed=place)
 
 
 @st.composite
@@ -98,8 +117,7 @@ class Talk:
     def add(self, request: Request) -> Request:
         """Note a request that the workload now holds."""
         before = 0 if request.prompt.continues is None else self.lengths[request.prompt.continues]
-        own = sum(s.length for s in request.prompt.segments)
-        self.lengths.append(before + own + request.max_tokens + NONCE_TOKENS)
+        self.lengths.append(before + new_prompt_length(request.prompt) + request.max_tokens)
         self.requests.append(request)
         return request
 

@@ -8,14 +8,24 @@ from harness.generators.prompts import Grounds, answers_lengths, stems
 from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Segment, Step, Workload
 
 LONG_ANSWER = 8
+MOST_UNITS = 64  # of a prompt that is sent again; the longest of all are GROUP-1's
+LONG_EVERY = 7  # shorter workloads for each with a prompt as long as fits
 
 
 @st.composite
 def repeats(draw: st.DrawFn, grounds: Grounds) -> Workload:
-    """A, A; perhaps four times (some engines only go wrong at the third)."""
-    stem = draw(stems(grounds))
-    times = draw(st.sampled_from((2, 2, 4)))
+    """A, A; perhaps four times (some engines only go wrong at the third). Rarely as long as the model takes."""
+    long = draw(st.sampled_from((*[False] * LONG_EVERY, True)))
+    stem = Segment("stem", longest_stem(grounds)) if long else draw(stems(grounds))
+    times = 2 if long else draw(st.sampled_from((2, 2, 4)))
     return Workload(tuple(once(draw, grounds, Prompt((stem,))) for _ in range(times)))
+
+
+def longest_stem(grounds: Grounds) -> int:
+    """Tokens of a prompt that leaves room for an answer, in the model and in the pool, and costs no more than others
+    of its kind may come to."""
+    most = min(grounds.longest, grounds.pool or grounds.longest, grounds.most_tokens // 2, MOST_UNITS * grounds.unit)
+    return most // grounds.unit * grounds.unit - 2 * grounds.unit - NONCE_TOKENS
 
 
 @st.composite

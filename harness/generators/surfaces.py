@@ -19,6 +19,11 @@ STOP_STRINGS = st.builds(Surface, stop=st.sampled_from(STOPS), logprobs=st.boole
 STRUCTURED = st.builds(Surface, pattern=st.sampled_from(PATTERNS))
 
 
+def tokens_for(surface: Surface) -> int:
+    """Tokens to generate: enough to come upon a stop string, or to the end of a pattern."""
+    return 40 if surface.stop or surface.pattern else 8
+
+
 @st.composite
 def surfaces(draw: st.DrawFn, grounds: Grounds, surface: st.SearchStrategy[Surface]) -> Workload:
     """Plain, then with the surface, then plain again; more of both, and some side by side."""
@@ -28,8 +33,7 @@ def surfaces(draw: st.DrawFn, grounds: Grounds, surface: st.SearchStrategy[Surfa
         asked.append(draw(st.one_of(surface, st.just(PLAIN))))
     steps: list[Step] = []
     for kind in asked:
-        tokens = 40 if kind.stop or kind.pattern else 8
-        request = Request(prompt=prompt, max_tokens=tokens, surface=kind)
+        request = Request(prompt=prompt, max_tokens=tokens_for(kind), surface=kind)
         beside = Request(prompt=Prompt((*prompt.segments, Segment("beside", 5))), max_tokens=12)
         steps.append(Burst(requests=(request, beside) if draw(st.sampled_from((False, False, True))) else (request,)))
     return Workload(tuple(steps))

@@ -8,14 +8,26 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
-from adapters.base import Capability
+from adapters.base import Abort, Capability
 from harness.generators.adapters import Life, lives, neighbours
 from harness.generators.chats import conversations, trees
 from harness.generators.pressure import pool_of
-from harness.generators.prompts import Grounds
+from harness.generators.prompts import Grounds, stems
 from harness.generators.reuse import repeats, returns
 from harness.generators.salts import salted
-from harness.workload import NONCE_TOKENS, Burst, Prompt, Request, Reset, Route, Segment, Step, Workload, renumbered
+from harness.workload import (
+    NONCE_TOKENS,
+    Burst,
+    Idle,
+    Prompt,
+    Request,
+    Reset,
+    Route,
+    Segment,
+    Step,
+    Workload,
+    renumbered,
+)
 
 
 @st.composite
@@ -26,10 +38,56 @@ def asked_back(draw: st.DrawFn, grounds: Grounds) -> Workload:
         grounds,
         draw(
             st.one_of(
-                repeats(grounds), returns(grounds), conversations(grounds, chat=False), trees(grounds, chat=False)
+                repeats(grounds),
+                returns(grounds),
+                edited(grounds),
+                conversations(grounds, chat=False),
+                trees(grounds, chat=False),
             )
         ),
     )
+
+
+@st.composite
+def edited(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A prompt, the same with one token of its first block changed, and that again: from the second block on it has two
+    prompts' worth of equal tokens behind unequal ones."""
+    stem = draw(stems(grounds))
+    tail = Segment("tail", draw(st.sampled_from((grounds.unit, 5))))
+    near = msgspec.structs.replace(stem, changed=draw(st.sampled_from((0, grounds.unit // 2))))
+    prompts = [Prompt((stem, tail)), Prompt((near, tail)), Prompt((near, tail))]
+    return Workload(tuple(Burst(requests=(Request(prompt=prompt),)) for prompt in prompts))
+
+
+@st.composite
+def evicted(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A, what takes the whole pool, A; perhaps both once more, with something behind A."""
+    stem = draw(stems(grounds))
+    tail = Segment("tail", grounds.unit + 1)
+    steps: list[Step] = [Burst(requests=(Request(prompt=Prompt((stem,))),))]
+    for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem, tail)), ((stem, tail), (stem, tail))))):
+        steps += [flood(grounds, "flood"), Burst(requests=(Request(prompt=Prompt(segments)),))]
+    return Workload(tuple(steps))
+
+
+@st.composite
+def aborted_loads(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A client hangs up in the first steps of a request whose prompt the pool has lost, so that it has to be loaded;
+    beside it somebody waits for all that it held. Then the same again, and silence."""
+    length = draw(st.sampled_from((3, 2))) * grounds.unit
+    can_reset = Capability.CACHE_RESET in grounds.can
+    steps: list[Step] = []
+    for i in range(draw(st.sampled_from((1, 2)))):
+        ask = Request(prompt=Prompt((Segment(f"victim {i}", length),)))
+        abort = Abort(after_ms=draw(st.sampled_from((10, 20, 30))))
+        taker = msgspec.structs.replace(
+            flood(grounds, f"taker {i}").requests[0], offset_ms=draw(st.sampled_from((20, 10)))
+        )
+        steps.append(Burst(requests=(ask,)))
+        steps.append(Reset() if can_reset and draw(st.booleans()) else flood(grounds, "flood"))
+        steps.append(Burst(requests=(msgspec.structs.replace(ask, abort=abort), taker)))
+        steps += [Burst(requests=(ask,)), Idle(20)]
+    return Workload(tuple(steps))
 
 
 @st.composite
