@@ -10,7 +10,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
-from adapters.base import Capability, EngineDied
+import msgspec
+
+from adapters.base import Capability, EngineDied, Metrics
 from adapters.checked import CheckedEngine
 from harness.calibration import calibrate
 from harness.cells import Cell
@@ -37,6 +39,7 @@ class Bench:
         self.thinking = ThreadPoolExecutor(1)
         self.successors: dict[CheckedEngine, CheckedEngine] = {}  # an engine that was lost -> what took its place
         self.ledgers: WeakKeyDictionary[CheckedEngine, EventLedger] = WeakKeyDictionary()
+        self.at_first: WeakKeyDictionary[CheckedEngine, Metrics] = WeakKeyDictionary()  # as its first run began
         self.standby = Standby(session, cell)
         self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
         began = time.monotonic()
@@ -92,7 +95,7 @@ class Bench:
         """One run under a new nonce, or the one given. Six hex digits tell the runs of one engine's life apart."""
         apart = self.oracle_engine is not None and engine is not self.oracle_engine
         early = self.ask_early if apart else lambda _: None
-        return Run(
+        history = Run(
             engine,
             workload,
             nonce or secrets.token_hex(3),
@@ -102,6 +105,8 @@ class Bench:
             stall_seconds=self.calibration.stall_seconds,
             ledger=self.ledgers.setdefault(engine, EventLedger()),
         ).history()
+        began = history.steps[0].before if history.steps else Metrics()
+        return msgspec.structs.replace(history, left_over=left_over(self.at_first.setdefault(engine, began), began))
 
     def ask_early(self, outcome: Outcome) -> None:
         """Have the oracle think about a request while the engine under test goes on. The judge asks again and waits."""
@@ -160,3 +165,13 @@ class Bench:
             return self.oracle_engine, False
         engine, _ = self.standby.take(caching=False)
         return engine, True
+
+
+def left_over(at_first: Metrics, now: Metrics) -> Metrics:
+    """What an engine's gauges say now that they did not say before its first run. An engine that never rested has left
+    nothing over: that it holds something is its own, whatever was run on it."""
+    return Metrics(
+        running=None if at_first.running else now.running,
+        waiting=None if at_first.waiting else now.waiting,
+        pool_usage=None if at_first.pool_usage else now.pool_usage,
+    )

@@ -133,6 +133,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     resets: tuple[ResetRecord, ...] = ()
     events: RunEvents | None = None  # what was published about the cache, where the engine does that
     wrong_reads: tuple[WrongRead, ...] = ()  # where the engine tells whose KV was read
+    left_over: Metrics = (
+        Metrics()
+    )  # gauges: what runs before this one left behind on an engine that held nothing at first
     stalled: Queue | None = None  # the queue when nothing had moved for too long
     engine_lost: str | None = None  # why the engine was gone at the end, if it was
     log_tail: str = ""  # the end of its log then

@@ -13,7 +13,7 @@ from harness.checkers.events import check_events
 from harness.checkers.finding import Finding, Rule
 from harness.checkers.hashes import check_hashes
 from harness.checkers.liveness import check_liveness
-from harness.checkers.pool import check_concurrency, check_conservation
+from harness.checkers.pool import check_concurrency, check_conservation, check_gauge
 from harness.checkers.surface import check_surface
 from harness.checkers.tokens import check_tokens
 from harness.evidence import evidence, older_identities
@@ -72,6 +72,7 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_accounting(history, exclusive=exclusive),
         *check_concurrency(history),
         *check_conservation(history, exclusive=exclusive),
+        *check_gauge(history),
         *check_events(history),
         *check_hashes(history),
     ]
