@@ -58,7 +58,7 @@ def check_gauge(history: History) -> list[Finding]:
     for record in history.steps:
         usage = [record.after.pool_usage, *(look.pool_usage for look in record.queue)]
         least = min((used for used in usage if used is not None), default=0.0)
-        if least < -ROUNDING:
+        if least < min(0.0, history.left_over.pool_usage or 0.0) - ROUNDING:
             return [
                 about_gauges(
                     f"Step {record.step}: the engine reports {least:.2%} of its pool in use: more blocks are free than "
