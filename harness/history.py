@@ -59,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     cached_tokens: int | None = None
     preemptions: int | None = None
+    preempted_at: tuple[float, ...] = ()  # seconds since it was sent, where the engine tells when
     aborted: Stage | None = None
     sent: float
     finished: float

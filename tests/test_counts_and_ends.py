@@ -233,7 +233,7 @@ def test_a_stall_that_ended_by_itself_is_a_hang_all_the_same() -> None:
     assert [f.failure_class for f in check_liveness(stalled)] == [FailureClass.HANG]
 
 
-CHECKERS = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "conservation")
+CHECKERS = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "order", "conservation")
 
 
 @pytest.mark.parametrize("best", range(len(CHECKERS)))
