@@ -125,7 +125,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     `text`: the first answer's. `others`: the answers after it, where several were asked for. `prompt_logprobs`: one for
     each prompt token, None for the first. `prompt`: the ids that the engine says it used, if it
     says so. `aborted`: the client hung up here, before the end. `preemptions`: of this request, where the engine tells
-    them one by one.
+    them one by one; `preempted_at`: seconds since it was sent, where it tells when.
     """
 
     tokens: tuple[Token, ...]
@@ -137,6 +137,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     prompt: tuple[int, ...] | None = None
     aborted: Stage | None = None
     preemptions: int | None = None
+    preempted_at: tuple[float, ...] = ()
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -215,6 +216,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     second_tier: bool = False  # blocks that the pool gives up, or loses in a reset, may come back from elsewhere
     failed_load_ends_request: bool = False  # with an error; otherwise it has to be answered all the same
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
+    counts_first_lookups: bool = False  # each prompt once among the queries, as it is let in, and its hits then alone
 
 
 class EngineError(Exception):

@@ -71,6 +71,7 @@ class Live:
         self.aborted: Stage | None = None
         self.told = 0  # tokens that `on_token` was called for
         self.ended: int | None = None
+        self.preempted_at: list[float] = []
 
     @property
     def count(self) -> int:
@@ -88,6 +89,11 @@ class Live:
             grammar = core.structured_output_request
             while grammar is not None and not grammar.is_grammar_ready:
                 time.sleep(0.001)
+
+    def note_preemptions(self, step: int) -> None:
+        """Those that a step brought: they happen as it begins, and are known when it has ended."""
+        new = self.preemptions - len(self.preempted_at)
+        self.preempted_at += [seconds(step - self.step)] * new
 
     def take(self, output: Any, step: int) -> None:
         """Note what a step brought."""
@@ -138,6 +144,7 @@ class Live:
             prompt=self.prompt,
             aborted=self.aborted,
             preemptions=self.preemptions,
+            preempted_at=tuple(self.preempted_at),
         )
 
 

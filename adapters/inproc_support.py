@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adapters.base import Capability, EngineShape, GroupShape, Message, Support
+from adapters.counting import counts_first_lookups
 from adapters.inproc_setup import Built, vllm_module
 from adapters.kv_events import ALGORITHM
 from adapters.probes import CACHE_FIELDS, provenance_support
@@ -76,6 +77,7 @@ def shape(built: Built) -> EngineShape:
         second_tier=transfer is not None,
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
         groups=tuple(group_shape(spec, settings) for spec in specs),
+        counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),
     )
 
 

@@ -20,6 +20,7 @@ from adapters.base import (
     Support,
     Surface,
 )
+from adapters.counting import counts_first_lookups
 from adapters.openai_http import Wire
 from adapters.probe_surface import attempt, probe_surface
 
@@ -87,6 +88,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
             prefix_caching=None if caching is None else caching == "True",
             uniform=is_uniform(cache_config),
             second_tier=found[Capability.SECOND_TIER].present is True,
+            counts_first_lookups=found[Capability.METRICS].present is True and counts_first_lookups(version),
         ),
         capabilities=found,
         cache_config={f"cache.{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},

@@ -277,6 +277,8 @@ class InprocEngine:
         self._steps += 1
         if held.mail is not None:
             held.mail.stamp(self.clock())
+        for one in self._live.values():
+            one.note_preemptions(self._steps)
         for output in outputs:
             one = self._live[output.request_id]
             one.take(output, self._steps)

@@ -11,7 +11,9 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
-from adapters.base import Capability, EngineDied
+import msgspec
+
+from adapters.base import Capability, EngineDied, Metrics
 from adapters.checked import CheckedEngine
 from harness.calibration import calibrate
 from harness.cells import Cell
@@ -42,6 +44,7 @@ class Bench:
         self.successors: dict[CheckedEngine, CheckedEngine] = {}  # an engine that was lost -> what took its place
         self.ledgers: WeakKeyDictionary[CheckedEngine, EventLedger] = WeakKeyDictionary()
         self.ran: WeakKeyDictionary[CheckedEngine, deque[Ran]] = WeakKeyDictionary()
+        self.at_first: WeakKeyDictionary[CheckedEngine, Metrics] = WeakKeyDictionary()  # as its first run began
         self.standby = Standby(session, cell)
         self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
         began = time.monotonic()
@@ -97,7 +100,7 @@ class Bench:
         """One run under a new nonce, or the one given. Six hex digits tell the runs of one engine's life apart."""
         apart = self.oracle_engine is not None and engine is not self.oracle_engine
         early = self.ask_early if apart else lambda _: None
-        nonce, began = nonce or secrets.token_hex(3), time.monotonic()
+        nonce, started = nonce or secrets.token_hex(3), time.monotonic()
         history = Run(
             engine,
             workload,
@@ -109,8 +112,9 @@ class Bench:
             ledger=self.ledgers.setdefault(engine, EventLedger()),
         ).history()
         ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
-        ran.append(Ran(workload, nonce, time.monotonic() - began))
-        return history
+        ran.append(Ran(workload, nonce, time.monotonic() - started))
+        began = history.steps[0].before if history.steps else Metrics()
+        return msgspec.structs.replace(history, left_over=left_over(self.at_first.setdefault(engine, began), began))
 
     def ran_on(self, engine: CheckedEngine) -> tuple[Ran, ...]:
         """What the engine under test has run since it started, or the latest of it. Others are asked questions, too."""
@@ -174,3 +178,13 @@ class Bench:
             return self.oracle_engine, False
         engine, _ = self.standby.take(caching=False)
         return engine, True
+
+
+def left_over(at_first: Metrics, now: Metrics) -> Metrics:
+    """What an engine's gauges say now that they did not say before its first run. An engine that never rested has left
+    nothing over: that it holds something is its own, whatever was run on it."""
+    return Metrics(
+        running=None if at_first.running else now.running,
+        waiting=None if at_first.waiting else now.waiting,
+        pool_usage=None if at_first.pool_usage else now.pool_usage,
+    )

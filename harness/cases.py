@@ -17,7 +17,7 @@ from harness.history import History, Identity, Outcome
 from harness.judge import Judgement
 from harness.options import UsageError
 from harness.oracle.base import Answers, judged
-from harness.provenance import sentences
+from harness.provenance import sentences, whereabouts
 from harness.reduction import is_valid
 from harness.reference_cache import bounds
 from harness.requirement import Requirement
@@ -46,7 +46,7 @@ def make_case(
     history, finding = judgement.history, judgement.worst()
     used = {step.content for step in changes(history.workload)}
     raw = msgspec.json.encode(history.workload)
-    sign = signature(history, failure_class)
+    sign = signature(history, failure_class, finding.request)
     case_id = f"{requirement.id}-{hashlib.sha256(raw + cell.encode() + sign.encode()).hexdigest()[:8]}"
     failing = next((o for o in judged(history) if o.request == finding.request), None)
     return Case(
@@ -90,8 +90,10 @@ def changes(workload: Workload) -> list[SetAdapter]:
     return found
 
 
-def signature(history: History, failure_class: FailureClass) -> str:
-    """What a waiver matches: class; routes of change; whether a path held other files before; when; what else."""
+def signature(history: History, failure_class: FailureClass, about: int | None = None) -> str:
+    """What a waiver matches: class; routes of change; whether a path held other files before; when; what else happened;
+    of the request that failed, whether a change fell into its own life, and where it read wrong KV.
+    """
     changed = [change for change in changes(history.workload) if change.route is not Route.LOAD]
     routes = " and ".join(sorted({change.route.value for change in changed})) or "no reload"
     path = "same path" if same_path_reloads(history) else "other path"
@@ -103,6 +105,10 @@ def signature(history: History, failure_class: FailureClass) -> str:
     more = "".join(f"; {feature}" for feature in features(history))
     if failure_class is FailureClass.API and only_adapters_hashes(history):
         more += "; only adapters' hashes"
+    if any(outcome.request == about and outcome.overlapped for outcome in history.outcomes):
+        more += "; in the change itself"
+    elif failure_class is FailureClass.CORRUPT and whereabouts(history, about):
+        more += f"; {whereabouts(history, about)}"
     if not changed:
         return f"{failure_class.value}; no reload{more}"
     return f"{failure_class.value}; {routes}; {path}; {moment}{more}"

@@ -59,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     cached_tokens: int | None = None
     preemptions: int | None = None
+    preempted_at: tuple[float, ...] = ()  # seconds since it was sent, where the engine tells when
     aborted: Stage | None = None
     sent: float
     finished: float
@@ -133,6 +134,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     resets: tuple[ResetRecord, ...] = ()
     events: RunEvents | None = None  # what was published about the cache, where the engine does that
     wrong_reads: tuple[WrongRead, ...] = ()  # where the engine tells whose KV was read
+    left_over: Metrics = (
+        Metrics()
+    )  # gauges: what runs before this one left behind on an engine that held nothing at first
     stalled: Queue | None = None  # the queue when nothing had moved for too long
     engine_lost: str | None = None  # why the engine was gone at the end, if it was
     log_tail: str = ""  # the end of its log then

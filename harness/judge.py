@@ -13,14 +13,26 @@ from harness.checkers.events import check_events
 from harness.checkers.finding import Finding, Rule
 from harness.checkers.hashes import check_hashes
 from harness.checkers.liveness import check_liveness
-from harness.checkers.pool import check_concurrency, check_conservation
+from harness.checkers.order import check_order
+from harness.checkers.pool import check_concurrency, check_conservation, check_gauge
 from harness.checkers.surface import check_surface
 from harness.checkers.tokens import check_tokens
 from harness.evidence import evidence, older_identities
 from harness.history import History, Identity
 from harness.oracle.base import Answers, Oracle, question, questions, telling
 
-ORDER = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "conservation", "events", "hashes")
+ORDER = (
+    "liveness",
+    "tokens",
+    "surface",
+    "bounds",
+    "accounting",
+    "concurrency",
+    "order",
+    "conservation",
+    "events",
+    "hashes",
+)
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +83,9 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_bounds(history),
         *check_accounting(history, exclusive=exclusive),
         *check_concurrency(history),
+        *check_order(history),
         *check_conservation(history, exclusive=exclusive),
+        *check_gauge(history),
         *check_events(history),
         *check_hashes(history),
     ]

@@ -25,6 +25,24 @@ def sentences(history: History, about: int | None) -> list[str]:
     return [sentence(number, read, history) for number, read in mine[:MOST_SENTENCES]]
 
 
+def whereabouts(history: History, about: int | None) -> str:
+    """Where in its blocks a request read wrong KV first: words without figures, for a signature; empty if unknown.
+
+    A block that nobody wrote or that is somebody else's is wrong from its start; one that was written or copied in part
+    is wrong within.
+    """
+    read = next((r for r in history.wrong_reads if number_of(r.request, history) == about), None)
+    if about is None or read is None:
+        return ""
+    if read.block == NO_BLOCK:
+        return "read no block"
+    known = read.group < len(history.shape.groups)
+    if not known and read.column:
+        return ""
+    start = read.column * history.shape.groups[read.group].block if known else 0
+    return "wrong from a block's start" if read.first <= start else "wrong within a block"
+
+
 def number_of(name: str, history: History) -> int | None:
     """The history's number of a request that the engine names so; None for somebody else's."""
     return next((o.request for o in history.outcomes if tag(history.nonce, o.request) in name), None)

@@ -259,6 +259,7 @@ class Run:
             finish_reason=answer.finish_reason,
             cached_tokens=answer.cached_tokens,
             preemptions=answer.preemptions,
+            preempted_at=answer.preempted_at,
             aborted=answer.aborted,
         )
 

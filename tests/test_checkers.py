@@ -115,6 +115,24 @@ def test_a_prefix_that_was_written_during_a_change_is_stale_state() -> None:
     assert "under which the adapter was changed" in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("answer", "failure", "words"),
+    [
+        (COLD[:3], FailureClass.CORRUPT, "the beginning of the cold answer, 3 of its 4 tokens, and then ends"),
+        ((*COLD, 9), FailureClass.API, "the whole cold answer, and 1 tokens more than were asked for"),
+        ((1, 1, *COLD[1:]), FailureClass.CORRUPT, "equals no known cold answer"),
+        ((1, 9), FailureClass.CORRUPT, "equals no known cold answer"),
+    ],
+)
+def test_an_answer_that_is_wrong_by_its_length_alone_says_so(
+    answer: tuple[int, ...], failure: FailureClass, words: str
+) -> None:
+    """Its tokens are the cold one's, as far as both go: what was read from the cache was right."""
+    one = outcome(0, PROMPT, answer, max_tokens=4)
+    found = wrong(history(one), cold(one))
+    assert (found.failure_class, words in found.sentence) == (failure, True)
+
+
 def test_another_requests_answer_is_cross_request() -> None:
     """Four equal tokens to another prompt are no chance; three may be."""
     for answer, expected in ((OTHER, FailureClass.CROSS_REQUEST), (OTHER[:3], FailureClass.CORRUPT)):
@@ -216,7 +234,7 @@ def test_nothing_is_said_of_a_counter_that_others_moved_too() -> None:
     """Nor of one that is missing, of a count that is missing, or after the engine was lost."""
     assert accounts(32, 64, exclusive=False) == []
     assert accounts(32, None) == []
-    assert accounts(None, 64) == []
+    assert accounts(None, 40) == []
     assert accounts(32, 64, engine_lost="gone") == []
     assert check_accounting(history(steps=()), exclusive=True) == []
 

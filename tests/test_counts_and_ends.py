@@ -21,14 +21,16 @@ LONG = range(60)
 TINY = shape(max_model_tokens=64)
 
 
-def accounts(*outcomes: Outcome, grew: tuple[float, ...], preempted: tuple[int, ...] = ()) -> list[Finding]:
+def accounts(
+    *outcomes: Outcome, grew: tuple[float, ...], preempted: tuple[int, ...] = (), **engine: Any
+) -> list[Finding]:
     """One step for each request, in which the hit counter grew by so much; some steps saw a preemption."""
     steps, counted, seen = [], 0.0, 0.0
     for i, growth in enumerate(grew):
         before = Metrics(hit_tokens=counted, preemptions=seen)
         counted, seen = counted + growth, seen + (i in preempted)
         steps.append(record(i, before=before, after=Metrics(hit_tokens=counted, preemptions=seen)))
-    return check_accounting(history(*outcomes, steps=tuple(steps)), exclusive=True)
+    return check_accounting(history(*outcomes, steps=tuple(steps), shape=shape(**engine)), exclusive=True)
 
 
 def told(number: int, cached: int | None = 32, **changes: Any) -> Outcome:
@@ -40,42 +42,119 @@ SILENT: list[dict[str, Any]] = [
     {"cached": None},
     {"cached": None, "aborted": Stage.DECODE},
     {"cached": None, "error": "HTTP 400", "refused": True},
-    {"surface": Surface(answers=2)},
 ]
+EACH = {"surface": Surface(answers=2)}
 
 
-@pytest.mark.parametrize("silent", SILENT)
-def test_steps_are_compared_up_to_the_first_that_tells_no_count(silent: dict[str, Any]) -> None:
+@pytest.mark.parametrize("silent", [*SILENT, EACH])
+def test_steps_are_compared_exactly_up_to_the_first_that_tells_no_count(silent: dict[str, Any]) -> None:
     """An aborted or refused request tells none, and each of several answers looks for itself."""
     odd = told(2, **silent)
-    assert accounts(told(0), told(1), odd, told(3), grew=(32, 32, 999, 0)) == []
-    (found,) = accounts(told(0), told(1), odd, told(3), grew=(32, 64, 999, 0))
+    assert accounts(told(0), told(1), odd, told(3), grew=(32, 32, 40, 32)) == []
+    (found,) = accounts(told(0), told(1), odd, told(3), grew=(32, 64, 0, 0))
     assert found.failure_class is FailureClass.ACCOUNTING
     assert "told of 64 cached tokens in all while the engine's hit counter grew by 96" in found.sentence
 
 
-@pytest.mark.parametrize("silent", SILENT)
-def test_nothing_is_compared_where_the_very_first_step_tells_no_count(silent: dict[str, Any]) -> None:
-    """What comes after it cannot be told apart from it."""
-    assert accounts(told(0, **silent), told(1), grew=(999, 0)) == []
+@pytest.mark.parametrize(("silent", "most"), [*[(silent, 40) for silent in SILENT], (EACH, 80)])
+def test_who_tells_no_count_can_have_hit_no_more_than_its_prompt(silent: dict[str, Any], most: int) -> None:
+    """Each of several answers as much; those who tell theirs are counted whatever stands between them."""
+    for odd in (0, 1, 2):
+        asked = [told(i, **(silent if i == odd else {})) for i in range(3)]
+        allowed = [grew for grew in range(0, 200, 8) if not accounts(*asked, grew=(0, 0, grew))]
+        assert allowed == list(range(64, 64 + most + 1, 8)) if odd == 0 else set(allowed) <= {64, *range(64, 145, 8)}
 
 
-def test_one_silent_request_of_a_burst_silences_its_step() -> None:
-    """And all behind it."""
+def test_one_silent_request_of_a_burst_leaves_its_step_vague() -> None:
+    """Within what it can have hit itself."""
     beside = [told(0), told(1, cached=None, step=0, aborted=Stage.DECODE)]
-    assert accounts(*beside, grew=(999,)) == []
+    assert [grew for grew in (24, 32, 72, 80) if not accounts(*beside, grew=(grew,))] == [32, 72]
 
 
-def test_a_step_with_a_preemption_is_not_compared() -> None:
-    """Who was preempted looks again, and is told of the last look alone."""
-    assert accounts(told(0), told(1), told(2), grew=(32, 64, 32), preempted=(1,)) == []
-    assert len(accounts(told(0), told(1), told(2), grew=(16, 64, 32), preempted=(1,))) == 1
-    assert len(accounts(told(0), told(1), told(2), grew=(32, 64, 32))) == 1
+def test_a_step_with_a_preemption_is_compared_as_far_as_the_engines_rule_is_known() -> None:
+    """Who was preempted looks again: one engine counts that apart, another may count each look."""
+    steps = (told(0), told(1), told(2))
+    for grew, first_only, any_rule in (
+        ((32, 32, 32), [], []),
+        ((32, 39, 32), [], []),  # the reference cache allows 39 of these 40 tokens
+        ((32, 64, 32), [1], []),
+        ((32, 0, 32), [], []),
+        ((32, 0, 24), [1], [1]),
+        ((16, 64, 32), [1], [1]),
+    ):
+        for known, expected in ((True, first_only), (False, any_rule)):
+            found = accounts(*steps, grew=grew, preempted=(1,), counts_first_lookups=known)
+            assert [1] * len(found) == expected, (grew, known)
 
 
-def test_what_one_step_counts_too_few_another_may_not_make_up_for_unseen() -> None:
+def test_who_was_never_preempted_beside_one_who_was_is_compared_exactly() -> None:
+    """Where the engine tells whom it was."""
+    calm = told(1, step=0, preemptions=0, sent=0.0)
+    for lost, grew in ((0, 64), (2, 71)):
+        crowd = (told(0, preemptions=lost), calm)
+        known = {"preempted": (0,), "counts_first_lookups": True}
+        assert accounts(*crowd, grew=(grew,), **known) == []
+        assert len(accounts(*crowd, grew=(grew + 1,), **known)) == 1
+        assert len(accounts(*crowd, grew=(31,), **known)) == 1
+
+
+def test_what_one_step_counts_too_few_another_may_make_up_for() -> None:
     """Only the sum is the engine's: it may publish a step's count in the next look."""
     assert accounts(told(0), told(1), grew=(0, 64)) == []
+
+
+def looked_up(*outcomes: Outcome, grew: tuple[tuple[float, float], ...], **engine: Any) -> list[str]:
+    """What is said where hits and queries grew by so much, in a step for each request."""
+    steps, hit, queried = [], 0.0, 0.0
+    for i, (hits, queries) in enumerate(grew):
+        before = Metrics(hit_tokens=hit, queried_tokens=queried)
+        hit, queried = hit + hits, queried + queries
+        steps.append(record(i, before=before, after=Metrics(hit_tokens=hit, queried_tokens=queried)))
+    seen = history(*outcomes, steps=tuple(steps), shape=shape(**engine))
+    return [found.sentence for found in check_accounting(seen, exclusive=True)]
+
+
+@pytest.mark.parametrize(("queries", "wrong"), [(40, False), (32, False), (31, True), (0, True)])
+def test_nothing_can_be_hit_that_was_not_looked_up(queries: float, wrong: bool) -> None:
+    """In any one step, whatever the others looked up, and by whatever rule."""
+    found = looked_up(told(0, 0), told(1), grew=((0, 40), (32, queries)))
+    assert bool(found) is wrong
+    assert all("Step 1: the engine's hit counter grew by 32" in sentence for sentence in found)
+
+
+@pytest.mark.parametrize(("queries", "wrong"), [(80, False), (79, True), (81, True), (40, True)])
+def test_each_prompt_is_queried_once_where_that_is_the_rule(queries: float, wrong: bool) -> None:
+    """By its length; nothing where the rule is another, or the cache is off."""
+    steps = ((0.0, 40.0), (32.0, queries - 40))
+    known = looked_up(told(0, 0), told(1), grew=steps, counts_first_lookups=True)
+    assert bool(known) is wrong
+    if wrong and queries > 72:
+        assert known == [
+            "Prompts of 80 tokens in all were looked up while the engine's counter of queried tokens grew by "
+            f"{queries:.0f}."
+        ]
+        assert looked_up(told(0, 0), told(1), grew=steps) == []
+    off = {"counts_first_lookups": True, "prefix_caching": False}
+    assert looked_up(told(0, 0), told(1, 0), grew=((0, 0), (0, 0)), **off) == []
+
+
+@pytest.mark.parametrize("odd", [{"surface": Surface(prompt_logprobs=True)}, {"cached": None, "aborted": Stage.QUEUED}])
+@pytest.mark.parametrize("queries", [0, 40])
+def test_who_may_not_have_looked_up_may_be_counted_or_not(odd: dict[str, Any], queries: float) -> None:
+    """A prompt whose scores are wanted is computed; who was aborted in the queue never came to it."""
+    asked = (told(0, 0), told(1, **{"cached": 0, **odd}))
+    assert looked_up(*asked, grew=((0, 40), (0, queries)), counts_first_lookups=True) == []
+    assert looked_up(*asked, grew=((0, 40), (0, 41)), counts_first_lookups=True) != []
+
+
+def test_failed_loads_leave_a_step_open_upwards() -> None:
+    """Who was let down looks again; what is owed of the others is owed all the same."""
+    for grew, wrong in ((32, False), (999, False), (31, True)):
+        steps = (
+            record(0, before=Metrics(hit_tokens=0, failed_loads=0), after=Metrics(hit_tokens=0, failed_loads=1)),
+            record(1, before=Metrics(hit_tokens=0, failed_loads=1), after=Metrics(hit_tokens=grew, failed_loads=1)),
+        )
+        assert bool(check_accounting(history(told(0), told(1), steps=steps), exclusive=True)) is wrong
 
 
 def liveness(*outcomes: Outcome, **changes: Any) -> list[FailureClass]:
@@ -132,6 +211,15 @@ def test_an_answer_to_a_prompt_that_never_fits_is_an_api_failure() -> None:
     assert liveness(outcome(0, range(64), (), aborted=Stage.QUEUED), shape=TINY) == []
 
 
+def test_too_many_tokens_are_an_api_failure_where_no_cold_answer_shows_it() -> None:
+    """Of any of its answers; elsewhere the answer differs from the cold one."""
+    longer = outcome(0, range(62), (1, 2, 3, 4), max_tokens=3)
+    assert liveness(longer, shape=TINY) == [FailureClass.API]
+    assert liveness(msgspec.structs.replace(longer, tokens=(), others=(longer.tokens,)), shape=TINY)
+    assert liveness(msgspec.structs.replace(longer, max_tokens=4), shape=TINY) == []
+    assert liveness(longer) == []
+
+
 def test_an_aborted_request_owes_no_token() -> None:
     """Its client left; one that was awaited and ended empty is a failure."""
     assert liveness(outcome(0, PROMPT, (), aborted=Stage.PREFILL, finish_reason=None)) == []
@@ -145,7 +233,7 @@ def test_a_stall_that_ended_by_itself_is_a_hang_all_the_same() -> None:
     assert [f.failure_class for f in check_liveness(stalled)] == [FailureClass.HANG]
 
 
-CHECKERS = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "conservation")
+CHECKERS = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "order", "conservation")
 
 
 @pytest.mark.parametrize("best", range(len(CHECKERS)))

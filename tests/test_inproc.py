@@ -341,7 +341,10 @@ class TestServed:
         usual, urgent = asked(1, 250, 100, priority=1), asked(2, 250, 100, priority=0)
         first, second = completed(serve(ranked, Arrival(usual), Arrival(urgent, offset_ms=50)))
         assert first.preemptions
-        assert second.preemptions == 0
+        assert (second.preemptions, second.preempted_at) == (0, ())
+        assert len(first.preempted_at) == first.preemptions
+        out = [max(t.at for t in first.tokens if t.at < at) for at in first.preempted_at]
+        assert [round(at - last, 6) for at, last in zip(first.preempted_at, out, strict=True)] == [0.01] * len(out)
         assert second.tokens[-1].at < first.tokens[-1].at
         assert [ids(first), ids(second)] == [ids(cold.complete(usual)), ids(cold.complete(urgent))]
         ranked.complete(usual)

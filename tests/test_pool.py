@@ -1,4 +1,4 @@
-"""What is over is given back, and blocks that are shared buy concurrency; nothing is said where nothing is known."""
+"""Blocks that are shared buy concurrency; nothing is said where nothing is known."""
 
 from __future__ import annotations
 
@@ -7,71 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from adapters.base import Metrics, Token
+from adapters.base import GroupShape, Token
 from harness.checkers.finding import Finding
-from harness.checkers.pool import ENOUGH_LOOKS, ENOUGH_ROOM, check_concurrency, check_conservation
-from harness.history import History, Outcome, Queue, Residence
-from harness.workload import Idle, Reset, Step, Workload
+from harness.checkers.pool import ENOUGH_LOOKS, ENOUGH_ROOM, check_concurrency
+from harness.history import Outcome, Queue, Residence
+from harness.workload import Step, Workload
 from reports.schema import FailureClass
-from tests.histories import ask, burst, history, outcome, put, record, shape, tokens
+from tests.histories import ask, burst, history, outcome, record, shape, tokens
 
 LONG = range(100, 180)  # five whole blocks of 16
 CROWD = 8
-
-
-GAP = Idle(50)
-
-
-def rested(step: Step = GAP, **gauges: float | None) -> History:
-    """One request, then a step after which the gauges said this."""
-    steps = (record(0), record(1, after=Metrics(**gauges)))
-    return history(outcome(0, LONG), workload=Workload((burst(ask()), step)), steps=steps)
-
-
-@pytest.mark.parametrize(
-    ("gauges", "words"),
-    [
-        ({"running": 2, "waiting": 0, "pool_usage": 0.0}, "still reports 2 requests running."),
-        ({"running": 0, "waiting": 1, "pool_usage": 0.0}, "still reports 1 requests waiting."),
-        ({"running": 0, "waiting": 0, "pool_usage": 0.0625}, "still reports 6.25% of the pool in use."),
-        (
-            {"running": 1, "waiting": 2, "pool_usage": 0.5},
-            "still reports 1 requests running and 2 requests waiting and 50.00% of the pool in use.",
-        ),
-    ],
-)
-def test_whatever_is_held_after_a_gap_is_a_finding(gauges: dict[str, float], words: str) -> None:
-    """One for the gap, with all that is held."""
-    (found,) = check_conservation(rested(**gauges), exclusive=True)
-    assert (found.checker, found.failure_class) == ("conservation", FailureClass.ACCOUNTING)
-    assert found.sentence.endswith(words)
-
-
-@pytest.mark.parametrize("gauges", [{}, {"running": 0, "waiting": 0, "pool_usage": 0.0}, {"waiting": None}])
-def test_an_engine_that_holds_nothing_or_does_not_tell_is_no_finding(gauges: dict[str, float | None]) -> None:
-    """Unknown is not held."""
-    assert check_conservation(rested(**gauges), exclusive=True) == []
-
-
-@pytest.mark.parametrize("step", [burst(ask()), Reset(), put("A")])
-def test_only_after_a_gap_must_nothing_be_held(step: Step) -> None:
-    """An engine may finish its bookkeeping first."""
-    assert check_conservation(rested(step, running=1, pool_usage=0.5), exclusive=True) == []
-
-
-def test_what_others_hold_is_not_held_against_an_engine() -> None:
-    """Nor is anything once it is gone."""
-    busy = rested(running=1, pool_usage=0.5)
-    assert check_conservation(busy, exclusive=False) == []
-    lost = history(outcome(0, LONG), workload=busy.workload, steps=busy.steps, engine_lost="gone")
-    assert check_conservation(lost, exclusive=True) == []
-
-
-def test_each_gap_is_looked_at() -> None:
-    """A pool that leaks a little in every storm."""
-    steps = (record(0, after=Metrics(pool_usage=0.1)), record(1, after=Metrics(pool_usage=0.2)))
-    leaking = history(workload=Workload((Idle(1), Idle(1))), steps=steps)
-    assert ["Step 0" in f.sentence for f in check_conservation(leaking, exclusive=True)] == [True, False]
 
 
 def look(running: float | None, waiting: float | None, at: float = 0.5) -> Queue:
@@ -196,6 +141,32 @@ def test_answers_that_need_blocks_of_their_own_leave_less_room() -> None:
     """Here each decodes into two: the same pool holds four, of which two are enough."""
     greedy = crowd(max_tokens=32)
     assert [bool(checked(look(n, 7), look(1, 6), look(1, 5), outcomes=greedy)) for n in (1, 2)] == [True, False]
+
+
+@pytest.mark.parametrize(("most", "slow"), [(2, True), (3, False)])
+def test_two_at_a_time_are_too_few_where_all_found_their_prompt_computed(most: int, slow: bool) -> None:
+    """Four blocks are shared and each needs two of its own: five have room. A crowd that was cold may have computed as
+    many copies as fit, and so may one of whom one missed."""
+    looks = [look(most, 7), look(1, 6), look(1, 5)]
+    for cached, expected in ((64, slow), (0, False), (48, False)):
+        last = outcome(7, LONG, (1, 2, 3, 4), step=0, sent=0.0, cached_tokens=cached)
+        mixed = [*crowd(7, cached_tokens=64), last]
+        assert bool(checked(*looks, outcomes=mixed, pool_blocks=15, most_requests=5)) is expected
+    assert not checked(*looks, outcomes=crowd(cached_tokens=64), pool_blocks=11, most_requests=5)  # room for three
+
+
+WINDOWED = {"uniform": False, "groups": (GroupShape(16), GroupShape(16, 3))}
+
+
+@pytest.mark.parametrize(("pool", "slow"), [(20, False), (21, True), (30, True)])
+def test_a_window_is_each_requests_own(pool: int, slow: bool) -> None:
+    """Five blocks are shared; one of full attention and three of the window are not, so that 16 more hold four."""
+    assert bool(checked(*ONE_BY_ONE, pool_blocks=pool, **WINDOWED)) is slow
+
+
+def test_groups_that_nobody_knows_leave_the_room_unknown() -> None:
+    """However large the pool."""
+    assert checked(*ONE_BY_ONE, pool_blocks=1000, uniform=False) == []
 
 
 def test_only_the_requests_of_a_step_are_its_crowd() -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from adapters.base import Abort, Metrics, Surface
+from adapters.base import Abort, GroupShape, Metrics, Surface
+from adapters.provenance import NO_BLOCK, WrongRead
 from harness.cases import answers_as, features, request_rows, signature
 from harness.checkers.finding import Rule
-from harness.history import History, ResetRecord
+from harness.history import History, Identity, ResetRecord
 from harness.judge import judge
+from harness.known_issues import Waivers, read_known_issues
 from harness.oracle.base import Answer, question
 from harness.scripted import ClosedFormOracle, ScriptedEngine
 from harness.workload import Burst, Idle, Meanwhile, Request, Reset, Route, Step, Workload
 from reports.schema import FailureClass
+from tests import report_samples
 from tests.event_streams import events, stored, told
-from tests.histories import ask, burst, history, outcome, play, put, record, tokens
+from tests.histories import ask, burst, history, outcome, play, put, record, shape, tokens
 
+ROOT = Path(__file__).resolve().parent.parent
 PROMPT = range(100, 140)
 
 
@@ -138,3 +143,73 @@ def test_hashes_that_only_adapters_have_wrong_are_named() -> None:
         given = told(events((0.4, wrong)), outcome(0, PROMPT))
         assert signature(given, FailureClass.API) == f"api; no reload{more}"
         assert signature(given, FailureClass.CORRUPT) == "corrupt; no reload"
+
+
+SLOTS = {"request": "n.1.", "step": 3, "layer": 4, "group": 1, "found": 0}
+
+
+@pytest.mark.parametrize(
+    ("column", "block", "first", "groups", "where"),
+    [
+        (0, 9, 0, True, "wrong from a block's start"),
+        (0, 9, 1, True, "wrong within a block"),
+        (31, 9, 1984, True, "wrong from a block's start"),
+        (31, 9, 1985, True, "wrong within a block"),
+        (31, NO_BLOCK, 1985, True, "read no block"),
+        (0, 9, 1, False, "wrong within a block"),
+        (31, 9, 1985, False, ""),
+    ],
+)
+def test_where_wrong_kv_begins_is_named(column: int, block: int, first: int, groups: bool, where: str) -> None:
+    """A block that is somebody else's is wrong from its start; one that was copied in part is wrong within. Only of the
+    request that failed, and only where a group's blocks are known by their size."""
+    read = WrongRead(**SLOTS, column=column, block=block, first=first, last=2031)
+    engine = shape(uniform=False, groups=(GroupShape(8), GroupShape(64)) if groups else ())
+    seen = history(outcome(0, PROMPT), outcome(1, PROMPT), wrong_reads=(read,), shape=engine)
+    more = f"; {where}" if where else ""
+    assert signature(seen, FailureClass.CORRUPT, 1) == f"corrupt; no reload{more}"
+    for other in (signature(seen, FailureClass.CORRUPT, 0), signature(seen, FailureClass.CORRUPT)):
+        assert other == "corrupt; no reload"
+    assert signature(seen, FailureClass.LOST_REUSE, 1) == "lost reuse; no reload"
+
+
+def test_a_failure_of_whoever_a_change_overlapped_is_told_from_others() -> None:
+    """A mixture of two versions is the change's; what comes after it is another matter."""
+    both = (Identity("digest-a", None), Identity("digest-b", None))
+    inside, after = outcome(0, PROMPT, adapter="digest-a", identities=both), outcome(1, PROMPT, adapter="digest-b")
+    seen = history(inside, after)
+    words = "not the cache; no reload"
+    assert signature(seen, FailureClass.NOT_THE_CACHE, 0) == f"{words}; in the change itself"
+    assert signature(seen, FailureClass.NOT_THE_CACHE, 1) == words
+
+
+TRAFFIC = "in-place reload; other path; under traffic"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "cell", "sign", "waived"),
+    [
+        ("LORA-5", "default", f"stale state; {TRAFFIC}", True),
+        ("LORA-5", "groups-window", f"corrupt; {TRAFFIC}; wrong from a block's start", True),
+        ("LORA-5", "default", f"lost reuse; {TRAFFIC}", False),
+        ("LORA-5", "default", f"not the cache; {TRAFFIC}", False),
+        ("LORA-6", "default", f"not the cache; {TRAFFIC}; in the change itself", True),
+        ("LORA-6", "attached", f"corrupt; {TRAFFIC}; in the change itself", True),
+        ("LORA-6", "default", f"stale state; {TRAFFIC}", False),
+        ("LORA-6", "default", f"corrupt; {TRAFFIC}", False),
+        ("LORA-6", "default", f"hang; {TRAFFIC}", False),
+        ("LORA-6", "default", f"crash; {TRAFFIC}; in the change itself", False),
+        ("GROUP-1", "groups-state-blocks", "corrupt; no reload; wrong within a block", True),
+        ("GROUP-1", "groups-state-blocks", "corrupt; no reload", True),
+        ("GROUP-1", "groups-state-blocks", "corrupt; unload, then load; other path; between requests", True),
+        ("GROUP-1", "groups-state-blocks", "corrupt; no reload; wrong from a block's start", False),
+        ("GROUP-1", "groups-state-blocks", "corrupt; no reload; read no block", False),
+        ("GROUP-1", "groups-state", "corrupt; no reload; wrong within a block", False),
+    ],
+)
+def test_what_vllm_is_known_to_do_is_waived_and_no_more(requirement: str, cell: str, sign: str, waived: bool) -> None:
+    """Another fault under the same requirement fails the run."""
+    known = read_known_issues(ROOT / "known_issues" / "vllm.toml")
+    waivers = Waivers(known, version="0.32.0", today=datetime.date(2026, 12, 1), worker="fingerprint")
+    case = report_samples.case(requirement=requirement, cell=cell, signature=sign)
+    assert (waivers.waive(case) is not None) is waived

@@ -12,8 +12,9 @@ from harness.checkers.surface import SCORE_NATS, check_surface, tolerance
 from harness.history import Identity, Outcome
 from harness.judge import judge_again
 from harness.oracle.base import Answer, question
+from harness.workload import Workload
 from reports.schema import FailureClass
-from tests.histories import history, outcome, tokens
+from tests.histories import ask, burst, history, outcome, tokens
 
 PROMPT = range(100, 105)
 COLD = (1, 2, 3)
@@ -148,6 +149,49 @@ def test_how_far_scores_may_lie_apart_follows_the_noise(rule: Rule, allowed: flo
     for by, count in ((allowed * 0.9, 0), (allowed * 1.1, 1)):
         found = checked(asked(PROMPT_SCORED, prompt_logprobs=moved(by)), rule, prompt_logprobs=SCORES)
         assert [f.noise for f in found] == [False] * count
+
+
+@pytest.mark.parametrize("missing", [(0,), (2,), (0, 1, 2)])
+def test_a_score_that_the_cold_answer_has_and_this_one_lacks_is_an_api_failure(missing: tuple[int, ...]) -> None:
+    """Wherever it is; one that neither has is nobody's, nor is one that the cold answer lacks."""
+    whole = tuple(Token(id=i, at=0.0, logprob=-1.0) for i in COLD)
+    lacking = tuple(Token(t.id, 0.0) if i in missing else t for i, t in enumerate(whole))
+    failure, sentence = said(checked(asked(SCORED, tokens=lacking), tokens=whole))
+    assert failure is FailureClass.API
+    assert f"no logprob for {len(missing)} of its 3 tokens, the first of them token {missing[0]}" in sentence
+    assert checked(asked(SCORED, tokens=lacking), tokens=lacking) == []
+    assert checked(asked(SCORED, tokens=whole), tokens=lacking) == []
+
+
+def test_the_text_of_the_cold_tokens_is_the_cold_text() -> None:
+    """A stop string that was left in it is none of the tokens' fault."""
+    failure, sentence = said(checked(asked(STOP, text="bca"), text="bc"))
+    assert failure is FailureClass.API
+    assert "not its text, which ends with 'bc': 'bca'" in sentence
+
+
+@pytest.mark.parametrize(
+    ("mine", "cold"),
+    [
+        ({"text": "abc"}, {"text": "abc"}),
+        ({"text": "abc"}, {"text": None}),
+        ({"text": "abc", "answer": (1, 2, 9)}, {"text": "xyz"}),
+        ({"text": "abc", "aborted": Stage.DECODE, "finish_reason": None}, {"text": "xyz"}),
+    ],
+    ids=["equal", "no engine was asked", "other tokens", "aborted"],
+)
+def test_texts_that_need_not_agree_are_not_compared(mine: dict[str, Any], cold: dict[str, Any]) -> None:
+    """Other tokens are the token check's to speak of."""
+    assert checked(asked(**mine), **cold) == []
+
+
+def test_the_text_of_a_chat_is_its_parsers_too() -> None:
+    """The oracle is asked for tokens behind tokens, and by another entry point."""
+    one = asked(text="abc")
+    answers = {question(one, one.identities[0]): Answer(tokens(*COLD), finish_reason="length", text="xyz")}
+    for chat, count in ((True, 0), (False, 1)):
+        steps = Workload((burst(ask(chat=chat)),))
+        assert len(check_surface(history(one, workload=steps), answers, EXACT)) == count
 
 
 def test_scores_that_the_oracle_does_not_give_are_not_compared() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from adapters.base import grown
 from harness.checkers.finding import Finding
-from harness.history import History
+from harness.history import History, Outcome
+from harness.oracle.base import judged
 from harness.reference_cache import may_be_refused, never_fits
 from reports.schema import FailureClass
 
@@ -13,6 +14,7 @@ def check_liveness(history: History) -> list[Finding]:
     """Hangs, crashes and refusals, for requests and for adapter changes alike."""
     found = []
     excused = ended_by_failed_loads(history)
+    compared = {outcome.request for outcome in judged(history)}
     for outcome in history.outcomes:
         if outcome.error is not None:
             if (outcome.refused and may_be_refused(history, outcome)) or outcome.request in excused:
@@ -46,6 +48,7 @@ def check_liveness(history: History) -> list[Finding]:
                     f"(finish reason {outcome.finish_reason!r}).",
                 )
             )
+    found += [unasked_for(o) for o in history.outcomes if o.request not in compared and has_too_many(o)]
     for record in history.steps:
         if record.error is not None:
             kind = failure(silent=record.silent, lost=history.engine_lost)
@@ -56,6 +59,22 @@ def check_liveness(history: History) -> list[Finding]:
         kind = failure(silent=history.stalled is not None, lost=history.engine_lost)
         found.append(Finding(checker="liveness", failure_class=kind, sentence=f"Engine lost: {history.engine_lost}"))
     return found
+
+
+def has_too_many(outcome: Outcome) -> bool:
+    """Whether an answer has more tokens than were asked for."""
+    return any(len(tokens) > outcome.max_tokens for tokens in (outcome.tokens, *outcome.others))
+
+
+def unasked_for(outcome: Outcome) -> Finding:
+    """About an answer that has no cold one to show that it is too long."""
+    longest = max(len(tokens) for tokens in (outcome.tokens, *outcome.others))
+    return Finding(
+        checker="liveness",
+        failure_class=FailureClass.API,
+        request=outcome.request,
+        sentence=f"Request {outcome.request} asked for {outcome.max_tokens} tokens at most and got {longest}.",
+    )
 
 
 def ended_by_failed_loads(history: History) -> set[int]:

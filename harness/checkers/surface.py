@@ -14,15 +14,19 @@ from reports.schema import FailureClass
 # Between a score from a hit and one from a cold start. Another order of float32 additions moves a score by some 1e-6;
 # a wrong block moves it by tenths and more.
 SCORE_NATS = 0.02
+TEXT_END = 20  # characters of a text that a sentence quotes
 
 
 def check_surface(history: History, answers: Answers, rule: Rule) -> list[Finding]:
     """Missing, short or wrong answers, scores, ends and prompts."""
     found: list[Finding] = []
+    chats = {number for number, _, request in history.workload.requests() if request.chat}
     for outcome in judged(history):
         if outcome.answered:
             found += prompt_as_rendered(outcome)
             expected = closest(outcome, answers)
+            if outcome.request not in chats and other_text(outcome, expected):
+                found.append(finding(outcome, FailureClass.API, text_words(outcome.text, expected.text or "")))
             for failure_class, words in differences(outcome, expected, tolerance(rule)):
                 # A sampled answer may part anywhere once scores wobble; without an exact rule it proves nothing.
                 noise = not rule.exact and outcome.surface.answers > 1
@@ -42,6 +46,17 @@ def prompt_as_rendered(outcome: Outcome) -> list[Finding]:
     return [finding(outcome, FailureClass.API, "was answered, as the engine says itself, for another prompt")]
 
 
+def other_text(outcome: Outcome, expected: Answer) -> bool:
+    """Whether the tokens are the cold ones and the text is not. A chat's text is its template's and parser's as well,
+    which the oracle does not go through."""
+    return expected.text is not None and outcome.token_ids == expected.ids and outcome.text != expected.text
+
+
+def text_words(mine: str, cold: str) -> str:
+    """The rest of the sentence: the ends of both, for there they part most often."""
+    return f"got the cold answer's tokens and not its text, which ends with {cold[-TEXT_END:]!r}: {mine[-TEXT_END:]!r}"
+
+
 def differences(outcome: Outcome, expected: Answer, allowed: float) -> Iterator[tuple[FailureClass, str]]:
     """(class, rest of the sentence) for each thing that is not as cold."""
     wanted = outcome.surface.answers
@@ -56,8 +71,12 @@ def differences(outcome: Outcome, expected: Answer, allowed: float) -> Iterator[
     if outcome.surface.prompt_logprobs:
         yield from prompt_scores(outcome, expected, allowed)
     if outcome.surface.logprobs and outcome.token_ids == expected.ids:
-        pairs = zip((t.logprob for t in outcome.tokens), (t.logprob for t in expected.tokens), strict=True)
-        apart = furthest(list(pairs))
+        pairs = [(a.logprob, b.logprob) for a, b in zip(outcome.tokens, expected.tokens, strict=True)]
+        missing = [i for i, (mine, cold) in enumerate(pairs) if mine is None and cold is not None]
+        if missing:
+            which = f"{len(missing)} of its {len(pairs)} tokens, the first of them token {missing[0]}"
+            yield FailureClass.API, f"got no logprob for {which}"
+        apart = furthest(pairs)
         if apart > allowed:
             yield FailureClass.CORRUPT, f"got logprobs up to {apart:.3f} nats from the cold ones"
 

@@ -68,7 +68,7 @@ def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[Failu
         return FailureClass.CROSS_REQUEST, f": it equals the answer to request {other}, which asked something else."
     source = foreign_source(history, outcome)
     if source is None:
-        return FailureClass.CORRUPT, "; it equals no known cold answer."
+        return length_alone(outcome, closest(outcome, answers))
     if source.overlapped:
         return (
             FailureClass.STALE_STATE,
@@ -79,6 +79,24 @@ def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[Failu
         f": its cached prefix was written by request {source.request} for {source.identities[0]}, "
         f"while this request is for {outcome.identities[-1]}.",
     )
+
+
+def length_alone(outcome: Outcome, expected: Answer) -> tuple[FailureClass, str]:
+    """Class and rest of the sentence where no cold answer matches: one of the wrong length may still be made of the
+    cold answer's tokens. More tokens than were asked for are no matter of what the cache holds.
+    """
+    mine, cold = outcome.token_ids, expected.ids
+    if len(mine) < len(cold) and cold[: len(mine)] == mine:
+        return (
+            FailureClass.CORRUPT,
+            f": it is the beginning of the cold answer, {len(mine)} of its {len(cold)} tokens, and then ends.",
+        )
+    if len(mine) > outcome.max_tokens and mine[: len(cold)] == cold:
+        return (
+            FailureClass.API,
+            f": it is the whole cold answer, and {len(mine) - len(cold)} tokens more than were asked for.",
+        )
+    return FailureClass.CORRUPT, "; it equals no known cold answer."
 
 
 def known_answers(outcome: Outcome, answers: Answers) -> Iterator[tuple[str | None, Answer]]:

@@ -24,12 +24,14 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The cold answer, with the top-2 logprob gap at each position where the engine gives one."""
+    """The cold answer, with the top-2 logprob gap at each position where the engine gives one. `text`: None where no
+    engine was asked."""
 
     tokens: tuple[Token, ...]
     others: tuple[tuple[Token, ...], ...] = ()
     prompt_logprobs: tuple[float | None, ...] | None = None
     finish_reason: str | None = None
+    text: str | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -60,7 +60,15 @@ class EngineOracle:
             raise OracleError(
                 f"the {self.name} oracle was not cold: {completion.cached_tokens} of its tokens came from a cache"
             )
-        return Answer(completion.tokens, completion.others, completion.prompt_logprobs, completion.finish_reason)
+        if len(completion.tokens) > question.max_tokens:
+            raise OracleError(f"the {self.name} oracle gave {len(completion.tokens)} tokens for {question.max_tokens}")
+        return Answer(
+            completion.tokens,
+            completion.others,
+            completion.prompt_logprobs,
+            completion.finish_reason,
+            completion.text,
+        )
 
     def surface(self, question: Question) -> Surface:
         """The question's own, with scores where they do not change what is asked."""
