@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+REPORTS = ("schema", "assemble", "text", "write", "power_schema", "power")  # results, and what draws them at the end
 ROOMS = {
     "suites": ("suites", "harness", "adapters"),
-    "harness": ("harness", "adapters", *(f"reports.{name}" for name in ("schema", "assemble", "text", "write"))),
+    "harness": ("harness", "adapters", *(f"reports.{name}" for name in REPORTS)),
     "adapters": ("adapters",),
     "reports": ("reports",),
 }
