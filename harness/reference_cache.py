@@ -3,8 +3,8 @@
 At most: the longest prefix that anything computed under the same identity shares with the prompt; more is a hit that
 should have been a miss, wrong tokens or not. At least: the engine's own block granularity applied to what an earlier
 request of the same residence left behind, while the pool had room; less is a lost hit, and an engine that never hits
-passes every comparison of tokens. Blocks that were freed last are taken to be evicted last, as vLLM and most engines
-document. Pure; knows no engine but by the shape it states.
+passes every comparison of tokens. In a pool too small the blocks that were freed last are taken to be evicted last, as
+vLLM and most engines document. Pure; knows no engine but by the shape it states.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from harness.history import History, Outcome
 
+AHEAD = 8  # tokens for which an engine may take slots before it knows whether they come: drafts, a step ahead
 MOST_GROUPS = 16  # of KV-cache blocks that layers of different kinds may need beside one another, each its own
 
 
@@ -88,10 +89,10 @@ def writers(history: History, outcome: Outcome) -> list[Outcome]:
 
 
 def at_least(
-    history: History, outcome: Outcome, kept: Callable[[Outcome, Outcome], bool] = lambda _other, _outcome: True
+    history: History, outcome: Outcome, kept: Callable[[Outcome, Outcome], float] = lambda _other, _outcome: math.inf
 ) -> int | None:
-    """What must be hit, by whole blocks, of what finished requests of the same residence left behind, and the pool has
-    `kept` for this one.
+    """What must be hit, by whole blocks, of what finished requests of the same residence left behind, as far as the
+    pool has `kept` it for this one.
 
     A request that an adapter change overlapped neither owes nor promises anything, nor does one that was aborted; and a
     reset, whatever it said, may have emptied the cache. Prompt logprobs need the prompt computed, so engines may pass
@@ -109,7 +110,7 @@ def at_least(
         return 0
     reset = max((r.ended for r in history.resets if r.began < outcome.finished), default=-math.inf)
     shared = (
-        common_prefix(computed(other), outcome.prompt)
+        min(common_prefix(computed(other), outcome.prompt), kept(other, outcome))
         for other in history.outcomes
         if other.finished <= outcome.sent  # at one moment: a clock that counts steps stands still in between
         and other.sent >= reset
@@ -119,9 +120,8 @@ def at_least(
         and other.residence == outcome.residence
         and not changed_between(history, other, outcome)
         and (history.shape.uniform or other.prompt == outcome.prompt)
-        and kept(other, outcome)
     )
-    return min(max(shared, default=0), len(outcome.prompt) - 1) // block * block
+    return int(min(max(shared, default=0), len(outcome.prompt) - 1)) // block * block
 
 
 def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
@@ -168,28 +168,34 @@ def has_room(history: History) -> bool:
     return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
 
 
-def what_is_kept(history: History) -> Callable[[Outcome, Outcome], bool]:
-    """Whether a pool that was too small for the history still held all of one request when another one looked for it.
+def what_is_kept(history: History) -> Callable[[Outcome, Outcome], int]:
+    """How many tokens from one request's start a pool too small for the history still held when another looked for it.
 
-    So it was if the blocks of both and of all that the engine may have had to do with since the first one's burst began
-    come to no more than the pool: whoever evicts what was freed longest ago then still had older blocks to take. Whose
-    client hung up may linger. Nothing is said about steps with a preemption, which takes blocks twice; nor where a
-    request lets go of blocks while it runs, or a second tier moves some.
+    Whoever evicts what was freed longest ago, and the end of a prefix before its beginning, takes every other block
+    first. So there remains as much of the pool as has no part in the blocks of all that the engine may have had to do
+    with since the first one's burst began: whose client hung up may linger. Nothing is said about steps with a
+    preemption, which takes blocks twice; nor where a request lets go of blocks while it runs, or a second tier moves
+    some.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if block is None or pool is None or not history.shape.uniform or history.shape.second_tier:
-        return lambda _other, _outcome: False
+        return lambda _other, _outcome: 0
+    most = {
+        o.request: o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD)
+        for o in history.outcomes
+    }
     taken, lingering = Counter[int](), Counter[int]()
     for outcome in history.outcomes:
-        blocks = outcome.surface.answers * blocks_held(history, len(outcome.prompt) + outcome.max_tokens)
-        taken[outcome.step] += blocks
-        lingering[outcome.step] += 0 if outcome.answered else blocks
+        taken[outcome.step] += most[outcome.request]
+        lingering[outcome.step] += 0 if outcome.answered and not outcome.surface.stop else most[outcome.request]
     preempted = {record.step for record in history.steps if record.after.preemptions != record.before.preemptions}
 
-    def kept(other: Outcome, outcome: Outcome) -> bool:
+    def kept(other: Outcome, outcome: Outcome) -> int:
         since = range(other.step, outcome.step + 1)
+        if not preempted.isdisjoint(since):
+            return 0
         needed = sum(taken[step] for step in since) + sum(lingering[step] for step in range(other.step))
-        return needed <= pool and preempted.isdisjoint(since)
+        return max(0, pool - needed + most[other.request]) * block
 
     return kept
 

@@ -21,6 +21,7 @@ from harness.oracle.base import Question
 from harness.oracle.closed_form import computed
 from harness.session import CACHE
 from tests.histories import read_config
+from tests.planting import plant
 
 CACHED = Path(__file__).resolve().parent.parent / CACHE / "cache"
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
@@ -94,6 +95,21 @@ def test_every_topology_answers_by_the_closed_form(name: str, start: Start) -> N
     assert engine.wrong_reads() == ()
     several = engine.capabilities[Capability.SEVERAL_GROUPS].present
     assert several is (name != "full")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_state_is_not_there_in_the_step_that_makes_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """All requests of a step read their states before any is written: vLLM must not let one hit another's."""
+    if broken:
+        plant("states-are-hit-in-the-step-that-makes-them", monkeypatch)
+    engine = start(topology=TOPOLOGIES["state"])
+    both = [Arrival(asked(prompt("a", 65)))] * 2
+    served = engine.serve(both, lambda _number, _count: None, lambda: None)
+    right = [isinstance(one.result, Completion) and ids(one.result) == expected(prompt("a", 65)) for one in served]
+    assert right == [True, not broken]
+    assert bool(engine.wrong_reads()) is broken
 
 
 @pytest.mark.xfail(strict=True, reason="vLLM 0.32.0 copies only as much of a block as the first layer there needs")

@@ -111,3 +111,22 @@ def test_what_nobody_took_is_stopped(fails: bool) -> None:
     assert session.closed == ([] if fails else ["engine 1", "engine 2"])
     ready.discard()
     assert len(session.closed) in (0, 2)
+
+
+def test_one_by_one_each_ends_as_the_next_is_asked_for() -> None:
+    """And the last with the block."""
+    session = Starts()
+    with standby(session).one_by_one(caching=True) as another:
+        assert another() == ("engine 1", "")
+        assert session.closed == []
+        assert another() == ("engine 2", "")
+        assert session.closed == ["engine 1"]
+    assert session.closed == ["engine 1", "engine 2"]
+
+
+def test_one_by_one_tells_what_did_not_come() -> None:
+    """There is nothing to stop then."""
+    session = Starts(fails=True)
+    with standby(session).one_by_one(caching=True) as another:
+        assert another() == (None, "no memory")
+    assert session.closed == []
