@@ -172,8 +172,8 @@ def test_a_crowd_fits_when_it_begins_and_no_longer_when_it_has_decoded(on: Groun
     @some
     @given(crowds(on, afterwards=afterwards))
     def check(workload: Workload) -> None:
-        crowd, *after = workload.steps
-        assert isinstance(crowd, Burst)
+        crowd, *after = (step for step in workload.steps if isinstance(step, Burst))
+        assert isinstance(workload.steps[-1], Idle)
         assert on.pool is not None
         pool = on.pool // on.block
         prompts = [new_prompt_length(r.prompt) for r in crowd.requests]
@@ -193,9 +193,8 @@ def test_after_a_crowd_its_prompts_are_asked_again_or_gone_on_from(again: bool) 
     """What was preempted may be hit, and so may what took its place."""
 
     def wanted(workload: Workload) -> bool:
-        first, *after = workload.steps
-        assert isinstance(first, Burst)
-        asks = [r.prompt for step in after if isinstance(step, Burst) for r in step.requests]
+        first, *after = (step for step in workload.steps if isinstance(step, Burst))
+        asks = [r.prompt for step in after for r in step.requests]
         same = [p for p in asks if p in {r.prompt for r in first.requests}]
         return bool(same if again else [p for p in asks if p.continues is not None])
 
@@ -223,7 +222,7 @@ def is_reset_under_load(step: Step) -> bool:
 
 @pytest.mark.parametrize("on", [TIGHT, ROOMY])
 def test_a_prompt_is_warm_before_each_reset_and_asked_behind_it(on: Grounds) -> None:
-    """Once while nothing runs, once in the midst of an answer that is long enough for it."""
+    """Once while nothing runs, once in the midst of an answer that is long enough for it; perhaps a part first."""
 
     @some
     @given(resets(on))
@@ -232,14 +231,22 @@ def test_a_prompt_is_warm_before_each_reset_and_asked_behind_it(on: Grounds) -> 
         assert isinstance(steps[0], Burst)
         assert any(isinstance(step, Reset) for step in steps)
         assert any(is_reset_under_load(step) for step in steps)
-        for step, then in pairwise(steps):
+        for at, (step, then) in enumerate(pairwise(steps)):
             if isinstance(step, Reset) or is_reset_under_load(step):
-                assert then == steps[0]
+                assert then == steps[0] or (begins(then, steps[0]) and steps[at + 2] == steps[0])
             if isinstance(step, Burst) and step.meanwhile is not None:
                 assert 0 < step.meanwhile.after_tokens < step.requests[0].max_tokens
-        assert steps[0] == steps[2]
+        assert steps[0] in steps[2:4]
 
     check()
+
+
+def begins(part: Step, whole: Step) -> bool:
+    """Whether a step asks the beginning of what another one asks."""
+    assert isinstance(part, Burst)
+    assert isinstance(whole, Burst)
+    mine, all_of_it = (step.requests[0].prompt.segments[0] for step in (part, whole))
+    return mine.name == all_of_it.name and mine.length < all_of_it.length
 
 
 def victims(workload: Workload) -> list[tuple[Burst, Request]]:
