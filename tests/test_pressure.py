@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -12,11 +11,11 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 
 from adapters.base import Capability
-from harness.generators.control import aborts, resets
+from harness.generators.control import aborts
 from harness.generators.preemption import crowds
 from harness.generators.pressure import CROWDS, identical_crowds, never_fitting, storms, working_sets
 from harness.generators.prompts import Grounds
-from harness.workload import Burst, Idle, Meanwhile, Prompt, Request, Reset, Step, Workload, new_prompt_length
+from harness.workload import Burst, Idle, Prompt, Request, Workload, new_prompt_length
 from tests.test_families import GROUNDS, any_at_all, lengths, some
 
 SMALL = [GROUNDS[name] for name in ("tight", "pool that just may be filled", "blocks of one", "many models' lengths")]
@@ -211,42 +210,6 @@ def test_later_and_more_urgent_requests_are_among_a_crowd() -> None:
         assert all(request.priority == 0 for request in asked(workload))
 
     check()
-
-
-def is_reset_under_load(step: Step) -> bool:
-    """Whether a step is a burst with a reset in its midst."""
-    return (
-        isinstance(step, Burst) and isinstance(step.meanwhile, Meanwhile) and isinstance(step.meanwhile.change, Reset)
-    )
-
-
-@pytest.mark.parametrize("on", [TIGHT, ROOMY])
-def test_a_prompt_is_warm_before_each_reset_and_asked_behind_it(on: Grounds) -> None:
-    """Once while nothing runs, once in the midst of an answer that is long enough for it; perhaps a part first."""
-
-    @some
-    @given(resets(on))
-    def check(workload: Workload) -> None:
-        steps = workload.steps
-        assert isinstance(steps[0], Burst)
-        assert any(isinstance(step, Reset) for step in steps)
-        assert any(is_reset_under_load(step) for step in steps)
-        for at, (step, then) in enumerate(pairwise(steps)):
-            if isinstance(step, Reset) or is_reset_under_load(step):
-                assert then == steps[0] or (begins(then, steps[0]) and steps[at + 2] == steps[0])
-            if isinstance(step, Burst) and step.meanwhile is not None:
-                assert 0 < step.meanwhile.after_tokens < step.requests[0].max_tokens
-        assert steps[0] in steps[2:4]
-
-    check()
-
-
-def begins(part: Step, whole: Step) -> bool:
-    """Whether a step asks the beginning of what another one asks."""
-    assert isinstance(part, Burst)
-    assert isinstance(whole, Burst)
-    mine, all_of_it = (step.requests[0].prompt.segments[0] for step in (part, whole))
-    return mine.name == all_of_it.name and mine.length < all_of_it.length
 
 
 def victims(workload: Workload) -> list[tuple[Burst, Request]]:
