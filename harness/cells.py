@@ -15,7 +15,8 @@ from harness.options import UsageError
 KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")  # the room is not what matters
 ROOM = ("PRESS", "PREEMPT", "CTRL", "MIXED")  # the pool has to be small
 LAYOUT = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
-MOST_REQUESTS = "--max-num-seqs"
+MOST_REQUESTS, CHUNK_TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
+CHUNK_OF_ONE = "--long-prefill-token-threshold"
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +52,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def installed(self) -> bool:
         """Whether the package that it needs is there."""
         return self.package is None or importlib.util.find_spec(self.package) is not None
+
+    @property
+    def chunked(self) -> bool:
+        """Whether even a short prompt is computed in several steps."""
+        return CHUNK_TOKENS in self.arguments or CHUNK_OF_ONE in self.arguments
 
     @property
     def most_requests(self) -> int | None:
@@ -196,7 +202,7 @@ CELLS = {
             name="two-at-a-time",
             about="two requests run, the others wait; a pool that never evicts",
             arguments=("--max-num-seqs", "2"),
-            areas=("LORA-6", "CHAT-1", "REUSE", "CTRL"),
+            areas=("LORA-6", "CHAT-1", "REUSE", "CTRL-1"),
         ),
         Cell(
             name="small-chunks",
@@ -207,8 +213,8 @@ CELLS = {
         Cell(
             name="chunks-side-by-side",
             about="no prompt takes more than 24 tokens of a step: others are looked up between its chunks",
-            arguments=("--long-prefill-token-threshold", "24", "--max-num-seqs", "8"),
-            areas=("CHAT-1", "CTRL-2"),
+            arguments=(CHUNK_OF_ONE, "24", "--max-num-seqs", "8"),
+            areas=("CHAT-1",),
         ),
         Cell(
             name="whole-prompts",

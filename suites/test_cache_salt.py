@@ -27,5 +27,6 @@ def test_salts_keep_apart_what_they_should(lab: Lab, data: st.DataObject) -> Non
     adapter's name (vllm#44701). Oracle: the reference cache, for equal prompts under two salts answer alike; and cold
     start. Vacuous when no block of another salt lay ready, or nothing was ever hit under a salt.
     """
-    story = salted(lab.grounds, with_adapter=lab.can(Capability.RUNTIME_LORA), several=True)
+    # Several answers are SURFACE-1's matter: vLLM 0.32.0 dies of seeded ones where a prompt is computed in chunks.
+    story = salted(lab.grounds, with_adapter=lab.can(Capability.RUNTIME_LORA), several=not lab.cell.chunked)
     lab.check(data.draw(story, label="workload"))

@@ -111,6 +111,14 @@ def test_how_many_requests_run_at_a_time_is_read_off_the_flags() -> None:
     assert msgspec.structs.replace(ANY, arguments=("--max-num-seqs", "8", "--x")).most_requests == 8
 
 
+def test_cells_that_compute_even_short_prompts_in_chunks_say_so() -> None:
+    """Several seeded answers end vLLM 0.32.0 there."""
+    assert CELLS["tight"].chunked
+    assert CELLS["chunks-side-by-side"].chunked
+    assert not CELLS["default"].chunked
+    assert not CELLS["blocks-128"].chunked
+
+
 def test_tests_of_a_cell_are_collected_together() -> None:
     """Its engine starts once; and each test of the suites is there, in every cell that is for it."""
     tests = collected("--cells", "default,tight")

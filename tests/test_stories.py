@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from harness.generators.tiers import aborted_loads, edited, evicted
 from harness.workload import (
     Burst,
     Idle,
+    Meanwhile,
     Request,
     Reset,
     SetAdapter,
@@ -213,3 +215,39 @@ def test_who_is_aborted_has_been_asked_before_and_lost(workload: Workload) -> No
             plain = msgspec.structs.replace(request, abort=None)
             assert asked(workload.steps[at - 2]) == asked(workload.steps[at + 1]) == [plain]
             assert isinstance(workload.steps[at + 2], Idle)
+
+
+def is_reset_under_load(step: Step) -> bool:
+    """Whether a step is a burst with a reset in its midst."""
+    return (
+        isinstance(step, Burst) and isinstance(step.meanwhile, Meanwhile) and isinstance(step.meanwhile.change, Reset)
+    )
+
+
+@pytest.mark.parametrize("on", [TIGHT, ROOMY])
+def test_a_prompt_is_warm_before_each_reset_and_asked_behind_it(on: Grounds) -> None:
+    """Once while nothing runs, once in the midst of an answer that is long enough for it; perhaps a part first."""
+
+    @some
+    @given(resets(on))
+    def check(workload: Workload) -> None:
+        steps = workload.steps
+        assert isinstance(steps[0], Burst)
+        assert any(isinstance(step, Reset) for step in steps)
+        assert any(is_reset_under_load(step) for step in steps)
+        for at, (step, then) in enumerate(pairwise(steps)):
+            if isinstance(step, Reset) or is_reset_under_load(step):
+                assert then == steps[0] or (begins(then, steps[0]) and steps[at + 2] == steps[0])
+            if isinstance(step, Burst) and step.meanwhile is not None:
+                assert 0 < step.meanwhile.after_tokens < step.requests[0].max_tokens
+        assert steps[0] in steps[2:4]
+
+    check()
+
+
+def begins(part: Step, whole: Step) -> bool:
+    """Whether a step asks the beginning of what another one asks."""
+    assert isinstance(part, Burst)
+    assert isinstance(whole, Burst)
+    mine, all_of_it = (step.requests[0].prompt.segments[0] for step in (part, whole))
+    return mine.name == all_of_it.name and mine.length < all_of_it.length

@@ -75,7 +75,7 @@ def an_aborted_prefill_is_published(patch: Patch) -> None:
     around(patch, scheduler(), "finish_requests", finish)
 
 
-@fault("CTRL-2", stands_for="vllm PR#43569, sglang#38319", cells=("tight",))
+@fault("CTRL-2", "CHAT-1", stands_for="vllm PR#43569, sglang#38319", cells=("tight", "chunks-side-by-side"))
 def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
     """All of a prompt's blocks can be hit from its first chunk on, the later ones before they are written."""
 
@@ -93,8 +93,9 @@ def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
 
 @fault(
     "CTRL-2",
+    "CHAT-1",
     stands_for="vllm#49125, vllm PR#43569",
-    cells=("small-chunks",),
+    cells=("small-chunks", "chunks-side-by-side"),
     rare="only between two chunks of a prompt of which the first ends inside a block",
 )
 def partly_written_blocks_are_published(patch: Patch) -> None:

@@ -189,7 +189,7 @@ def the_stop_string_stays_in_the_text(patch: Patch) -> None:
     answered(patch, change)
 
 
-@fault("SURFACE-1", stands_for="TRT#18891", cells=("tight",), rare="a structured output that is preempted")
+@fault("PREEMPT-1", "SURFACE-1", stands_for="TRT#18891", cells=("tight",), rare="a structured output that is preempted")
 def a_grammar_begins_again_after_a_preemption(patch: Patch) -> None:
     """The grammar of a request that is preempted starts over, while its answer goes on."""
 

@@ -33,7 +33,7 @@ def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool) -> Workload:
     adapter = (
         "tenant" if Capability.RUNTIME_LORA in grounds.can and draw(st.sampled_from((False, False, True))) else None
     )
-    surface = draw(surfaces_of(grounds, answer))
+    surface, latest = draw(surfaces_of(grounds, answer)), count - (2 if filled else 1)  # who is preempted first
     requests = []
     for i in range(count):
         own = Segment(f"request {i}", prompt)
@@ -42,7 +42,7 @@ def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool) -> Workload:
             Request(
                 prompt=Prompt((own,) if shared is None else (shared, own)),
                 adapter=adapter,
-                surface=PLAIN if i else surface,
+                surface=surface if i == latest else PLAIN,
                 max_tokens=answer,
                 offset_ms=late,
                 priority=draw(st.sampled_from((0, 0, 5, -5))) if Capability.PRIORITY in grounds.can else 0,
