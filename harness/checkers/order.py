@@ -8,7 +8,7 @@ from reports.schema import FailureClass
 
 
 def check_order(history: History) -> list[Finding]:
-    """The first request that lost its blocks while a less urgent one, sent no earlier, went on running.
+    """The first request that lost its blocks while a less urgent one went on running, whoever of them came first.
 
     Says nothing where the engine does not tell when a request lost its blocks, or all are equally urgent.
     """
@@ -17,7 +17,7 @@ def check_order(history: History) -> list[Finding]:
         for at in outcome.preempted_at:
             spared = [o for o in history.outcomes if urgency[o.request] > urgency[outcome.request]]
             for other in spared:
-                if other.sent >= outcome.sent and ran_on(other, moment(outcome, at)):
+                if ran_on(other, moment(outcome, at)):
                     return [unfair(outcome, other, urgency)]
     return []
 
@@ -43,6 +43,5 @@ def unfair(outcome: Outcome, other: Outcome, urgency: dict[int, int]) -> Finding
         failure_class=FailureClass.API,
         request=outcome.request,
         sentence=f"Request {outcome.request} with priority {urgency[outcome.request]} was preempted while request "
-        f"{other.request}, sent no earlier and with priority {urgency[other.request]}, went on running: the lower "
-        "number is the more urgent one.",
+        f"{other.request} with priority {urgency[other.request]} went on running: the lower number is the more urgent.",
     )
