@@ -166,7 +166,8 @@ def test_a_window_is_each_requests_own(pool: int, slow: bool) -> None:
 
 def test_groups_that_nobody_knows_leave_the_room_unknown() -> None:
     """However large the pool."""
-    assert checked(*ONE_BY_ONE, pool_blocks=1000, uniform=False) == []
+    for groups in ((), (GroupShape(16), GroupShape(16))):
+        assert checked(*ONE_BY_ONE, pool_blocks=1000, uniform=False, groups=groups) == []
 
 
 def test_only_the_requests_of_a_step_are_its_crowd() -> None:

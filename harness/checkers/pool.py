@@ -132,11 +132,13 @@ def room_side_by_side(history: History, record: StepRecord) -> int | None:
 
 
 def groups_of(history: History) -> tuple[GroupShape, ...]:
-    """The groups of blocks that a request needs, or none where that is not known."""
+    """The groups of blocks that a request needs, or none where that is not known: of layers of several kinds that are
+    all said to keep everything nobody has told what a window keeps.
+    """
     shape = history.shape
     if shape.uniform:
         return () if shape.block_size is None else (GroupShape(shape.block_size),)
-    return shape.groups
+    return shape.groups if any(group.most_blocks is not None for group in shape.groups) else ()
 
 
 def fitting(history: History, crowd: list[Outcome], shared: int) -> int:
