@@ -140,11 +140,10 @@ def measure(
             for done in as_completed(controls):
                 clean[controls[done]] = done.result()
                 say(f"the engine as it is, run {controls[done]}: {told(done.result())}")
-            since = time.monotonic()
             for count, ended in enumerate(as_completed(measured), 1):
                 row = ended.result()
                 rows[row.name] = row
-                left = (time.monotonic() - since) / count * (len(faults) - count)
+                left = (time.monotonic() - began) / (count + len(clean)) * (len(faults) - count)
                 say(f"[{count}/{len(faults)}] {row.mechanism}: {row.name} {line(row)}; about {duration(left)} left")
         except KeyboardInterrupt:
             complete = False
