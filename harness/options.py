@@ -34,7 +34,7 @@ class Profile(msgspec.Struct, frozen=True):
 PROFILES = {
     "smoke": Profile(
         examples=8,
-        seconds=120,
+        seconds=180,
         tokens=6_000,
         cells=("default", "tight"),
         fingerprint_cells=("default", "tight", "groups-window"),

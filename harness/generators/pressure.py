@@ -39,7 +39,8 @@ def working_sets(draw: st.DrawFn, grounds: Grounds) -> Workload:
         prompts.append(Prompt((prelude, own) if draw(st.booleans()) else (own,)))
         total += sum(s.length for s in prompts[-1].segments)
     steps: list[Step] = []
-    for order in (prompts, draw(st.sampled_from((prompts, prompts[::-1])))):
+    # Backwards first: asked in the same order again, each prompt is evicted just before its turn comes.
+    for order in (prompts, draw(st.sampled_from((prompts[::-1], prompts)))):
         waiting = [Request(prompt=prompt, max_tokens=draw(st.sampled_from((4, 8)))) for prompt in order]
         while waiting:
             count = draw(st.sampled_from((1, 1, 2, 3)))
