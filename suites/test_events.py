@@ -107,7 +107,7 @@ def test_block_hashes_follow_from_their_events(lab: Lab, data: st.DataObject) ->
     """
     work = [traffic(lab.grounds), salted(lab.grounds, with_adapter=False)]
     if lab.grounds.small_pool is not None:
-        work.append(crowds(lab.grounds, afterwards=True))
+        work.append(crowds(lab.grounds, afterwards=True, adapters=False))
     lab.check(data.draw(st.one_of(work), label="workload"))
 
 

@@ -13,10 +13,10 @@ ASIDE = 4  # units of the model's length: a prelude, what an answer has too much
 
 
 @st.composite
-def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool) -> Workload:
+def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool, adapters: bool = True) -> Workload:
     """Two to four requests that outgrow the pool together, later and more urgent ones among them.
 
-    One of them may ask for a pattern, all may ask an adapter. `afterwards`: then each prompt again and next turns of
+    One of them may ask for a pattern; with `adapters`, all may ask an adapter. `afterwards`: then each prompt again and next turns of
     the answers, which may hit what the preempted ones left, or what took its place.
     """
     pool = pool_of(grounds) // grounds.unit
@@ -30,9 +30,8 @@ def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool) -> Workload:
         prompt = max(grounds.unit // 2, (share * grounds.unit) // 2 + draw(st.sampled_from((2, 0, -2))))
     answer = (share * grounds.unit) // 2 + grounds.unit + 3
     shared = draw(st.sampled_from((None, None, Segment("prelude", grounds.unit))))
-    adapter = (
-        "tenant" if Capability.RUNTIME_LORA in grounds.can and draw(st.sampled_from((False, False, True))) else None
-    )
+    names = (None, None, "tenant") if adapters and Capability.RUNTIME_LORA in grounds.can else (None,)
+    adapter = draw(st.sampled_from(names))
     surface, latest = draw(surfaces_of(grounds, answer)), count - (2 if filled else 1)  # who is preempted first
     requests = []
     for i in range(count):
