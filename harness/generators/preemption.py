@@ -16,8 +16,8 @@ ASIDE = 4  # units of the model's length: a prelude, what an answer has too much
 def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool, adapters: bool = True) -> Workload:
     """Two to four requests that outgrow the pool together, later and more urgent ones among them.
 
-    One of them may ask for a pattern; with `adapters`, all may ask an adapter. `afterwards`: then each prompt again and next turns of
-    the answers, which may hit what the preempted ones left, or what took its place.
+    One of them may ask for a pattern; with `adapters`, all may ask an adapter. `afterwards`: then each prompt again and
+    next turns of the answers, which may hit what the preempted ones left, or what took its place.
     """
     pool = pool_of(grounds) // grounds.unit
     most = grounds.longest // grounds.unit - ASIDE  # so that each can outgrow its share of the pool
