@@ -102,24 +102,24 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the user chose."""
 
     engine: str
-    engine_url: str | None
-    engine_args: tuple[str, ...]
-    model: str | None
-    adapters: tuple[Path, ...]
-    cells: tuple[str, ...]
-    profile: str
-    budget: str | None
-    oracle: str
-    known_issues: Path | None
-    replay: Path | None
     report_dir: Path
-    shared_dir: Path | None
-    allow_not_exercised: bool
-    allow_inconclusive: bool
-    command: str
-    seed: str
+    cells: tuple[str, ...] = ("default",)
+    profile: str = "smoke"
+    oracle: str = "cold-engine"
     worker: str = "model"
+    engine_url: str | None = None
+    engine_args: tuple[str, ...] = ()
+    model: str | None = None
+    adapters: tuple[Path, ...] = ()
+    budget: str | None = None
+    known_issues: Path | None = None
+    replay: Path | None = None
     fault: str | None = None
+    shared_dir: Path | None = None
+    allow_not_exercised: bool = False
+    allow_inconclusive: bool = False
+    command: str = ""
+    seed: str = "0"
 
     @property
     def seconds(self) -> float:

@@ -27,25 +27,7 @@ def trial(*, used: float, examples: int = 1, evidence: dict[str, float] | None =
 
 def options(*, budget: str | None = None, profile: str = "smoke") -> Options:
     """Options of a run that says no more than this."""
-    return Options(
-        engine="vllm",
-        engine_url=None,
-        engine_args=(),
-        model=None,
-        adapters=(),
-        cells=("default",),
-        profile=profile,
-        budget=budget,
-        oracle="cold-engine",
-        known_issues=None,
-        replay=None,
-        report_dir=Path("out"),
-        shared_dir=None,
-        allow_not_exercised=False,
-        allow_inconclusive=False,
-        command="",
-        seed="0",
-    )
+    return Options(engine="vllm", report_dir=Path("out"), profile=profile, budget=budget)
 
 
 def test_shares_are_equal_where_each_is_used_up() -> None:

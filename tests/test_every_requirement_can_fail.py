@@ -112,23 +112,11 @@ class Bench:
     def __init__(self, folder: Path, *, worker: str = "model") -> None:
         self.options = Options(
             engine="vllm-inproc",
-            engine_url=None,
-            engine_args=(),
-            model=None,
-            adapters=(),
+            report_dir=folder,
             cells=("default", "tight"),
-            profile="smoke",
             budget="2h",  # the number of examples is what ends a trial here
             oracle="closed-form" if worker == "fingerprint" else "cold-engine",
             worker=worker,
-            known_issues=None,
-            replay=None,
-            report_dir=folder,
-            shared_dir=None,
-            allow_not_exercised=False,
-            allow_inconclusive=False,
-            command="",
-            seed="0",
         )
         self.conductor = Conductor(self.options, ROOT, Role.ALONE)
         self.conductor.planned = len(BROKEN)

@@ -97,27 +97,8 @@ SCRIPTS = (
 
 def options(worker: str, fault: str | None, folder: Path) -> Options:
     """A run in process."""
-    return Options(
-        engine="vllm-inproc",
-        engine_url=None,
-        engine_args=(),
-        model=None,
-        adapters=(),
-        cells=("default",),
-        profile="smoke",
-        budget=None,
-        oracle="closed-form" if worker == "fingerprint" else "cold-engine",
-        known_issues=None,
-        replay=None,
-        report_dir=folder,
-        shared_dir=None,
-        allow_not_exercised=False,
-        allow_inconclusive=False,
-        command="",
-        seed="0",
-        worker=worker,
-        fault=fault,
-    )
+    oracle = "closed-form" if worker == "fingerprint" else "cold-engine"
+    return Options(engine="vllm-inproc", report_dir=folder, oracle=oracle, worker=worker, fault=fault)
 
 
 def found(worker: str, fault: str | None, root: Path, folder: Path) -> Iterator[FieldReport]:
