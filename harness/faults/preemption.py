@@ -136,9 +136,10 @@ def decoded_blocks_of_the_preempted_get_an_old_hash(patch: Patch) -> None:
 
 
 @fault(
+    "EVENT-3",
     "PREEMPT-2",
     stands_for="vllm#49449, vllm#37076",
-    cells=("tight",),
+    cells=("events-tight", "tight"),
     rare="for blocks that a request fills after its return",
 )
 def what_the_resumed_decode_gets_a_hash_of_its_own(patch: Patch) -> None:
