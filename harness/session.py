@@ -105,8 +105,9 @@ class Session:
         if self.options.attached:
             engine: Engine = self.attach(cell)
         else:
+            before = faults.marks(self.marks, "planted")
             engine = self.start(cell, caching=caching, purpose=purpose)
-            self.check_fault(engine)
+            self.check_fault(engine, before)
         checked = CheckedEngine(engine)
         self.engines.append(checked)
         if purpose == "tested":
@@ -139,9 +140,13 @@ class Session:
         self.probed[cell, caching] = engine.probed
         return engine
 
-    def check_fault(self, engine: Engine) -> None:
-        """Raise EngineStartError when the chosen fault is not in the engine: no verdict on it would mean anything."""
-        if self.options.fault is not None and not faults.marks(self.marks, "planted"):
+    def check_fault(self, engine: Engine, before: int) -> None:
+        """Raise EngineStartError when the chosen fault is not in the engine: no verdict on it would mean anything.
+
+        `before`: the processes that had it before this start. Engines in this process share one.
+        """
+        others = 0 if self.options.engine == "vllm-inproc" else before
+        if self.options.fault is not None and faults.marks(self.marks, "planted") <= others:
             engine.stop()
             raise EngineStartError(
                 f"the fault {self.options.fault!r} was not planted: this engine does not load vLLM's general plugins"

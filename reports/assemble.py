@@ -40,9 +40,12 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """What reports need of an example: when it ended, and how many requests it had."""
+    """What reports need of an example: when and where it ended, how many requests it had, whether it failed."""
 
     at: float = 0.0
+    requirement: str = ""
+    cell: str = ""
+    findings: tuple[msgspec.Raw, ...] = ()
     history: Asked = Asked()
 
 
@@ -57,7 +60,16 @@ def read_events(path: Path) -> list[Event]:
             with contextlib.suppress(ValueError):
                 if line.startswith(EXAMPLE):
                     read = msgspec.json.decode(line, type=Example)
-                    events.append({"event": "example", "at": read.at, "requests": len(read.history.outcomes)})
+                    events.append(
+                        {
+                            "event": "example",
+                            "at": read.at,
+                            "requirement": read.requirement,
+                            "cell": read.cell,
+                            "requests": len(read.history.outcomes),
+                            "failed": bool(read.findings),
+                        }
+                    )
                 else:
                     events.append(json.loads(line))
     return events
@@ -95,7 +107,7 @@ def assemble(events: list[Event]) -> Results:
         waivers=msgspec.convert((last_of(events, "waivers") or {}).get("waivers", []), list[Waiver]),
         totals=totals(requirements, events),
         timing=timing(events, first["at"]),
-        fault=injected(first.get("fault"), last_of(events, "fault")),
+        fault=injected(first.get("fault"), events),
     )
     code = exit_code(
         results,
@@ -111,9 +123,9 @@ def last_of(events: list[Event], kind: str) -> Event | None:
     return next((e for e in reversed(events) if e["event"] == kind), None)
 
 
-def injected(fault: dict[str, str] | None, end: Event | None) -> InjectedFault | None:
-    """The bug that the run's engines were born with."""
-    return InjectedFault(acted=bool(end and end["acted"]), **fault) if fault else None
+def injected(fault: dict[str, str] | None, events: list[Event]) -> InjectedFault | None:
+    """The bug that the run's engines were born with; each worker of a run says whether it acted in its own."""
+    return InjectedFault(acted=any(e["acted"] for e in events if e["event"] == "fault"), **fault) if fault else None
 
 
 def tests_of(events: list[Event], kind: str) -> set[tuple[str, str]]:

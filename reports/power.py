@@ -91,18 +91,13 @@ def by_mechanism(results: PowerResults) -> list[tuple[str, list[FaultRow]]]:
 
 def columns(results: PowerResults) -> list[str]:
     """The requirements that any run tested, by id."""
-    named = {requirement for row in results.faults for run in runs(row) for requirement in run.verdicts}
+    named = {requirement for row in results.faults for run in row.runs for requirement in run.verdicts}
     return sorted(name for name in named if any(tested(row, name) for row in results.faults))
-
-
-def runs(row: FaultRow) -> list[SuiteRun]:
-    """The runs of a fault that were made."""
-    return [run for run in (row.aimed, row.wide) if run is not None]
 
 
 def tested(row: FaultRow, requirement: str) -> bool:
     """Whether a requirement was put to the engine at all: not where a cell lacks what it needs."""
-    return any(run.verdicts.get(requirement, UNTESTED) != UNTESTED for run in runs(row))
+    return any(run.verdicts.get(requirement, UNTESTED) != UNTESTED for run in row.runs)
 
 
 def detection(row: FaultRow, requirement: str) -> Detection | None:
@@ -113,7 +108,7 @@ def detection(row: FaultRow, requirement: str) -> Detection | None:
 
 def tried(row: FaultRow) -> int:
     """The requests that a fault was exposed to."""
-    return sum(run.requests for run in runs(row))
+    return sum(run.requests for run in row.runs)
 
 
 def scripts(results: PowerResults) -> list[str]:

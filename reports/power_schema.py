@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from pathlib import Path
 
 import msgspec
 
@@ -74,15 +73,20 @@ class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
     literal: list[FieldReport]
 
     @property
+    def runs(self) -> list[SuiteRun]:
+        """Those that were made, the aimed one first."""
+        return [run for run in (self.aimed, self.wide) if run is not None]
+
+    @property
     def detections(self) -> list[Detection]:
         """Of both runs."""
-        return [d for run in (self.aimed, self.wide) if run is not None for d in run.detections]
+        return [d for run in self.runs for d in run.detections]
 
     @property
     def first(self) -> Detection | None:
         """The earliest of the run that aimed at it, else of the wide one."""
-        for run in (self.aimed, self.wide):
-            if run is not None and run.detections:
+        for run in self.runs:
+            if run.detections:
                 return min(run.detections, key=lambda d: d.requests)
         return None
 
@@ -111,13 +115,3 @@ class PowerResults(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[FaultRow]
     clean: list[SuiteRun]
     clean_literal: list[FieldReport]
-
-
-def read_power(path: Path) -> PowerResults:
-    """Read and validate. Raises msgspec.ValidationError, msgspec.DecodeError or OSError."""
-    return msgspec.json.decode(path.read_bytes(), type=PowerResults)
-
-
-def encode_power(results: PowerResults) -> bytes:
-    """JSON, keys sorted, two spaces of indent."""
-    return msgspec.json.format(msgspec.json.encode(results, order="sorted"), indent=2) + b"\n"

@@ -300,8 +300,8 @@ def read_case(path: Path) -> Case:
     return msgspec.json.decode(path.read_bytes(), type=Case)
 
 
-def encode(value: Results | Case) -> bytes:
-    """JSON of a result or a case, validated by reading it back, keys sorted, two spaces of indent."""
+def encode(value: msgspec.Struct) -> bytes:
+    """JSON of a result, a case or a measurement, validated by reading it back, keys sorted, two spaces of indent."""
     raw = msgspec.json.encode(value, order="sorted")
     msgspec.json.decode(raw, type=type(value))
     return msgspec.json.format(raw, indent=2) + b"\n"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from adapters.base import EngineStartError
 from harness.faults import plugin
 from harness.faults.catalogue import FAULTS
 from harness.faults.patching import acted, actions
+from harness.options import Options
+from harness.session import Session
 from reports.schema import Verdict, read_results
 from tests.planting import plant
 
@@ -66,3 +71,24 @@ def test_a_run_with_a_fault_finds_it_and_says_that_it_was_injected(tmp_path: Pat
     assert results.fault.acted
     assert "with the injected fault 'hashes-forget-who-asks'" in results.headline
     assert "ENGINE BROKEN ON PURPOSE" in (tmp_path / "index.html").read_text()
+
+
+class Stoppable:
+    """An engine that was just started."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+@pytest.mark.parametrize(
+    ("engine", "before", "refused"),
+    [("vllm", 0, False), ("vllm", 1, True), ("vllm-inproc", 1, False)],
+    ids=["planted as it started", "another engine's mark", "in the process that has it"],
+)
+def test_an_engine_without_its_fault_is_refused(tmp_path: Path, engine: str, before: int, refused: bool) -> None:
+    """One server's mark vouches for no other."""
+    (tmp_path / "planted-1").touch()
+    options = Options(engine=engine, report_dir=tmp_path, fault="a-reset-only-says-so")
+    session = SimpleNamespace(options=options, marks=tmp_path)
+    with pytest.raises(EngineStartError, match="was not planted") if refused else contextlib.nullcontext():
+        Session.check_fault(session, Stoppable(), before)  # type: ignore[arg-type]

@@ -13,10 +13,12 @@ from harness.cells import CELLS
 from harness.faults.catalogue import FAULTS, listing
 from harness.faults.fault import Fault
 from harness.options import UsageError
+from harness.power import __main__ as power
 from harness.power.__main__ import chosen, line, main
 from harness.power.measure import Budgets, Measurement, outcome
 from harness.power.plan import aimed, cells_about, clean, wide
 from harness.power.suites import read, until_found
+from reports.assemble import injected, read_events
 from reports.power import columns, figures, headline, render_power
 from reports.power_schema import (
     Detection,
@@ -25,9 +27,8 @@ from reports.power_schema import (
     Outcome,
     PowerResults,
     SuiteRun,
-    encode_power,
-    read_power,
 )
+from reports.schema import encode
 
 FAULT = FAULTS["hashes-forget-who-asks"]
 
@@ -218,14 +219,14 @@ def test_the_page_has_everything_and_escapes_it() -> None:
     assert columns(measured) == ["LORA-4", "SALT-1"]
     assert all(f'id="fault-{name}"' in page for name in ("caught", "survivor", "equivalent"))
     assert 'http-equiv="Content-Security-Policy"' in page
-    assert page == render_power(msgspec.json.decode(encode_power(measured), type=PowerResults))
+    assert page == render_power(msgspec.json.decode(encode(measured), type=PowerResults))
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:
     """Byte for byte."""
     file = tmp_path / "power.json"
-    file.write_bytes(encode_power(results(CAUGHT, SURVIVED)))
-    assert encode_power(read_power(file)) == file.read_bytes()
+    file.write_bytes(encode(results(CAUGHT, SURVIVED)))
+    assert encode(msgspec.json.decode(file.read_bytes(), type=PowerResults)) == file.read_bytes()
 
 
 def example(requirement: str, requests: int, *, found: bool, at: float) -> dict[str, Any]:
@@ -250,8 +251,8 @@ def test_requests_are_counted_up_to_the_first_example_that_failed(tmp_path: Path
     ]
     file = tmp_path / "events.ndjson"
     file.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
-    assert until_found(file, "SALT-1", "default") == (18, 3.0)
-    assert until_found(file, "SALT-1", "tight")[0] == 26
+    assert until_found(read_events(file), "SALT-1", "default") == (18, 3.0)
+    assert until_found(read_events(file), "SALT-1", "tight")[0] == 26
 
 
 def test_a_run_without_events_is_a_problem(tmp_path: Path) -> None:
@@ -269,3 +270,27 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / f"{FAULT.name}.json").write_bytes(msgspec.json.encode(CAUGHT))
     assert measurement.row(FAULT) == CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("clean", "code"),
+    [(suite_run(), 0), (suite_run(seen()), 1), (suite_run(problem="exit code 3"), 1)],
+    ids=["nothing", "a false alarm", "a run that broke"],
+)
+def test_only_a_clean_run_that_was_made_counts_as_clean(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: SuiteRun, code: int
+) -> None:
+    """Whoever did not get to the end has accused nobody, and shown nothing."""
+    monkeypatch.setattr(power, "measure", lambda *_, **__: results(CAUGHT, clean=clean))
+    assert main(["--out", str(tmp_path)]) == code
+    assert (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize(("told", "acted"), [([False, True, False], True), ([False, False], False), ([], False)])
+def test_a_fault_that_acted_in_any_worker_has_acted(told: list[bool], acted: bool) -> None:
+    """Each of several workers has engines of its own."""
+    fault = injected(
+        {"name": "n", "summary": "s", "stands_for": "f"}, [{"event": "fault", "acted": one} for one in told]
+    )
+    assert fault is not None
+    assert fault.acted is acted

@@ -28,13 +28,14 @@ from harness.options import UsageError, seconds_of
 from harness.power.measure import Budgets, Measurement
 from harness.power.plan import cells_about
 from reports.power import headline, render_power
-from reports.power_schema import FaultRow, FieldReport, Outcome, PowerResults, SuiteRun, encode_power
+from reports.power_schema import FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
+from reports.schema import encode
 from reports.text import duration
 from reports.write import write_text
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN_BYTES = 4 * 2**30  # what one run's engines may take
-EXIT_FALSE_ALARM, EXIT_USAGE, EXIT_INTERRUPTED = 1, 4, 130
+EXIT_CLEAN_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 4, 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -83,7 +84,8 @@ def side_by_side() -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and write power.json and index.html. 1 when the engine as it is was accused of anything."""
+    """Measure and write power.json and index.html. 1 when the engine as it is was accused of anything, or was not
+    measured to the end: nobody would know."""
     made = parser()
     given = made.parse_args(arguments)
     try:
@@ -104,12 +106,12 @@ def main(arguments: list[str] | None = None) -> int:
         made.error(str(problem))
     command = shlex.join(["python", "-m", "harness.power", *(sys.argv[1:] if arguments is None else arguments)])
     results = measure(measurement, faults, clean_runs=given.clean_runs, jobs=given.jobs, command=command)
-    (measurement.out / "power.json").write_bytes(encode_power(results))
+    write_text(measurement.out / "power.json", encode(results).decode())
     write_text(measurement.out / "index.html", render_power(results))
     say(f"{headline(results)}\n{measurement.out / 'index.html'}")
     if not results.complete:
         return EXIT_INTERRUPTED
-    return EXIT_FALSE_ALARM if any(run.detections for run in results.clean) else 0
+    return EXIT_CLEAN_FAILED if any(run.detections or run.problem for run in results.clean) else 0
 
 
 def seconds(text: str) -> float:

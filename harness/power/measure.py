@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -13,6 +15,7 @@ from harness.power.forked import DidNotEnd, within
 from reports.power_schema import FaultRow, FieldReport, Outcome, SuiteRun
 
 LITERAL_SECONDS = 600
+Measured = TypeVar("Measured", FaultRow, SuiteRun)
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +37,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     scripts: bool = True  # the field reports' own, too
 
     def row(self, fault: Fault) -> FaultRow:
-        """A fault's result, measured now or remembered."""
-        file = self.out / "rows" / f"{fault.name}.json"
+        """A fault's result."""
+        return self.remembered(fault.name, FaultRow, lambda: self.measured(fault))
+
+    def remembered(self, name: str, kind: type[Measured], measure: Callable[[], Measured]) -> Measured:
+        """What was measured before, or is now."""
+        file = self.out / "rows" / f"{name}.json"
         if file.exists():
-            return msgspec.json.decode(file.read_bytes(), type=FaultRow)
-        row = self.measured(fault)
+            return msgspec.json.decode(file.read_bytes(), type=kind)
+        result = measure()
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.encode(row))
-        return row
+        file.write_bytes(msgspec.json.encode(result))
+        return result
 
     def measured(self, fault: Fault) -> FaultRow:
         """The requirements about it, then all, then the field reports' scripts."""
@@ -84,15 +91,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     def clean(self, faults: list[Fault], number: int) -> SuiteRun:
         """One run against the engine as it is, under a seed of its own, with the budgets of a fault together."""
-        file = self.out / "rows" / f"(clean {number}).json"
-        if file.exists():
-            return msgspec.json.decode(file.read_bytes(), type=SuiteRun)
         seconds = self.budgets.aimed + self.budgets.wide
         ask = plan.clean(faults, worker=self.worker, seconds=seconds, seed=self.seed + number)
-        result = suites.run(ask, self.out / "runs" / f"clean-{number}")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.encode(result))
-        return result
+        folder = self.out / "runs" / f"clean-{number}"
+        return self.remembered(f"(clean {number})", SuiteRun, lambda: suites.run(ask, folder))
 
 
 def outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from reports.schema import Case, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
-EXAMPLE = b'{"event":"example",'
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,22 +36,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--requirements", ",".join(self.requirements)] if self.requirements else []
         words += ["--fault", self.fault] if self.fault is not None else []
         return [*words, "--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging", "--allow-not-exercised"]
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """The requests of an example's history."""
-
-    outcomes: tuple[msgspec.Raw, ...] = ()
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """What is needed of an example: where it belongs, how many requests it had, whether anything was found."""
-
-    requirement: str
-    cell: str
-    at: float
-    findings: tuple[msgspec.Raw, ...]
-    history: Asked
 
 
 def run(ask: Ask, folder: Path) -> SuiteRun:
@@ -92,7 +74,7 @@ def read(path: Path, command: str, problem: str) -> SuiteRun:
     found: dict[str, Detection] = {}
     for event in events:
         if event["event"] == "verdict" and event["verdict"] == Verdict.VIOLATED and event["requirement"] not in found:
-            requests, at = until_found(path, event["requirement"], event["cell"])
+            requests, at = until_found(events, event["requirement"], event["cell"])
             found[event["requirement"]] = detection(event, cases[event["case"]], requests, at - first)
     return SuiteRun(
         detections=sorted(found.values(), key=lambda d: d.requests),
@@ -122,14 +104,12 @@ def detection(event: dict[str, Any], case: Case, requests: int, seconds: float) 
     )
 
 
-def until_found(path: Path, requirement: str, cell: str) -> tuple[int, float]:
+def until_found(events: list[dict[str, Any]], requirement: str, cell: str) -> tuple[int, float]:
     """The requests of all examples up to the first of a requirement that failed in a cell, and when that was."""
     requests = 0
-    with path.open("rb") as lines:
-        for line in lines:
-            if line.startswith(EXAMPLE):
-                seen = msgspec.json.decode(line, type=Seen)
-                requests += len(seen.history.outcomes)
-                if seen.findings and (seen.requirement, seen.cell) == (requirement, cell):
-                    return requests, seen.at
-    return requests, json.loads(line)["at"]
+    for event in events:
+        if event["event"] == "example":
+            requests += event["requests"]
+            if event["failed"] and (event["requirement"], event["cell"]) == (requirement, cell):
+                return requests, event["at"]
+    return requests, events[-1]["at"]
