@@ -50,6 +50,7 @@ class EngineProcess:
             start_new_session=True,
         )
         self._known: list[psutil.Process] = []
+        self._ended_at: int | None = None
 
     def running(self) -> bool:
         """Whether the engine's main process still runs."""
@@ -72,6 +73,9 @@ class EngineProcess:
 
     def stop(self) -> None:
         """Close the pipe and wait until the guard has ended the group. Safe to call twice."""
+        if self._ended_at is None:
+            with contextlib.suppress(OSError):
+                self._ended_at = self.log.stat().st_size
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             self._guard.stdin.close()
         self.remember()
@@ -87,9 +91,10 @@ class EngineProcess:
         self._sink.close()
 
     def tail(self) -> str:
-        """The last lines of the log."""
+        """The last lines of the log, up to where this process was told to end: what an engine says of its own shutdown
+        would push out of sight why it was ended."""
         try:
-            text = self.log.read_text(errors="replace")
+            text = self.log.read_bytes()[: self._ended_at].decode(errors="replace")
         except OSError as problem:
             return f"(log unreadable: {problem})"
         return "\n".join(text.splitlines()[-TAIL_LINES:])

@@ -209,6 +209,24 @@ def test_the_log_outlives_the_engine(start: Start) -> None:
     assert engine.tail().startswith("(log unreadable")
 
 
+def test_the_tail_ends_where_the_engine_was_told_to_end(start: Start) -> None:
+    """However much it says of its own shutdown: what went before is why it was ended."""
+    code = """
+import signal, sys, time
+def goodbye(*_):
+    print("shutting down\\n" * 100, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, goodbye)
+print("stuck", flush=True)
+time.sleep(600)
+"""
+    engine = start(code=code)
+    wait_for(lambda: engine.tail() == "stuck")
+    engine.stop()
+    assert engine.tail() == "stuck"
+    assert engine.log.read_text().count("shutting down") == 100
+
+
 def test_the_engine_gets_the_environment_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing of ours beside it: the adapter decides what is inherited."""
     monkeypatch.setenv("OURS", "1")
