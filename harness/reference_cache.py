@@ -10,8 +10,7 @@ vLLM and most engines document. Pure; knows no engine but by the shape it states
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import msgspec
 
@@ -173,9 +172,10 @@ def what_is_kept(history: History) -> Callable[[Outcome, Outcome], int]:
 
     Whoever evicts what was freed longest ago, and the end of a prefix before its beginning, takes every other block
     first. So there remains as much of the pool as has no part in the blocks of all that the engine may have had to do
-    with since the first one's burst began: whose client hung up may linger. Nothing is said about steps with a
-    preemption, which takes blocks twice; nor where a request lets go of blocks while it runs, or a second tier moves
-    some.
+    with since the first one's burst began: whose client hung up may linger. A block that two of them share counts once,
+    as long as it is kept itself; which the same rule says of all that came after the first one. Nothing is said about
+    steps with a preemption, which takes blocks twice; nor where a request lets go of blocks while it runs, or a second
+    tier moves some.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if block is None or pool is None or not history.shape.uniform or history.shape.second_tier:
@@ -184,20 +184,40 @@ def what_is_kept(history: History) -> Callable[[Outcome, Outcome], int]:
         o.request: o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD)
         for o in history.outcomes
     }
-    taken, lingering = Counter[int](), Counter[int]()
+    hit = {o.request: may_be_shared(o, block) for o in history.outcomes}
+    left = {o.request: prefixes(o, computed(o), block) if o.answered else () for o in history.outcomes}
+    steps: dict[int, list[int]] = {}
     for outcome in history.outcomes:
-        taken[outcome.step] += most[outcome.request]
-        lingering[outcome.step] += 0 if outcome.answered and not outcome.surface.stop else most[outcome.request]
+        steps.setdefault(outcome.step, []).append(outcome.request)
+    lingering = {o.request for o in history.outcomes if not o.answered or o.surface.stop}
     preempted = {record.step for record in history.steps if record.after.preemptions != record.before.preemptions}
 
     def kept(other: Outcome, outcome: Outcome) -> int:
         since = range(other.step, outcome.step + 1)
         if not preempted.isdisjoint(since):
             return 0
-        needed = sum(taken[step] for step in since) + sum(lingering[step] for step in range(other.step))
-        return max(0, pool - needed + most[other.request]) * block
+        taken = sum(most[o.request] for o in history.outcomes if o.step < other.step and o.request in lingering)
+        known: set[Hashable] = set()  # of a burst each computes for itself what nobody had computed before it
+        for step in since:
+            taken += sum(most[request] - len(known.intersection(hit[request])) for request in steps.get(step, ()))
+            known.update(*(left[request] for request in steps.get(step, ())))
+        return max(0, pool - taken + most[other.request]) * block
 
     return kept
+
+
+def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:
+    """The blocks that a request takes from whoever computed them, as long as they are kept; with several answers,
+    scores of its prompt or an adapter that changes in its midst it may not."""
+    surface = outcome.surface
+    if not outcome.answered or outcome.overlapped or surface.answers > 1 or surface.prompt_logprobs:
+        return ()
+    return prefixes(outcome, outcome.prompt[:-1], block)
+
+
+def prefixes(outcome: Outcome, tokens: tuple[int, ...], block: int) -> tuple[Hashable, ...]:
+    """A name for each whole block: whose it is, and the tokens up to its end."""
+    return tuple((outcome.residence, tokens[:end]) for end in range(block, len(tokens) + 1, block))
 
 
 def least_blocks(history: History, tokens: int) -> int:

@@ -10,6 +10,7 @@ from harness.evidence import Evidence
 from harness.generators.pressure import (
     identical_crowds,
     never_fitting,
+    partly_evicted,
     sharers,
     storms,
     waits_for_room,
@@ -32,7 +33,8 @@ def test_working_set_larger_than_the_pool(lab: Lab, data: st.DataObject) -> None
     nothing was evicted, or nothing was hit in between.
     """
     on = lab.grounds
-    lab.check(data.draw(st.one_of(working_sets(on), sharers(on), waits_for_room(on)), label="workload"))
+    workloads = st.one_of(working_sets(on), sharers(on), waits_for_room(on), partly_evicted(on))
+    lab.check(data.draw(workloads, label="workload"))
 
 
 @requirement(

@@ -206,7 +206,7 @@ def test_a_hit_on_what_a_reset_removed_names_who_wrote_it() -> None:
 
 def test_a_lost_hit_is_not_held_against_a_pool_without_room() -> None:
     """What may have been evicted is not owed."""
-    tight = history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=4))
+    tight = history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=2))
     assert check_bounds(tight) == []
 
 

@@ -19,6 +19,7 @@ from harness.generators.preemption import crowds
 from harness.generators.pressure import (
     identical_crowds,
     never_fitting,
+    partly_evicted,
     sharers,
     storms,
     waits_for_room,
@@ -96,6 +97,7 @@ FAMILIES: dict[str, Family] = {
     "working sets": working_sets,
     "sharers": sharers,
     "who waits for room": waits_for_room,
+    "partly evicted": partly_evicted,
     "identical crowds": identical_crowds,
     "never fitting": never_fitting,
     "storms": storms,

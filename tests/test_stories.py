@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from adapters.base import Capability
 from harness.generators.control import aborts, changes_and_resets, resets
 from harness.generators.preemption import crowds
-from harness.generators.pressure import sharers, waits_for_room
+from harness.generators.pressure import partly_evicted, sharers, waits_for_room
 from harness.generators.prompts import Grounds
 from harness.generators.reuse import repeats
 from harness.generators.salts import LIKE_AN_ADAPTER, NEARLY_EQUAL, salted
@@ -158,6 +158,18 @@ def test_a_prompt_that_lies_cached_waits_behind_those_that_evict_it(workload: Wo
     pool = (TIGHT.pool or 0) // 32
     assert waits == asked(workload.steps[0])[0]
     assert sum(blocks) + -(-new_prompt_length(waits.prompt) // 32) > pool >= sum(grown) > sum(blocks)
+
+
+@some
+@given(partly_evicted(TIGHT))
+def test_a_part_of_a_long_prompt_is_evicted_before_it_is_asked_again(workload: Workload) -> None:
+    """Never all of it: what the others need leaves room for its beginning."""
+    first, *others, again = [request for step in workload.steps for request in asked(step)]
+    pool = (TIGHT.pool or 0) // 32
+    needed = [-(-(new_prompt_length(r.prompt) + r.max_tokens) // 32) for r in (first, *others)]
+    assert again.prompt.segments[0] == first.prompt.segments[0]
+    assert needed[0] >= pool // 2 - 1
+    assert pool - 2 <= sum(needed) < pool + needed[0]
 
 
 @pytest.mark.parametrize("wanted", [lambda r: r.adapter is not None, lambda r: r.surface.pattern is not None])

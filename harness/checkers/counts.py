@@ -52,7 +52,7 @@ def check_one(history: History, outcome: Outcome, limit: Bounds) -> list[Finding
                 failure_class=FailureClass.LOST_REUSE,
                 request=outcome.request,
                 sentence=f"Request {outcome.request} hit {cached} cached tokens where an earlier request had left "
-                f"{limit.at_least} in a pool with room.",
+                f"{limit.at_least}, and nothing had to push them out of the pool.",
             )
         ]
     return []

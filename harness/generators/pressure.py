@@ -50,6 +50,23 @@ def working_sets(draw: st.DrawFn, grounds: Grounds) -> Workload:
 
 
 @st.composite
+def partly_evicted(draw: st.DrawFn, grounds: Grounds) -> Workload:
+    """A long prompt, others that leave room for a part of it, and the same or one that shares its beginning again."""
+    units = pool_of(grounds) // grounds.unit
+    longest = max(2, min(grounds.longest, grounds.most_tokens // 8) // grounds.unit - 1)
+    stem = min(units // 2, longest)
+    taken = units - stem + draw(st.sampled_from((stem // 2, stem // 4, 0)))
+    count = max(draw(st.sampled_from((1, 2, 3))), -(-taken // longest))
+    document = max(1, taken // count) * grounds.unit - NONCE_TOKENS - 4
+    others = [Request(prompt=Prompt((Segment(f"document {i}", document),)), max_tokens=4) for i in range(count)]
+    bursts = [Burst(requests=(one,)) for one in others] if draw(st.booleans()) else [Burst(requests=tuple(others))]
+    whole = Segment("stem", stem * grounds.unit - NONCE_TOKENS + draw(st.sampled_from((0, 1, -1))))
+    prompts = (Prompt((whole,)), Prompt((whole,) if draw(st.booleans()) else (whole, Segment("tail", 3))))
+    first, then = (Burst(requests=(Request(prompt=prompt, max_tokens=4),)) for prompt in prompts)
+    return Workload((first, *bursts, then))
+
+
+@st.composite
 def sharers(draw: st.DrawFn, grounds: Grounds) -> Workload:
     """Two requests over one prelude, of whom one goes on for long after the other has ended, while others that wait
     for room are given what has become free; all of it in one burst."""

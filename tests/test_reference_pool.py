@@ -1,0 +1,77 @@
+"""What the reference cache says a small pool still holds, put to a pool that evicts as vLLM's does."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.history import Outcome
+from harness.reference_cache import bounds
+from tests.histories import BLOCK, history, outcome, shape
+
+STEMS = {name: tuple(range(start, start + 12 * BLOCK)) for name, start in (("a", 0), ("b", 1000), ("c", 2000))}
+
+
+@dataclasses.dataclass
+class Pool:
+    """Blocks in the order in which they are taken next, each with the prefix that it holds, if any."""
+
+    blocks: list[tuple[int, ...] | None]
+    beginnings_first: bool = False  # a fault: the order in which a request gives its blocks back
+
+    def serve(self, one: Outcome) -> int | None:
+        """The cached tokens of a request, after which its blocks are free again. None where it does not fit."""
+        tokens = one.prompt + one.token_ids
+        held: list[tuple[int, ...] | None] = []
+        while (end := BLOCK * (len(held) + 1)) < len(one.prompt) and tokens[:end] in self.blocks:
+            self.blocks.remove(tokens[:end])
+            held.append(tokens[:end])
+        hit, needed = len(held) * BLOCK, -(-len(tokens) // BLOCK)
+        if needed - len(held) > len(self.blocks):
+            self.blocks += held[::-1]
+            return None
+        del self.blocks[: needed - len(held)]
+        ends = range(BLOCK * (len(held) + 1), BLOCK * (needed + 1), BLOCK)
+        held += [tokens[:end] if end < len(tokens) else None for end in ends]
+        self.blocks += held if self.beginnings_first else held[::-1]
+        return hit
+
+
+REQUESTS = st.lists(
+    st.tuples(st.sampled_from(sorted(STEMS)), st.integers(1, 10 * BLOCK), st.integers(1, 2 * BLOCK)),
+    min_size=2,
+    max_size=9,
+)
+
+
+def served(pool: Pool, asked: list[tuple[str, int, int]]) -> list[tuple[int, int | None]]:
+    """For each request that fits, what it hit and what it was owed."""
+    size, hits, made = len(pool.blocks), [], []
+    for number, (stem, length, answer) in enumerate(asked):
+        tokens = tuple(7000 + 100 * number + i for i in range(answer))
+        one = outcome(number, STEMS[stem][:length], answer=tokens, max_tokens=answer)
+        if (hit := pool.serve(one)) is not None:
+            hits.append(hit)
+            made.append(one)
+    owed = bounds(history(*made, shape=shape(pool_blocks=size))) if made else {}
+    return [(hit, owed[one.request].at_least) for hit, one in zip(hits, made, strict=True)]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(2, 30), REQUESTS)
+def test_nothing_is_owed_that_such_a_pool_has_evicted(size: int, asked: list[tuple[str, int, int]]) -> None:
+    """Requests one after another, of any sizes, that share blocks as they like."""
+    for hit, owed in served(Pool([None] * size), asked):
+        assert owed is None or owed <= hit
+
+
+@pytest.mark.parametrize("beginnings_first", [False, True])
+def test_what_is_owed_tells_the_order_of_eviction(beginnings_first: bool) -> None:
+    """Eleven blocks of twenty, then twelve of another prompt: most of the first are left, unless those went first."""
+    asked = [("a", 10 * BLOCK, 1), ("b", 11 * BLOCK, 1), ("a", 10 * BLOCK, 1)]
+    hit, owed = served(Pool([None] * 20, beginnings_first), asked)[-1]
+    assert owed is not None
+    assert (hit >= owed) is not beginnings_first
