@@ -173,7 +173,8 @@ class Session:
 
     def cell_of_answers(self, cell: Cell) -> Cell:
         """The cell whose cold engine answers for this one. Digests do not depend on the layers that keep them."""
-        return CELLS["default"] if (cell.alike or self.options.fingerprint) and cell.name in CELLS else cell
+        known = cell.alike and cell.name in CELLS
+        return CELLS["default"] if known or self.options.fingerprint else cell
 
     def keep(self, process: EngineProcess) -> None:
         """Remember a process that is just starting; one that comes while the run is closing is ended at once."""
