@@ -38,6 +38,8 @@ class Confirmed(msgspec.Struct, frozen=True):
     failure_class: FailureClass
     reproduction: Reproduction
     history_dependent: bool
+    again: tuple[Judgement, ...] = ()  # the replays
+    off: tuple[Judgement, ...] = ()  # those with prefix caching off
 
 
 def confirm(
@@ -88,6 +90,8 @@ def confirm(
             note=note,
         ),
         history_dependent=fresh is not None and not failed,
+        again=tuple(again),
+        off=tuple(off),
     )
 
 

@@ -15,6 +15,7 @@ from adapters.base import Capability
 from adapters.checked import CheckedEngine
 from harness.budget import BudgetSpent
 from harness.cells import Cell
+from harness.confirm import Confirmed
 from harness.evidence import Evidence
 from harness.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, Grounds
 from harness.judge import Judgement
@@ -31,6 +32,7 @@ class Lab(Prover):
     def __init__(self, session: Session, cell: Cell) -> None:
         super().__init__(session, cell)
         self.grounds = self.make_grounds()
+        self.confirmed_last: Confirmed | None = None
         if not all(self.calibration.mixtures.values()) and self.oracle_engine is not None:
             self.standby.order(caching=False)  # GROUND-1 is going to need it
 
@@ -160,10 +162,17 @@ class Lab(Prover):
 
     def confirm(self, trial: Trial) -> Case:
         """The case of a trial that found something; a mixture that the ground gave way under is left out from now."""
-        case, judgement = self.prove(trial)
-        if self.on_cold(trial) and judgement.evidence[Evidence.MIXED] and self.grounds.may_mix(BASE_WITH_ADAPTER):
+        case, self.confirmed_last = self.prove(trial)
+        mixed = self.confirmed_last.judgement.evidence[Evidence.MIXED] and self.grounds.may_mix(BASE_WITH_ADAPTER)
+        if self.on_cold(trial) and mixed:
             self.leave_out(BASE_WITH_ADAPTER)
         return case
+
+    def with_controls(self, trial: Trial, case: Case) -> Case:
+        """The case that was confirmed last, with what its controls say. What fails without the cache has none."""
+        if self.confirmed_last is None or self.on_cold(trial):
+            return case
+        return msgspec.structs.replace(case, diagnosis=self.diagnose(self.confirmed_last))
 
 
 def fail(sentence: str) -> NoReturn:

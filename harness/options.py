@@ -29,6 +29,7 @@ class Profile(msgspec.Struct, frozen=True):
     fingerprint_seconds: float
     shrink_seconds: float
     replays: int  # on a fresh engine, to state a reproduction rate
+    controls_seconds: float  # for the controls of one case
 
 
 PROFILES = {
@@ -42,6 +43,7 @@ PROFILES = {
         fingerprint_seconds=45,
         shrink_seconds=15,
         replays=3,
+        controls_seconds=90,
     ),
     "ci": Profile(
         examples=30,
@@ -68,6 +70,7 @@ PROFILES = {
         fingerprint_seconds=420,
         shrink_seconds=60,
         replays=5,
+        controls_seconds=180,
     ),
     "release": Profile(
         examples=100_000,
@@ -79,6 +82,7 @@ PROFILES = {
         fingerprint_seconds=1800,
         shrink_seconds=180,
         replays=10,
+        controls_seconds=600,
     ),
     # For harness.power: every requirement a little, and little time for making counterexamples small.
     "wide": Profile(
@@ -91,8 +95,10 @@ PROFILES = {
         fingerprint_seconds=30,
         shrink_seconds=2,
         replays=1,
+        controls_seconds=10,
     ),
 }
+DIAGNOSED = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 WORKERS = ("model", "fingerprint")
 ENGINES = ("vllm", "vllm-inproc", "endpoint")
@@ -116,6 +122,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     replay: Path | None = None
     fault: str | None = None
     shared_dir: Path | None = None
+    diagnose: str = "new"
     allow_not_exercised: bool = False
     allow_inconclusive: bool = False
     command: str = ""
@@ -160,6 +167,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--budget {self.budget!r} is no time: write it as 90s, 20m or 2h")
         if self.oracle not in ORACLES:
             raise UsageError(f"unknown oracle {self.oracle!r}: choose one of {', '.join(ORACLES)}")
+        if self.diagnose not in DIAGNOSED:
+            raise UsageError(f"--diagnose {self.diagnose!r}: choose one of {', '.join(DIAGNOSED)}")
         if self.worker not in WORKERS:
             raise UsageError(f"unknown worker {self.worker!r}: choose one of {', '.join(WORKERS)}")
         if self.oracle == "closed-form" and not self.fingerprint:

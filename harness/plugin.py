@@ -81,6 +81,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="ID,...",
         help="test only these, such as LORA-3 or PRESS (all whose ids begin so)",
     )
+    group.addoption(
+        "--diagnose",
+        default="new",
+        help="rerun cases with one thing changed at a time: new (default; those that nothing waives), all or none",
+    )
     group.addoption("--replay", default=None, metavar="CASE.json", help="run one saved case")
     group.addoption("--report-dir", default="reports/out", metavar="DIR", help="where reports go")
     group.addoption(
@@ -229,6 +234,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         replay=Path(path["--replay"]) if path["--replay"] else None,
         report_dir=Path(config.getoption("--report-dir")),
         shared_dir=Path(path["--shared-dir"]) if path["--shared-dir"] else None,
+        diagnose=config.getoption("--diagnose"),
         allow_not_exercised=config.getoption("--allow-not-exercised"),
         allow_inconclusive=config.getoption("--allow-inconclusive"),
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),

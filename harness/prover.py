@@ -6,11 +6,16 @@ import time
 
 import msgspec
 
+from adapters.base import Capability
 from adapters.checked import CheckedEngine
 from harness.bench import Bench
 from harness.cases import make_case
 from harness.cells import Cell
 from harness.confirm import Confirmed, confirm
+from harness.diagnosis.controls import in_the_workload
+from harness.diagnosis.diagnose import diagnose
+from harness.diagnosis.engines import ControlEngines
+from harness.diagnosis.variants import in_the_engine
 from harness.earlier import confirm_further
 from harness.history import History
 from harness.judge import Judgement, judge
@@ -19,7 +24,7 @@ from harness.reduction import smaller
 from harness.requirement import Failing, Ran, Trial
 from harness.session import Session
 from harness.workload import Workload
-from reports.schema import Case, FailureClass
+from reports.schema import Case, Diagnosis, FailureClass
 
 RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
 FURTHER = 2  # times the patience for minimising, for what does not fail on a fresh engine by itself
@@ -102,7 +107,7 @@ class Prover(Bench):
                 return Failing(workload, judgement, failed=1, tries=attempt)
         return None
 
-    def prove(self, trial: Trial) -> tuple[Case, Judgement]:
+    def prove(self, trial: Trial) -> tuple[Case, Confirmed]:
         """Reduce the smallest counterexample, confirm it on a fresh engine and make its case."""
         if trial.best is None or trial.first is None:
             raise RuntimeError("nothing to confirm")
@@ -128,7 +133,7 @@ class Prover(Bench):
             self.session.close_engine(control)
         if not cold:
             self.standby.order(caching=True)  # where one requirement failed another may, and starting is slow
-        return case, confirmed.judgement
+        return case, confirmed
 
     def confirmed(self, failing: Failing, fresh: CheckedEngine | None, control: CheckedEngine | None) -> Confirmed:
         """What becomes of a counterexample on the given engines."""
@@ -141,6 +146,26 @@ class Prover(Bench):
             attached=self.engine if self.session.options.attached else None,
             replays=self.session.profile.replays,
         )
+
+    def diagnose(self, confirmed: Confirmed) -> Diagnosis | None:
+        """Run the controls of a case; None where it fails on no engine by itself, so that none would tell anything."""
+        if not any(judgement.findings for judgement in confirmed.again):
+            return None
+        judgement, options = confirmed.judgement, self.session.options
+        controls = in_the_workload(
+            judgement.history.workload, judgement.worst().request, salts=self.can(Capability.CACHE_SALT)
+        )
+        variants = in_the_engine(self.cell, judgement.history.shape, options.engine_args)
+        with ControlEngines(self.session, self.cell, self.engine) as engines:
+            return diagnose(
+                confirmed,
+                controls=controls,
+                variants=() if options.attached else variants,
+                engines=engines,
+                observe=self.observe,
+                replays=self.session.profile.replays,
+                seconds=self.session.profile.controls_seconds,
+            )
 
     def rerun(self, engine: CheckedEngine, ran: Ran) -> History:
         """A run of before, once more."""

@@ -121,6 +121,41 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class Strength(enum.StrEnum):
+    """What a control tells about the thing that it takes away."""
+
+    NEEDED = "needed"
+    NOT_NEEDED = "not needed"
+    NOT_TOLD = "not told"
+
+
+class ControlRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The case once more with one thing changed: how often it failed as the case does, and what was answered.
+
+    `otherwise`: runs that failed in another way, which says nothing about this failure. `observed` and `cold` are the
+    last run's; `not_run`: why there is no run.
+    """
+
+    name: str
+    removes: str  # what the case has and this control has not, as the conclusion names it
+    tells: Strength = Strength.NOT_TOLD
+    tries: int = 0
+    failed: int = 0
+    otherwise: int = 0
+    observed: list[int] = []
+    cold: list[int] = []
+    cached_tokens: int | None = None
+    not_run: str = ""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controls say together: in words, and which kind of mechanism that points at ("" where none)."""
+
+    conclusion: str
+    mechanism: str
+    controls: list[ControlRow]
+
+
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """A saved counterexample: everything needed to replay it and to draw it.
 
@@ -156,6 +191,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     log_tail: str = ""
     known_issue: str | None = None
     provenance: list[str] = []  # whose KV each request read, where the engine can tell; the failing request first
+    diagnosis: Diagnosis | None = None
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):

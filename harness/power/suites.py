@@ -35,7 +35,19 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--known-issues", str(ROOT / "known_issues" / "vllm.toml"), "--hypothesis-seed", str(self.seed)]
         words += ["--requirements", ",".join(self.requirements)] if self.requirements else []
         words += ["--fault", self.fault] if self.fault is not None else []
-        return [*words, "--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging", "--allow-not-exercised"]
+        return [
+            *words,
+            "--report-dir",
+            str(report),
+            "-q",
+            "-W",
+            "ignore",
+            "-p",
+            "no:logging",
+            "--diagnose",
+            "none",
+            "--allow-not-exercised",
+        ]
 
 
 def run(ask: Ask, folder: Path) -> SuiteRun:

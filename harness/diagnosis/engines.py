@@ -1,0 +1,65 @@
+"""The engines that controls run on: fresh ones of the case's own kind, and of other configurations."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from adapters.base import EngineDied
+from adapters.checked import CheckedEngine
+from harness.cells import Cell
+from harness.diagnosis.variants import Variant
+from harness.session import Session
+
+
+class ControlEngines:
+    """One engine at a time. Where a start takes seconds each control gets its own; over HTTP they share one as long as
+    it lives, kept apart by their nonces. An attached engine serves them all.
+    """
+
+    def __init__(self, session: Session, cell: Cell, tested: CheckedEngine) -> None:
+        self.session, self.cell, self.tested = session, cell, tested
+        self.current: CheckedEngine | None = None
+        self.own = False  # whether the current one is of the cell's own kind
+
+    def next(self) -> CheckedEngine:
+        """An engine of the case's own kind. Raises EngineError when there is none."""
+        if self.session.options.attached:
+            if not self.tested.alive():
+                raise EngineDied("the attached engine is gone")
+            return self.tested
+        quick = self.session.options.engine == "vllm-inproc"
+        if self.current is None or quick or not self.own or not self.current.alive():
+            self.take(self.cell)
+            self.own = True
+        return self.living()
+
+    def variant(self, variant: Variant) -> CheckedEngine:
+        """An engine of another configuration. Raises EngineStartError with the reason where it does not start."""
+        self.take(variant.cell)
+        self.own = False
+        return self.living()
+
+    def take(self, cell: Cell) -> None:
+        """Start an engine in place of the current one."""
+        self.drop()
+        self.current = self.session.open_engine(cell, purpose="control")
+
+    def living(self) -> CheckedEngine:
+        """The current one."""
+        if self.current is None:
+            raise EngineDied("no engine was started")
+        return self.current
+
+    def drop(self) -> None:
+        """Stop the current one."""
+        if self.current is not None:
+            self.session.close_engine(self.current)
+            self.current = None
+
+    def __enter__(self) -> ControlEngines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.drop()
