@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from adapters.base import Engine
+from adapters.base import COUNTED, Engine
 from harness.checkers.finding import Finding, Rule
 from harness.checkers.hashes import computed
 from harness.checkers.tokens import agrees, closest
@@ -76,7 +76,16 @@ def make_case(
         replay=f"python -m pytest suites --replay {report_dir}/cases/{case_id}.json",
         log_tail=log_tail,
         provenance=[in_names(words, history) for words in sentences(history, finding.request)],
+        counters=counters(history),
     )
+
+
+def counters(history: History) -> dict[str, float]:
+    """How much the engine's counters grew over the workload, of those that it publishes."""
+    if not history.steps:
+        return {}
+    grown = history.steps[-1].after.since(history.steps[0].before)
+    return {name: value for name in COUNTED if (value := getattr(grown, name)) is not None}
 
 
 def changes(workload: Workload) -> list[SetAdapter]:
@@ -178,6 +187,8 @@ def request_rows(judgement: Judgement) -> list[RequestRow]:
             correct=None if o.error else o.request not in wrong,
             answers_as=answers_as(o, judgement.answers, history),
             error=o.error or "",
+            answer=list(o.token_ids),
+            answer_text=o.text,
         )
         for o in history.outcomes
     ]

@@ -17,6 +17,7 @@ import pytest
 
 from adapters.base import EngineError, EngineStartError
 from harness.budget import Budget
+from harness.bugreport import bug_report
 from harness.cases import load_case
 from harness.cells import CELLS, Cell
 from harness.environment import coldproof_version, environment
@@ -196,7 +197,7 @@ class Conductor:
                 self.log.emit("phase", words=f"running the controls of {case.id}")
                 case = lab.with_controls(trial, case)
             verdict, reason = verdict_of_case(case)
-            self.save_case(case)
+            self.save_case(case, trial.statement)
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
@@ -241,12 +242,14 @@ class Conductor:
             return case
         return replace_known_issue(case, f"{issue.reason} ({issue.link})")
 
-    def save_case(self, case: Case) -> None:
-        """Write cases/ID.json and cases/ID.py, and the event that the report draws from."""
+    def save_case(self, case: Case, statement: str) -> None:
+        """Write cases/ID.json, cases/ID.py and cases/ID.md, and the event that the report draws from."""
         case = msgspec.convert(storable(msgspec.to_builtins(case)), Case)
         folder = self.options.report_dir / "cases"
         (folder / f"{case.id}.json").write_bytes(encode(case))
         (folder / f"{case.id}.py").write_text(reproducer(case))
+        report = bug_report(case, statement=statement, environment=environment(self.root))
+        (folder / f"{case.id}.md").write_text(report)
         self.log.emit("case", case=case)
 
     def finish(self, *, interrupted: bool) -> int:

@@ -92,6 +92,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     correct: bool | None  # None: not compared
     answers_as: str = ""  # whose cold answer it equals, in words
     error: str = ""
+    answer: list[int] = []  # the token ids, which a next turn goes on from
+    answer_text: str = ""
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +193,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     log_tail: str = ""
     known_issue: str | None = None
     provenance: list[str] = []  # whose KV each request read, where the engine can tell; the failing request first
+    counters: dict[str, float] = {}  # how much the engine's own counters grew while it ran
     diagnosis: Diagnosis | None = None
 
 
