@@ -81,12 +81,11 @@ def reproduced(case: Case) -> str:
     """How often it failed where, with a confidence interval where it did not always."""
     seen, said = case.reproduction, []
     if seen.fresh_tries:
-        said.append(f"{rate(seen.fresh_failed or 0, seen.fresh_tries)} on an engine started for this alone")
+        said.append(f"{rate(seen.fresh_failed or 0, seen.fresh_tries)} runs on an engine started for this alone")
     if seen.caching_off_tries:
         said.append(f"{rate(seen.caching_off_failed or 0, seen.caching_off_tries)} with prefix caching off")
-    if seen.note:
-        said.append(escaped(seen.note))
-    return "; ".join(said) or "seen once"
+    told = f"It failed in {' and '.join(said)}." if said else "It was seen once."
+    return f"{told} {escaped(seen.note)}".strip()
 
 
 def rate(failed: int, tries: int) -> str:

@@ -203,11 +203,6 @@ def equal_priorities(workload: Workload, failing: int | None) -> tuple[Workload,
     return all_changed(workload, lambda r: msgspec.structs.replace(r, priority=0)), failing
 
 
-def completions(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """The same segments as plain prompts instead of chats."""
-    return all_changed(workload, lambda r: msgspec.structs.replace(r, chat=False)), failing
-
-
 def changes(workload: Workload) -> list[SetAdapter]:
     """Every adapter load and change, in order."""
     found: list[SetAdapter] = []
@@ -258,7 +253,7 @@ NAME, PATH, ORDER = "the adapter's name used again", "the adapter's path used ag
 TOGETHER, HANG_UP, RESET = "requests side by side", "a client that hangs up", "a cache reset"
 ADAPTERS, SALTS, NEAR_SALTS = "adapters", "salts", "salts that are nearly equal"
 NEAR_PROMPTS, SURFACE = "prompts that differ in a token or two", "more than plain requests"
-PRIORITIES, CHATS = "priorities", "chats"
+PRIORITIES = "priorities"
 CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("a fresh salt on the failing request", OWN_KEY, fresh_salt),
     ("another first block in the failing request", BEGINNING, first_block_changed),
@@ -275,5 +270,4 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("prompts that have no token in common where they differ", NEAR_PROMPTS, prompts_unlike),
     ("plain requests", SURFACE, plain_requests),
     ("equal priorities", PRIORITIES, equal_priorities),
-    ("plain prompts instead of chats", CHATS, completions),
 )

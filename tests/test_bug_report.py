@@ -1,0 +1,136 @@
+"""cases/ID.md is ready to file: what a maintainer asks for is in it, nothing private, and no engine text breaks out."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.bugreport import anonymous, bug_report, rate
+from harness.workload import Workload
+from reports.schema import Case, ControlRow, Diagnosis, Reproduction, Strength
+from tests import report_samples
+from tests.histories import ask, burst, put
+
+DIAGNOSIS = Diagnosis(
+    conclusion="It needs prefix caching: without it it never came.",
+    mechanism="a cache key that knows adapters by their names",
+    controls=[
+        ControlRow(
+            name="prefix caching off",
+            removes="prefix caching",
+            tells=Strength.NEEDED,
+            tries=3,
+            observed=[5, 6],
+            cold=[5, 6],
+            cached_tokens=0,
+        ),
+        ControlRow(name="no second tier", removes="the second tier", not_run="no time was left"),
+    ],
+)
+
+
+def case(**changes: Any) -> Case:
+    """Two requests around a reload, the second wrong."""
+    workload = Workload((put("A"), burst(ask(adapter="tenant")), put("B"), burst(ask(adapter="tenant"))))
+    facts: dict[str, Any] = {
+        "workload": msgspec.to_builtins(workload),
+        "requests": [report_samples.request(0), report_samples.request(1, correct=False)],
+        "failing_request": 1,
+        "engine_config": {"command": "python -m vllm.server --model /x/models/1 --port 4711", "environment": "A=1"},
+        "diagnosis": DIAGNOSIS,
+        "counters": {"hit_tokens": 64.0, "preemptions": 0.0},
+        "provenance": ["Request 1 read wrong KV at positions 0-31."],
+    }
+    return report_samples.case(**{**facts, **changes})
+
+
+def report(**changes: Any) -> str:
+    """Its bug report."""
+    return bug_report(case(**changes), statement="Answers as cold.", environment={"torch": "2.13.0+cpu"})
+
+
+def test_everything_that_a_maintainer_asks_for_is_there() -> None:
+    """Command, requests, tokens, controls, evidence, environment, and both ways to see it again."""
+    text = report()
+    for part in (
+        "A=1 python -m vllm.server",
+        "--port 8000",
+        'curl "$SERVER/v1/load_lora_adapter"',
+        'curl "$SERVER/v1/completions"',
+        "* observed: `[",
+        "* a cold start answers: `[",
+        "first difference at token 2",
+        "| prefix caching off | fails in 0 of 3 | 0 | `[5, 6]` as cold | gone without it |",
+        "| no second tier | not run: no time was left |",
+        "The controls below point at a cache key that knows adapters by their names.",
+        "It needs prefix caching",
+        "prompt tokens hit: 64",
+        "read wrong KV at positions 0-31",
+        "| torch | 2.13.0+cpu |",
+        "--replay",
+        "exit code 1 while the bug is there",
+        "Answers as cold.",
+    ):
+        assert part in text, part
+
+
+def test_what_is_not_known_is_not_claimed() -> None:
+    """No controls, no counters, no provenance: each is said, and there is no empty table."""
+    text = report(diagnosis=None, counters={}, provenance=[], log_tail="")
+    assert "None were run." in text
+    assert "The engine publishes none." in text
+    assert "point at" not in text
+    assert "The end of the engine's log" not in text
+
+
+HOSTILE = "</details>\n```\n# owned <img src=x onerror=alert(1)> | cell"
+
+
+@pytest.mark.parametrize("field", ["sentence", "log_tail"])
+def test_engine_text_does_not_break_out(field: str) -> None:
+    """Escaped in prose, and in a fence that it cannot close."""
+    text = report(**{field: HOSTILE})
+    outside = [line for i, part in enumerate(text.split("````")) if i % 2 == 0 for line in part.splitlines()]
+    assert not any(line.startswith("# owned") for line in outside)
+    assert not any("<img" in line and "\\<img" not in line for line in outside)
+
+
+def test_nobody_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the home folder, nor the user in another path, nor a password in a URL, nor where the run was started."""
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/jane"))
+    monkeypatch.setattr(getpass, "getuser", lambda: "jane")
+    said = anonymous(f"/home/jane/.cache /data/jane/x http://me:secret@host {Path.cwd()}/log janeway")
+    assert said == "~/.cache /data/user/x http://***@host ./log janeway"
+
+
+@pytest.mark.parametrize(
+    ("failed", "tries", "says"),
+    [
+        (3, 3, "3 of 3"),
+        (0, 3, "0 of 3"),
+        (1, 3, "1 of 3 (95 %: 6 to 79 %)"),
+        (5, 10, "5 of 10 (95 %: 24 to 76 %)"),
+        (9, 10, "9 of 10 (95 %: 60 to 98 %)"),
+    ],
+)
+def test_a_rate_between_none_and_all_has_an_interval(failed: int, tries: int, says: str) -> None:
+    """Wilson's, as tables have it."""
+    assert rate(failed, tries) == says
+
+
+def test_a_case_that_failed_once_says_so() -> None:
+    """There is no rate of one run."""
+    once = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1)
+    assert "It was seen once." in report(reproduction=once)
+    assert (
+        "It failed in 3 of 3 runs on an engine started for this alone and 0 of 3 with prefix caching off." in report()
+    )
+
+
+def test_the_same_case_gives_the_same_bytes() -> None:
+    """It is kept beside the others of its run."""
+    assert report() == report()
