@@ -12,8 +12,10 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from reports.causes import causes_of, counted
 from reports.schema import Results, Verdict
 from reports.text import visible
+from reports.waivers import scope, state_in_words
 
 STYLES = {
     Verdict.CONFORMS: "green",
@@ -108,12 +110,15 @@ class Terminal:
             self.live = None
 
     def end(self, results: Results, folder: Path) -> None:
-        """The last words: headline, waivers, where the report is."""
+        """The last words: headline, how many causes, waivers, where the report is."""
         self.line("")
         self.line(results.headline)
+        if results.cases:
+            self.line(counted(causes_of(results)))
         for waiver in results.waivers:
             if waiver.state in ("used", "stale", "expired"):
-                self.line(f"known issue {waiver.state}: {waiver.requirement} '{waiver.signature}' {waiver.link}")
+                said = f"{waiver.requirement} in {waiver.cell}, '{scope(waiver)}' {waiver.link}"
+                self.line(f"known issue {state_in_words(waiver)}: {said}")
         for case in results.cases:
             if case.known_issue is None:
                 self.line(f"replay {case.id}: {case.replay}")
