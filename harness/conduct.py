@@ -251,11 +251,9 @@ class Conductor:
         self.close(interrupted=interrupted)
         if self.role is Role.WORKER:
             return 0
-        events = read_events(self.log.path)
-        results = assemble(events)
-        ran = {e["requirement"] for e in events if e["event"] == "verdict"}
+        results = assemble(read_events(self.log.path))
         version = results.engine.version if results.engine else None
-        self.log.emit("waivers", waivers=self.waivers(version).report(results.cases, ran))
+        self.log.emit("waivers", waivers=self.waivers(version).report(results.cases, results.requirements))
         self.log.emit("run_finished", complete=not interrupted and not results.problem)
         results = assemble(read_events(self.log.path))
         try:
