@@ -65,6 +65,8 @@ class Terminal:
                 self.line("the engine was lost and is started again; the end of its log:\n" + fields["log_tail"])
             case "verdict":
                 self.verdict(fields)
+            case "proposed":
+                self.proposed(**fields)
 
     def verdict(self, fields: dict[str, Any]) -> None:
         """A requirement is concluded: say so, and estimate the rest from the time so far."""
@@ -81,6 +83,15 @@ class Terminal:
         self.console.print(words)
         if verdict not in (Verdict.CONFORMS, Verdict.UNSUPPORTED):
             self.line(f"    {fields['reason'][:400]}")
+
+    def proposed(self, *, path: str, entries: int, problem: str) -> None:
+        """Where the proposed known issues are, and how many, or why they are nowhere."""
+        many = "1 known issue" if entries == 1 else f"{entries} known issues"
+        self.line(
+            f"no known issues could be proposed: {problem}"
+            if problem
+            else f"{many} proposed, for you to review: {path}"
+        )
 
     def working(self, words: str) -> None:
         """What is going on now. Only phases are worth a line in a log; examples are not."""
