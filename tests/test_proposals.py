@@ -39,9 +39,19 @@ from tests import report_samples as samples
 TODAY = datetime.date(2026, 3, 1)
 STALE = "stale state; in-place reload; same path; between requests"
 OUT = Path("out")
-# Texts as an engine could put them anywhere: quotes of both kinds, what ends a line, a table or a file, what hides.
+# Texts as an engine could put them anywhere: quotes, patterns, what ends a line, a table or a file, what hides.
 NASTY = st.text() | st.sampled_from(
-    ['"""', "'''", "a\\", "\\u0041", "x\r\ny", '"\nlink = "https://x"\n[[issue]]', "\x00\x7f\x85\u202e\ufeff", "\ud83d"]
+    [
+        '"""',
+        "'''",
+        "a*[b]?",
+        "a\\",
+        "\\u0041",
+        "x\r\ny",
+        '"\nlink = "https://x"\n[[issue]]',
+        "\x00\x7f\x85\u202e\ufeff",
+        "\ud83d",
+    ]
 )
 
 
