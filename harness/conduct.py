@@ -28,6 +28,7 @@ from harness.known_issues import Waivers, read_known_issues
 from harness.lab import Lab
 from harness.options import Options, UsageError
 from harness.oracle.base import OracleError
+from harness.proposals import write_proposals
 from harness.reproducer import reproducer
 from harness.requirement import Requirement, Trial, Violation
 from harness.selftest import self_test
@@ -35,8 +36,8 @@ from harness.session import Session, missing
 from harness.terminal import Terminal
 from harness.verdict import verdict_of_case, verdict_without_case
 from reports.assemble import EXIT_HARNESS, assemble, read_events
-from reports.schema import Case, Results, Verdict, encode
-from reports.text import storable
+from reports.schema import Case, Results, Verdict, Waiver, encode
+from reports.text import storable, visible
 from reports.write import write_all
 
 
@@ -232,8 +233,7 @@ class Conductor:
 
     def waivers(self, version: str | None) -> Waivers:
         """The known issues for an engine version, today."""
-        today = datetime.datetime.now(datetime.UTC).date()
-        return Waivers(self.issues, version=version, today=today, worker=self.options.worker)
+        return Waivers(self.issues, version=version, today=today(), worker=self.options.worker)
 
     def waived(self, case: Case, lab: Lab) -> Case:
         """The case, marked with the known issue that waives it, if one does."""
@@ -257,11 +257,11 @@ class Conductor:
         self.close(interrupted=interrupted)
         if self.role is Role.WORKER:
             return 0
-        events = read_events(self.log.path)
-        results = assemble(events)
-        ran = {e["requirement"] for e in events if e["event"] == "verdict"}
+        results = assemble(read_events(self.log.path))
         version = results.engine.version if results.engine else None
-        self.log.emit("waivers", waivers=self.waivers(version).report(results.cases, ran))
+        waivers = self.waivers(version).report(results.cases, results.requirements)
+        self.log.emit("waivers", waivers=waivers)
+        self.propose(results, waivers)
         self.log.emit("run_finished", complete=not interrupted and not results.problem)
         results = assemble(read_events(self.log.path))
         try:
@@ -271,6 +271,17 @@ class Conductor:
             return EXIT_HARNESS
         self.tell_end(results)
         return results.exit_code
+
+    def propose(self, results: Results, waivers: list[Waiver]) -> None:
+        """Write known issues for a person to review, if asked to. No verdict hangs on it: what goes wrong is said."""
+        path, entries, problem = self.options.proposals, 0, ""
+        if path is None:
+            return
+        try:
+            entries = write_proposals(path, results, waivers, folder=self.options.report_dir, today=today())
+        except OSError as failure:
+            problem = visible(str(failure))
+        self.log.emit("proposed", path=visible(str(path)), entries=entries, problem=problem)
 
     def close(self, *, interrupted: bool) -> None:
         """Stop the engines and note where the time went."""
@@ -294,6 +305,11 @@ class Conductor:
         """Have the terminal close with the headline and the report's path."""
         if self.terminal is not None:
             self.terminal.end(results, self.options.report_dir)
+
+
+def today() -> datetime.date:
+    """The day by which waivers expire: the same everywhere on earth."""
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def fault_facts(name: str | None) -> dict[str, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.lab import Lab
+from harness.options import PROPOSED
 
 
 def prepare_folder(folder: Path, *, clear: bool) -> None:
@@ -18,6 +19,7 @@ def prepare_folder(folder: Path, *, clear: bool) -> None:
         "index.html",
         "junit.xml",
         "summary.md",
+        f"*{PROPOSED}",
         "engine-*.log",
         "cases/*",
     ):

@@ -1,7 +1,7 @@
 """The known-issues file: violations waived by name, for an engine version, with a link, a reason and an expiry.
 
-A waiver must match the failure's signature, not just the requirement, so that a new fault under the same requirement
-is not waived with the old one.
+A waiver must match the failure's signature or its fingerprint, not just the requirement, so that a new fault under the
+same requirement is not waived with the old one; and it must lead somewhere: one without a link or a reason is refused.
 """
 
 from __future__ import annotations
@@ -10,26 +10,30 @@ import datetime
 import fnmatch
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
 from harness.options import UsageError
-from reports.schema import Case, Waiver
+from reports.causes import fingerprint
+from reports.schema import Case, RequirementResult, Verdict, Waiver, worst
+
+FINGERPRINT = r"^[0-9a-f]{8}\Z"  # `$` would let a line feed follow
 
 
 class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One waiver. `cell` and `signature` are shell patterns; `versions` is a PEP 440 specifier; `worker`: a fault of a
-    model's arithmetic cannot show without one.
+    """One waiver. `cell` and `signature` are shell patterns, `fingerprint` is a cause's: with both, both must fit;
+    `versions` is a PEP 440 specifier; `worker`: a fault of a model's arithmetic cannot show without one.
     """
 
     requirement: str
-    signature: str
     versions: str
     reason: str
     link: str
+    signature: str | None = None
+    fingerprint: Annotated[str, msgspec.Meta(pattern=FINGERPRINT)] | None = None
     cell: str = "*"
     worker: Literal["model", "fingerprint"] | None = None
     expires: datetime.date | None = None
@@ -60,11 +64,14 @@ class Waivers:
         """Whether it may waive anything here and today."""
         return self.applies(issue) and (issue.expires is None or self.today <= issue.expires)
 
-    def report(self, cases: list[Case], ran: set[str]) -> list[Waiver]:
-        """Every waiver with what became of it; `ran` holds the requirements that this run concluded."""
-        return [self.entry(issue, [c.id for c in cases if self.waive(c) is issue], ran) for issue in self.issues]
+    def report(self, cases: list[Case], requirements: list[RequirementResult]) -> list[Waiver]:
+        """Every waiver with what became of it in a run with these cases and verdicts."""
+        return [
+            self.entry(issue, [case.id for case in cases if self.waive(case) is issue], requirements)
+            for issue in self.issues
+        ]
 
-    def entry(self, issue: KnownIssue, used_by: list[str], ran: set[str]) -> Waiver:
+    def entry(self, issue: KnownIssue, used_by: list[str], requirements: list[RequirementResult]) -> Waiver:
         """One waiver's row."""
         if used_by:
             state = "used"
@@ -73,11 +80,12 @@ class Waivers:
         elif not self.in_force(issue):
             state = "expired"
         else:
-            state = "stale" if issue.requirement in ran else "not exercised"
+            state = "stale" if passes(issue, requirements) else "not exercised"
         return Waiver(
             requirement=issue.requirement,
             cell=issue.cell,
-            signature=issue.signature,
+            signature="*" if issue.signature is None else issue.signature,
+            fingerprint=issue.fingerprint,
             versions=issue.versions,
             reason=issue.reason,
             link=issue.link,
@@ -92,8 +100,28 @@ def fits(issue: KnownIssue, case: Case) -> bool:
     return (
         issue.requirement == case.requirement
         and fnmatch.fnmatchcase(case.cell, issue.cell)
-        and fnmatch.fnmatchcase(case.signature, issue.signature)
+        and (issue.signature is None or fnmatch.fnmatchcase(case.signature, issue.signature))
+        and issue.fingerprint in (None, fingerprint(case.signature))
     )
+
+
+def passes(issue: KnownIssue, requirements: list[RequirementResult]) -> bool:
+    """Whether what a waiver is for conforms here, in every cell that it means and that ran.
+
+    Where a requirement fails in another way the search ended with that: nothing is known about this failure.
+    """
+    cells = [cell for one in requirements if one.id == issue.requirement for cell in one.cells]
+    meant = [cell.verdict for cell in cells if fnmatch.fnmatchcase(cell.cell, issue.cell)]
+    return worst(meant) is Verdict.CONFORMS
+
+
+def lacks(issue: KnownIssue) -> str:
+    """What an entry must have and does not, in words; empty where it is whole."""
+    if issue.signature is None and issue.fingerprint is None:
+        return "names no failure: give it a signature, a fingerprint or both"
+    if not issue.link.strip():
+        return "has an empty link: name the upstream report, or say that none is known"
+    return "" if issue.reason.strip() else "has an empty reason: say why this may be waived"
 
 
 def read_known_issues(path: Path | None) -> list[KnownIssue]:
@@ -106,8 +134,11 @@ def read_known_issues(path: Path | None) -> list[KnownIssue]:
         if unknown:
             raise UsageError(f"cannot use --known-issues {path}: it has {unknown[0]!r}; waivers are written [[issue]]")
         issues = msgspec.convert(raw.get("issue", []), list[KnownIssue])
-        for issue in issues:
+        for number, issue in enumerate(issues, start=1):
             SpecifierSet(issue.versions)
+            if lacks(issue):
+                place = f"entry {number}, for {issue.requirement!r},"
+                raise UsageError(f"cannot use --known-issues {path}: {place} {lacks(issue)}")
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, InvalidSpecifier) as problem:
         raise UsageError(f"cannot use --known-issues {path}: {problem}") from problem
     return issues

@@ -102,6 +102,7 @@ DIAGNOSED = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 WORKERS = ("model", "fingerprint")
 ENGINES = ("vllm", "vllm-inproc", "endpoint")
+PROPOSED = ".proposed.toml"  # how the names of proposed known issues end in the report folder
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +120,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[Path, ...] = ()
     budget: str | None = None
     known_issues: Path | None = None
+    proposals: Path | None = None
     replay: Path | None = None
     fault: str | None = None
     shared_dir: Path | None = None
@@ -183,6 +185,34 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--worker fingerprint is for an engine that Coldproof spawns: leave out --engine-url")
         if len(self.adapters) == 1:
             raise UsageError("one --adapter cannot be told from itself: give at least two that answer differently")
+        self.check_proposals()
+
+    def check_proposals(self) -> None:
+        """Raise UsageError where this run would write over somebody's file, or remove the known issues in use."""
+        if self.known_issues is not None and self.is_removed(self.known_issues):
+            raise UsageError(
+                f"--known-issues {self.known_issues} is in --report-dir, where a run removes an earlier one's "
+                "proposals: copy what you accept into a file of your own"
+            )
+        if self.proposals is None:
+            return
+        if self.proposals.suffix != ".toml":
+            raise UsageError(
+                f"--update-known-issues {self.proposals}: proposals go into a new file that ends in .toml; to have "
+                "them in --report-dir write the option last, with no file"
+            )
+        folder = self.proposals.parent
+        if not folder.is_dir() and folder.resolve() != self.report_dir.resolve():
+            raise UsageError(f"--update-known-issues {self.proposals}: there is no folder {folder}")
+        if self.proposals.exists() and not self.is_removed(self.proposals):
+            raise UsageError(
+                f"--update-known-issues {self.proposals}: there is such a file, and none is ever written over: name "
+                "another"
+            )
+
+    def is_removed(self, path: Path) -> bool:
+        """Whether a run takes a file for an earlier run's proposals and removes it."""
+        return path.name.endswith(PROPOSED) and path.resolve().parent == self.report_dir.resolve()
 
 
 def seconds_of(text: str) -> float | None:

@@ -30,6 +30,7 @@ from harness.conduct import Conductor, Role
 from harness.faults import catalogue as faults
 from harness.lab import Lab
 from harness.options import Options, UsageError
+from harness.proposals import proposed_file
 from harness.requirement import Trial
 from harness.selection import cell_name, cells_of, engine_of, is_fingerprint, is_wanted, requirement_of
 from harness.session import split_arguments
@@ -72,6 +73,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--budget", default=None, metavar="TIME", help="time for drawing examples, such as 90s, 20m or 2h")
     group.addoption("--oracle", default=None, help="cold-engine (default), fresh-engine, same-engine or closed-form")
     group.addoption("--known-issues", default=None, metavar="FILE", help="waivers (TOML)")
+    group.addoption(
+        "--update-known-issues",
+        nargs="?",
+        const="",
+        default=None,
+        metavar="FILE",
+        help="propose waivers for what this run finds, in a new file for you to review (default: in --report-dir)",
+    )
     group.addoption(
         "--fault", default=None, metavar="NAME", help="start the engines with an injected bug; 'list' prints all"
     )
@@ -220,6 +229,8 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     """Options from pytest's. Raises UsageError."""
     url, engine = config.getoption("--engine-url"), engine_of(config)
     path = {name: config.getoption(name) for name in ("--known-issues", "--replay", "--shared-dir")}
+    known_issues = Path(path["--known-issues"]) if path["--known-issues"] else None
+    report_dir = Path(config.getoption("--report-dir"))
     return Options(
         engine=engine,
         engine_url=url,
@@ -230,9 +241,10 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         profile=config.getoption("--profile"),
         budget=config.getoption("--budget"),
         oracle=config.getoption("--oracle") or default_oracle(engine, config.getoption("--worker")),
-        known_issues=Path(path["--known-issues"]) if path["--known-issues"] else None,
+        known_issues=known_issues,
+        proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
         replay=Path(path["--replay"]) if path["--replay"] else None,
-        report_dir=Path(config.getoption("--report-dir")),
+        report_dir=report_dir,
         shared_dir=Path(path["--shared-dir"]) if path["--shared-dir"] else None,
         diagnose=config.getoption("--diagnose"),
         allow_not_exercised=config.getoption("--allow-not-exercised"),

@@ -12,8 +12,10 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from reports.causes import causes_of, counted
 from reports.schema import Results, Verdict
 from reports.text import visible
+from reports.waivers import scope, state_in_words
 
 STYLES = {
     Verdict.CONFORMS: "green",
@@ -63,6 +65,8 @@ class Terminal:
                 self.line("the engine was lost and is started again; the end of its log:\n" + fields["log_tail"])
             case "verdict":
                 self.verdict(fields)
+            case "proposed":
+                self.proposed(**fields)
 
     def verdict(self, fields: dict[str, Any]) -> None:
         """A requirement is concluded: say so, and estimate the rest from the time so far."""
@@ -79,6 +83,15 @@ class Terminal:
         self.console.print(words)
         if verdict not in (Verdict.CONFORMS, Verdict.UNSUPPORTED):
             self.line(f"    {fields['reason'][:400]}")
+
+    def proposed(self, *, path: str, entries: int, problem: str) -> None:
+        """Where the proposed known issues are, and how many, or why they are nowhere."""
+        many = "1 known issue" if entries == 1 else f"{entries} known issues"
+        self.line(
+            f"no known issues could be proposed: {problem}"
+            if problem
+            else f"{many} proposed, for you to review: {path}"
+        )
 
     def working(self, words: str) -> None:
         """What is going on now. Only phases are worth a line in a log; examples are not."""
@@ -108,12 +121,15 @@ class Terminal:
             self.live = None
 
     def end(self, results: Results, folder: Path) -> None:
-        """The last words: headline, waivers, where the report is."""
+        """The last words: headline, how many causes, waivers, where the report is."""
         self.line("")
         self.line(results.headline)
+        if results.cases:
+            self.line(counted(causes_of(results)))
         for waiver in results.waivers:
             if waiver.state in ("used", "stale", "expired"):
-                self.line(f"known issue {waiver.state}: {waiver.requirement} '{waiver.signature}' {waiver.link}")
+                said = f"{waiver.requirement} in {waiver.cell}, '{scope(waiver)}' {waiver.link}"
+                self.line(f"known issue {state_in_words(waiver)}: {said}")
         for case in results.cases:
             if case.known_issue is None:
                 self.line(f"replay {case.id}: {case.replay}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from reports.causes import causes
 from reports.schema import (
     Calibration,
     Case,
@@ -82,6 +83,7 @@ def assemble(events: list[Event]) -> Results:
         raise LookupError("the events hold no start of a run")
     finished = last_of(events, "run_finished") or {}
     requirements = requirement_results(events)
+    cases = [msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"]
     selftest = msgspec.convert((last_of(events, "selftest") or {}).get("rows", []), list[SelfTestRow])
     problem = (last_of(events, "problem") or {}).get("message", "")
     complete = bool(finished.get("complete")) and tests_of(events, "requirement") == tests_of(events, "verdict")
@@ -103,7 +105,8 @@ def assemble(events: list[Event]) -> Results:
         selftest=selftest,
         calibration=msgspec.convert(calibration["calibration"], Calibration) if calibration else None,
         requirements=requirements,
-        cases=[msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"],
+        cases=cases,
+        causes=causes(cases),
         waivers=msgspec.convert((last_of(events, "waivers") or {}).get("waivers", []), list[Waiver]),
         totals=totals(requirements, events),
         timing=timing(events, first["at"]),

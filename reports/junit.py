@@ -9,6 +9,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from reports import overview
+from reports.causes import fingerprint
 from reports.schema import CellResult, RequirementResult, Results, Verdict
 from reports.text import visible
 
@@ -71,7 +72,8 @@ def _test_case(suite: ElementTree.Element, requirement: RequirementResult, row: 
 
 def _case_lines(requirement: RequirementResult, row: CellResult, results: Results) -> list[str]:
     return [
-        f"\n{case.id} ({case.failure_class.value}): {case.sentence}\nreplay: {case.replay}"
+        f"\n{case.id} ({case.failure_class.value}, cause {fingerprint(case.signature)}): {case.sentence}\n"
+        f"replay: {case.replay}"
         for case in results.cases
         if case.requirement == requirement.id and case.cell == row.cell
     ]

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from reports import caseview, overview, text
+from reports import caseview, causes, overview, text, waivers
 from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -39,6 +39,7 @@ def render_html(results: Results) -> str:
             script=script,
             policy=content_policy(style=style, script=script),
             cases=cases,
+            causes=causes.causes_of(results),
             anchors={view.case.id: view.anchor for view in reversed(cases)},
             invalid=bool(overview.missed(results)),
         )
@@ -104,6 +105,10 @@ def _filters() -> dict[str, Callable[..., object]]:
         "in_order": _in_order,
         "main_figures": main_figures,
         "linked_cases": _linked_cases,
+        "fingerprint": causes.fingerprint,
+        "counted": causes.counted,
+        "waived_in_words": causes.waived_in_words,
+        "state_in_words": waivers.state_in_words,
         "shown_capabilities": _shown_capabilities,
         "seconds_of": _seconds_of,
     }

@@ -171,7 +171,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
     failure_class: FailureClass
     sentence: str
-    signature: str  # stable over runs: requirement | class | shape of the workload
+    signature: str  # stable over runs: class; routes of change; path; moment; what else happened
     engine: str
     engine_version: str | None
     oracle: str
@@ -195,6 +195,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     provenance: list[str] = []  # whose KV each request read, where the engine can tell; the failing request first
     counters: dict[str, float] = {}  # how much the engine's own counters grew while it ran
     diagnosis: Diagnosis | None = None
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """All cases of one signature, whichever requirement and cell they were found under: one finding with a count."""
+
+    fingerprint: str  # of the signature; stable over runs
+    signature: str
+    sentence: str  # the first case's
+    requirements: list[str]
+    cells: list[str]
+    cases: list[str]
+    waived: int  # so many of the cases are known issues
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,6 +284,7 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     expires: str | None
     state: str
     cases: list[str] = []
+    fingerprint: str | None = None
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +328,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration | None
     requirements: list[RequirementResult]
     cases: list[Case]
+    causes: list[Cause] = []
     waivers: list[Waiver]
     totals: dict[str, int]
     timing: Timing

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable
 
 from reports import overview
-from reports.schema import Case, RequirementResult, Results, Waiver
+from reports.causes import causes_of, counted, seen_under
+from reports.schema import Case, Cause, RequirementResult, Results, Waiver
 from reports.text import duration, number, one_line
+from reports.waivers import scope, state_in_words
 
 _MOST = 50  # CI systems cut or refuse a long summary; the page has everything
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -20,12 +22,13 @@ _MEANT = re.compile(r"[&<>\\`*_\[\](){}#|~!$@]|(?<=www)\.|:(?=//)", re.IGNORECAS
 
 
 def summary_markdown(results: Results) -> str:
-    """Headline, verdicts, violations with how to replay them, waivers, and what was not shown."""
+    """Headline, verdicts, causes, violations with how to replay them, waivers, and what was not shown."""
     blocks = [*_head(results)]
     if overview.missed(results):
         blocks += _self_test(results)
     else:
-        blocks += [*_table(results), *_violations(results), *_waivers(results), *_not_shown(results)]
+        blocks += [*_table(results), *_causes(results), *_violations(results), *_waivers(results)]
+        blocks += _not_shown(results)
     return "\n".join(blocks).rstrip() + "\n"
 
 
@@ -69,6 +72,15 @@ def _row(requirement: RequirementResult) -> str:
     return f"| {name} | {verdict} | {number(requirement.examples)} | {escaped(requirement.reason)} |"
 
 
+def _causes(results: Results) -> list[str]:
+    found = causes_of(results)
+    return _section(counted(found), map(_cause, found))
+
+
+def _cause(cause: Cause) -> str:
+    return f"- {code(cause.fingerprint)} {escaped(seen_under(cause))}: {escaped(cause.sentence)}"
+
+
 def _violations(results: Results) -> list[str]:
     cases = [case for case in overview.ordered_cases(results.cases) if case.known_issue is None]
     return _section("Violations", map(_violation, cases))
@@ -84,9 +96,10 @@ def _waivers(results: Results) -> list[str]:
 
 
 def _waiver(waiver: Waiver) -> str:
-    where = f"**{escaped(waiver.state)}** {escaped(waiver.requirement)} in {escaped(waiver.cell)}"
-    expiry = f", expires {escaped(waiver.expires)}" if waiver.expires else ""
-    return f"- {where}: {escaped(waiver.reason)} ({escaped(waiver.link)}{expiry})"
+    where = f"{escaped(waiver.requirement)} in {escaped(waiver.cell)}, {code(scope(waiver))}"
+    expiry = f", expires {escaped(waiver.expires)}" if waiver.expires and waiver.state != "expired" else ""
+    said = f"{escaped(waiver.reason)} ({escaped(waiver.link)}{expiry})"
+    return f"- **{escaped(state_in_words(waiver))}**: {where}: {said}"
 
 
 def _not_shown(results: Results) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from reports.causes import causes
 from reports.schema import (
     Calibration,
     Case,
@@ -234,6 +235,7 @@ def results(*cases: Case, **changes: Any) -> Results:
         ),
         requirements=[lora, *_others()],
         cases=list(cases),
+        causes=causes(cases),
         waivers=[waiver("used"), waiver("stale"), waiver("expired")],
         totals={"requests": 10496, "examples": 320, "cached_tokens": 163840},
         timing=Timing(

@@ -99,6 +99,8 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
         (["--budget", "0m"], "--budget '0m' is no time"),
         (["--engine-args", '--a "open'], "No closing quotation"),
         (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),
+        (["--update-known-issues", "README.md"], "README.md: proposals go into a new file that ends in .toml"),
+        (["--update-known-issues", "known_issues/vllm.toml"], "there is such a file, and none is ever written over"),
         (["--fault", "nope"], "unknown fault 'nope': --fault list prints them"),
         (
             ["--fault", "a-reset-only-says-so", "--engine-url", "http://h:1"],
@@ -127,6 +129,11 @@ def case_file(**changes: object) -> str:
     [
         ("--known-issues", "[[issue]\n", "Expected"),
         ("--known-issues", '[[issue]]\nrequirement = "LORA-1"\n', "missing required field"),
+        (
+            "--known-issues",
+            '[[issue]]\nrequirement = "R-1"\nsignature = "*"\nversions = ""\nreason = "r"\nlink = ""\n',
+            "entry 1, for 'R-1', has an empty link",
+        ),
         ("--replay", "no json", "is no case file of this version"),
         ("--replay", "{}", "is no case file of this version"),
         ("--replay", case_file(workload={"steps": 3}), "is no case file of this version"),
@@ -136,7 +143,7 @@ def case_file(**changes: object) -> str:
             f"has schema version 99; this version reads {SCHEMA_VERSION}",
         ),
     ],
-    ids=["toml", "field", "no-json", "no-case", "no-workload", "schema"],
+    ids=["toml", "field", "link", "no-json", "no-case", "no-workload", "schema"],
 )
 def test_a_file_that_cannot_be_used_is_named(
     coldproof: Coldproof, tmp_path: Path, option: str, content: str, says: str
@@ -239,6 +246,16 @@ def test_what_is_unsupported_is_no_failure_and_gives_its_reason(coldproof: Coldp
     assert "adapter load and unload at run time" in requirement.reason
     assert run.results.complete
     assert_kept_secret(run, "s3cr3t")
+
+
+def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> None:
+    """Without a name in the report folder, with how many on one line; the exit code is what it would have been."""
+    with serving(Manners(lora=(404, "Not Found"))) as fake:
+        run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--update-known-issues")
+    path = run.report / "known_issues.proposed.toml"
+    assert run.code == 0
+    assert f"0 known issues proposed, for you to review: {path}\n" in run.said
+    assert "There is nothing to propose" in path.read_text()
 
 
 def test_a_wrong_key_is_kept_secret_too(coldproof: Coldproof) -> None:

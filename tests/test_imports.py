@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-REPORTS = ("schema", "assemble", "text", "write", "power_schema", "power")  # results, and what draws them at the end
+# Results, what words them for the terminal too, and what draws them at the end.
+REPORTS = ("schema", "causes", "waivers", "assemble", "text", "write", "power_schema", "power")
 ROOMS = {
     "suites": ("suites", "harness", "adapters"),
     "harness": ("harness", "adapters", *(f"reports.{name}" for name in REPORTS)),

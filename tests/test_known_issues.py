@@ -10,7 +10,8 @@ import pytest
 
 from harness.known_issues import KnownIssue, Waivers, read_known_issues
 from harness.options import UsageError
-from reports.schema import Case
+from reports.causes import fingerprint
+from reports.schema import Case, RequirementResult, Verdict
 from tests import report_samples
 
 TODAY = datetime.date(2026, 3, 1)
@@ -34,9 +35,18 @@ def waivers(*issues: KnownIssue, version: str | None = "0.32.0") -> Waivers:
     return Waivers(list(issues), version=version, today=TODAY)
 
 
-def state(one: KnownIssue, *cases: Case, ran: tuple[str, ...] = ("LORA-3",), version: str | None = "0.32.0") -> str:
+def concluded(*cells: tuple[str, Verdict], requirement: str = "LORA-3") -> RequirementResult:
+    """A requirement that ended so in these cells."""
+    rows = [report_samples.cell(name, verdict) for name, verdict in cells]
+    return report_samples.requirement(requirement, "a title", *rows)
+
+
+CONFORMS = concluded(("default", Verdict.CONFORMS))
+
+
+def state(one: KnownIssue, *cases: Case, ran: RequirementResult = CONFORMS, version: str | None = "0.32.0") -> str:
     """What became of a waiver in a run."""
-    (row,) = waivers(one, version=version).report(list(cases), set(ran))
+    (row,) = waivers(one, version=version).report(list(cases), [ran])
     return row.state
 
 
@@ -66,10 +76,16 @@ def entry(**changes: str) -> str:
         ({"signature": "stale state"}, False),
         ({"signature": "Stale state; *"}, False),
         ({"signature": "corrupt; *"}, False),
+        ({"signature": None, "fingerprint": fingerprint(SIGNATURE)}, True),
+        ({"signature": None, "fingerprint": "1a2b3c4d"}, False),
+        ({"signature": "stale state; *", "fingerprint": fingerprint(SIGNATURE)}, True),
+        ({"signature": "corrupt; *", "fingerprint": fingerprint(SIGNATURE)}, False),
+        ({"fingerprint": "1a2b3c4d"}, False),
+        ({"requirement": "LORA-1", "signature": None, "fingerprint": fingerprint(SIGNATURE)}, False),
     ],
 )
-def test_a_waiver_fits_by_requirement_cell_and_signature(changes: dict[str, str], fits: bool) -> None:
-    """Cell and signature are patterns over the whole text, the requirement is spelled out."""
+def test_a_waiver_fits_by_requirement_cell_signature_and_fingerprint(changes: dict[str, Any], fits: bool) -> None:
+    """Cell and signature are patterns over the whole text, requirement and fingerprint are spelled out."""
     assert (waivers(issue(**changes)).waive(case()) is not None) is fits
 
 
@@ -108,32 +124,62 @@ def test_the_first_waiver_in_force_is_the_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "ran", "version", "expected"),
+    ("changes", "version", "expected"),
     [
-        ({}, ("LORA-3",), "0.32.0", "stale"),
-        ({}, ("LORA-1",), "0.32.0", "not exercised"),
-        ({"expires": datetime.date(2026, 2, 28)}, ("LORA-3",), "0.32.0", "expired"),
-        ({"versions": "<0.32"}, ("LORA-3",), "0.32.0", "not applicable"),
-        ({"versions": "<0.32", "expires": datetime.date(2020, 1, 1)}, ("LORA-3",), "0.32.0", "not applicable"),
-        ({}, ("LORA-3",), None, "not applicable"),
+        ({}, "0.32.0", "stale"),
+        ({"requirement": "LORA-1"}, "0.32.0", "not exercised"),
+        ({"cell": "tight"}, "0.32.0", "not exercised"),
+        ({"expires": datetime.date(2026, 2, 28)}, "0.32.0", "expired"),
+        ({"versions": "<0.32"}, "0.32.0", "not applicable"),
+        ({"versions": "<0.32", "expires": datetime.date(2020, 1, 1)}, "0.32.0", "not applicable"),
+        ({}, None, "not applicable"),
     ],
 )
 def test_a_waiver_that_waived_nothing_is_reported_with_the_reason(
-    changes: dict[str, Any], ran: tuple[str, ...], version: str | None, expected: str
+    changes: dict[str, Any], version: str | None, expected: str
 ) -> None:
-    """Stale only where its requirement ran here and the fault did not show."""
-    assert state(issue(**changes), ran=ran, version=version) == expected
+    """Stale only where its requirement ran, in its cells, and conforms."""
+    assert state(issue(**changes), version=version) == expected
+
+
+@pytest.mark.parametrize(
+    ("cells", "stale"),
+    [
+        ((Verdict.CONFORMS, Verdict.CONFORMS), True),
+        ((Verdict.CONFORMS, Verdict.UNSUPPORTED), True),
+        ((Verdict.UNSUPPORTED, Verdict.UNSUPPORTED), False),
+        ((Verdict.CONFORMS, Verdict.VIOLATED), False),
+        ((Verdict.KNOWN_ISSUE, Verdict.CONFORMS), False),
+        ((Verdict.CONFORMS, Verdict.ERROR), False),
+        ((Verdict.CONFORMS, Verdict.NOT_EXERCISED), False),
+        ((Verdict.INCONCLUSIVE, Verdict.CONFORMS), False),
+    ],
+)
+def test_what_fails_in_another_way_says_nothing_of_this_one(cells: tuple[Verdict, Verdict], stale: bool) -> None:
+    """One counterexample ends a search, and an engine that did not start passes nothing: such a waiver is not for
+    removal."""
+    ran = concluded(*zip(("default", "tight"), cells, strict=True))
+    assert state(issue(), ran=ran) == ("stale" if stale else "not exercised")
+    other = (cells[0], Verdict.VIOLATED)
+    ran = concluded(*zip(("default", "tight"), other, strict=True))
+    assert (state(issue(cell="default"), ran=ran) == "stale") is (cells[0] is Verdict.CONFORMS)
 
 
 def test_a_waiver_that_fired_names_its_cases() -> None:
     """And only those that it waived."""
-    (row,) = waivers(issue()).report([case(id="one"), case(id="two", cell="sync"), case(signature="other")], {"LORA-3"})
+    (row,) = waivers(issue()).report([case(id="one"), case(id="two", cell="sync"), case(signature="other")], [])
     assert (row.state, row.cases) == ("used", ["one", "two"])
 
 
 def test_an_expired_waiver_is_not_used_by_the_fault_it_named() -> None:
     """The violation counts again, and the report says why."""
     assert state(issue(expires=datetime.date(2026, 2, 28)), case()) == "expired"
+
+
+def test_a_waiver_by_fingerprint_is_reported_with_it() -> None:
+    """It means any signature that has this fingerprint, and says so."""
+    (row,) = waivers(issue(signature=None, fingerprint="1a2b3c4d")).report([], [])
+    assert (row.signature, row.fingerprint) == ("*", "1a2b3c4d")
 
 
 def test_a_file_is_read_with_dates_and_patterns(tmp_path: Path) -> None:
@@ -158,6 +204,14 @@ def test_a_file_is_read_with_dates_and_patterns(tmp_path: Path) -> None:
         entry().replace("[[issue]]", "[[issues]]"),
         entry() + "\n" + entry().replace("[[issue]]", "[[issues]]"),
         'version = "0.32"\n' + entry(),
+        entry(link=""),
+        entry(link="  "),
+        entry(reason=""),
+        entry().replace(f'signature = "{SIGNATURE}"\n', ""),
+        entry(fingerprint="1A2B3C4D"),
+        entry(fingerprint="1a2b3c4d5"),
+        entry(fingerprint="1a2b3c4d\\n"),
+        entry(link="", requirement="LORA\\n3"),
         b"\xff\xfe",
         entry(reason="caf\xe9").encode("latin-1"),
     ],
@@ -169,6 +223,26 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(text: str | bytes, tmp_pa
     with pytest.raises(UsageError, match=str(path)) as refused:
         read_known_issues(path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"link": ""}, "entry 2, for 'LORA-3', has an empty link: name the upstream report"),
+        ({"reason": " "}, "entry 2, for 'LORA-3', has an empty reason"),
+    ],
+)
+def test_an_entry_that_nobody_wrote_to_the_end_is_named(changes: dict[str, str], says: str, tmp_path: Path) -> None:
+    """A proposal that was copied as it is waives nothing: the whole file is refused, with the entry's number."""
+    with pytest.raises(UsageError, match=says):
+        read_known_issues(written(tmp_path, entry() + "\n" + entry(**changes)))
+
+
+def test_an_entry_may_name_a_fingerprint_alone_or_with_a_signature(tmp_path: Path) -> None:
+    """At least one of them."""
+    alone = entry(fingerprint="1a2b3c4d").replace(f'signature = "{SIGNATURE}"\n', "")
+    read = read_known_issues(written(tmp_path, alone + "\n" + entry(fingerprint="1a2b3c4d")))
+    assert read == [issue(signature=None, fingerprint="1a2b3c4d"), issue(fingerprint="1a2b3c4d")]
 
 
 def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -184,5 +258,5 @@ def test_a_fault_of_arithmetic_is_not_missed_where_there_is_none(worker: str, ap
     one = issue(worker="model")
     waivers = Waivers([one], version="0.32.0", today=TODAY, worker=worker)
     assert waivers.applies(one) is applies
-    (row,) = waivers.report([], {one.requirement})
+    (row,) = waivers.report([], [CONFORMS])
     assert row.state == ("stale" if applies else "not applicable")

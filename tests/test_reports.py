@@ -473,7 +473,8 @@ def test_hostile_text_is_legal_xml_and_kept(hostile: Results) -> None:
 
 def test_the_summary_names_violations_waivers_and_gaps() -> None:
     text = summary_markdown(samples.results(samples.case()))
-    for part in ("✕ VIOLATED", "`pytest suites --replay", "**expired**", "**stale**", "no preemption occurred"):
+    states = ("**expired on 2027-01-31: it waives nothing any more**", "**stale: an unexpected pass, ")
+    for part in ("✕ VIOLATED", "`pytest suites --replay", *states, "no preemption occurred"):
         assert part in text
     assert "112 of its 116 prompt tokens" in text
     assert "a reason for the used one" in text
