@@ -163,7 +163,6 @@ class Prover(Bench):
                 variants=() if options.attached else variants,
                 engines=engines,
                 observe=self.observe,
-                replays=self.session.profile.replays,
                 seconds=self.session.profile.controls_seconds,
             )
 

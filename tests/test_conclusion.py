@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.diagnosis.conclusion import Facts, conclude, told
+from harness.diagnosis.conclusion import Facts, conclude, runs_needed, told
 from harness.diagnosis.controls import BEFORE, HANG_UP, NAME, PATH, TOGETHER
 from harness.diagnosis.variants import CACHING, POOL, TIER
 from reports.schema import ControlRow, FailureClass, Strength
@@ -46,6 +46,14 @@ def test_need_is_only_said_where_chance_is_unlikely(
 ) -> None:
     """One failure without a thing settles that it is not needed; that it is takes several runs of both kinds."""
     assert told(failed, tries, without_failed=without_failed, without_tries=without_tries) is says
+
+
+@pytest.mark.parametrize(("failed", "tries", "runs"), [(3, 3, 3), (2, 3, 9), (1, 3, 12), (10, 10, 2), (5, 10, 7)])
+def test_a_control_is_run_as_often_as_tells_something(failed: int, tries: int, runs: int) -> None:
+    """The less steady the case, the more often; what is rarer than patience allows stays untold."""
+    assert runs_needed(failed, tries) == runs
+    enough = told(failed, tries, without_failed=0, without_tries=runs) is Strength.NEEDED
+    assert enough is (runs < 12)
 
 
 def test_runs_that_fail_otherwise_do_not_count() -> None:

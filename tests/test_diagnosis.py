@@ -87,7 +87,6 @@ class Lab:
             variants=variants,
             engines=self,
             observe=self.observe,
-            replays=3,
             seconds=seconds,
         )
 

@@ -117,6 +117,7 @@ class Bench:
             budget="2h",  # the number of examples is what ends a trial here
             oracle="closed-form" if worker == "fingerprint" else "cold-engine",
             worker=worker,
+            diagnose="none",
         )
         self.conductor = Conductor(self.options, ROOT, Role.ALONE)
         self.conductor.planned = len(BROKEN)
@@ -168,6 +169,7 @@ def opened(folder: Path, worker: str = "model") -> Iterator[Bench]:
         fingerprint_cells=(),
         fingerprint_examples=EXAMPLES,
         fingerprint_seconds=120,
+        controls_seconds=0,
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(Session, "has_room", lambda _: False)  # no engine is started ahead of its need

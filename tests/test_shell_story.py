@@ -34,7 +34,7 @@ from tests.histories import ask, burst, put
 from tests.test_pressure import TIGHT
 
 NONCE = "abc123"
-RECORD = 'curl() { printf "%s\\0" "$@" > "$(mktemp "$CALLS/XXXXXXXX")"; }'
+RECORD = 'curl() { printf "%s\\0" "$@" > "$(mktemp "$CALLS/$(date +%s%N).XXXX")"; }'
 
 
 def case_of(*steps: Step) -> Case:
@@ -59,8 +59,7 @@ def played(case: Case, folder: Path) -> list[list[str]]:
         ["bash", "-eu", "-c", "\n".join(lines)], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    made = sorted(calls.iterdir(), key=lambda call: call.stat().st_mtime_ns)
-    return [call.read_text().split("\0")[:-1] for call in made]
+    return [call.read_text().split("\0")[:-1] for call in sorted(calls.iterdir())]
 
 
 def bodies(calls: list[list[str]]) -> list[Any]:

@@ -30,6 +30,7 @@ from harness.diagnosis.variants import CACHING, CHUNKS, POOL, TIER
 from reports.schema import ControlRow, Diagnosis, FailureClass, Strength
 
 UNLIKELY = 0.05  # three failures of three with it and none of three without it come to just that
+MOST_RUNS = 12
 COUNTED = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE)
 
 
@@ -50,6 +51,11 @@ def told(failed: int, tries: int, *, without_failed: int, without_tries: int) ->
     if not without_tries or chance(failed, tries, without_tries) > UNLIKELY:
         return Strength.NOT_TOLD
     return Strength.NEEDED
+
+
+def runs_needed(failed: int, tries: int) -> int:
+    """The fewest runs of a control that tell something if none fails; at most as many as one has patience for."""
+    return next((n for n in range(1, MOST_RUNS) if chance(failed, tries, n) <= UNLIKELY), MOST_RUNS)
 
 
 def chance(failed: int, tries: int, without_tries: int) -> float:

@@ -11,7 +11,7 @@ from adapters.base import EngineError
 from adapters.checked import CheckedEngine
 from harness.checkers.tokens import closest
 from harness.confirm import Confirmed, Observe
-from harness.diagnosis.conclusion import Facts, conclude
+from harness.diagnosis.conclusion import Facts, conclude, runs_needed
 from harness.diagnosis.controls import Control
 from harness.diagnosis.variants import CACHING, Variant
 from harness.judge import Judgement
@@ -40,12 +40,13 @@ def diagnose(
     variants: Iterable[Variant],
     engines: Engines,
     observe: Observe,
-    replays: int,
     seconds: float,
 ) -> Diagnosis:
-    """Run each control `replays` times, for as long as there are seconds left; what did not run says so."""
+    """Run each control as often as tells something, for as long as there are seconds left; what did not run says so."""
     until = time.monotonic() + seconds
     judgement, finding = confirmed.judgement, confirmed.judgement.worst()
+    times = sum(failed(one, finding.checker) for one in confirmed.again)
+    replays = runs_needed(times, len(confirmed.again))
     rows = []
     if confirmed.off:
         rows.append(row(CONTROL_OFF, CACHING, confirmed.off, finding.checker, finding.request))
@@ -73,7 +74,7 @@ def diagnose(
     preemptions = judgement.history.steps[-1].after.preemptions if judgement.history.steps else None
     facts = Facts(
         failure_class=confirmed.failure_class,
-        failed=sum(failed(one, finding.checker) for one in confirmed.again),
+        failed=times,
         tries=len(confirmed.again),
         wrong_tokens=finding.checker == "tokens",
         preempted=bool(preemptions),
