@@ -8,8 +8,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,48 +24,10 @@ from reports.schema import Reproduction, Results, SelfTestRow, Verdict, encode, 
 from reports.summary import code, escaped, summary_markdown
 from reports.text import duration, number, tail, token_text, visible, web_link
 from reports.write import write_all
+from tests.page import Page
 
 FILES = ("index.html", "junit.xml", "results.json", "summary.md")
-VOID = {"meta", "col", "input", "br", "link", "img"}
 ROOT = Path(__file__).parent.parent
-
-
-class Page(HTMLParser):
-    """A page as a browser's parser sees it: elements with attributes, text, and whether the nesting is right."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.texts: list[str] = []
-        self.raw: dict[str, list[str]] = {"style": [], "script": []}
-        self.open: list[str] = []
-        self.feed(source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        inside = self.open[-1] if self.open else ""
-        self.raw[inside].append(data) if inside in self.raw else self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\s+", " ", "".join(self.texts))
-
-    def attributes(self, name: str, *, tag: str = "") -> Iterator[str]:
-        for element, attributes in self.elements:
-            if name in attributes and tag in ("", element):
-                yield attributes[name]
 
 
 @pytest.fixture(scope="module")
