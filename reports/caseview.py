@@ -63,7 +63,7 @@ def _view(case: Case, anchor: str, *, unfold: bool) -> CaseView:
         far_left_out=max(0, len(far) - _MAX_FOLDED),
         reproduction=reproduction_in_words(case.reproduction),
         script=f"python {shlex.quote(f'cases/{case.id}.py')}",
-        files=[(f"cases/{case.id}.{kind}", file_link("cases", f"{case.id}.{kind}")) for kind in ("json", "py")],
+        files=[(f"cases/{case.id}.{kind}", file_link("cases", f"{case.id}.{kind}")) for kind in ("md", "json", "py")],
     )
 
 

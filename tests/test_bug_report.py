@@ -11,6 +11,7 @@ import pytest
 
 from harness.bugreport import anonymous, bug_report, rate
 from harness.workload import Workload
+from reports.render import render_html
 from reports.schema import Case, ControlRow, Diagnosis, Reproduction, Strength
 from tests import report_samples
 from tests.histories import ask, burst, put
@@ -134,3 +135,15 @@ def test_a_case_that_failed_once_says_so() -> None:
 def test_the_same_case_gives_the_same_bytes() -> None:
     """It is kept beside the others of its run."""
     assert report() == report()
+
+
+def test_the_page_shows_the_controls_and_links_the_report() -> None:
+    """The same table, its text escaped; a case without controls has none."""
+    hostile = msgspec.structs.replace(DIAGNOSIS, conclusion="<script>alert(1)</script>")
+    page = render_html(report_samples.results(case(diagnosis=hostile)))
+    assert "prefix caching off" in page
+    assert "is gone without it" in page
+    assert "not run: no time was left" in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert f"cases/{case().id}.md" in page
+    assert "What it needs" not in render_html(report_samples.results(case(diagnosis=None)))

@@ -109,7 +109,7 @@ def requirement_of(test: Any) -> Requirement:
 class Bench:
     """One run whose engines are started and broken at will; its cold engine is shared."""
 
-    def __init__(self, folder: Path, *, worker: str = "model") -> None:
+    def __init__(self, folder: Path, *, worker: str = "model", diagnose: str = "none") -> None:
         self.options = Options(
             engine="vllm-inproc",
             report_dir=folder,
@@ -117,7 +117,7 @@ class Bench:
             budget="2h",  # the number of examples is what ends a trial here
             oracle="closed-form" if worker == "fingerprint" else "cold-engine",
             worker=worker,
-            diagnose="none",
+            diagnose=diagnose,
         )
         self.conductor = Conductor(self.options, ROOT, Role.ALONE)
         self.conductor.planned = len(BROKEN)
@@ -156,7 +156,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, worker: str = "model") -> Iterator[Bench]:
+def opened(folder: Path, worker: str = "model", *, diagnose: str = "none") -> Iterator[Bench]:
     """Short minimising and one replay: that a bug is found is what matters here, not how small."""
     patch = pytest.MonkeyPatch()
     quick = Profile(
@@ -165,15 +165,15 @@ def opened(folder: Path, worker: str = "model") -> Iterator[Bench]:
         tokens=6_000,
         cells=("default", "tight"),
         shrink_seconds=1,
-        replays=2,
+        replays=3 if diagnose != "none" else 2,
         fingerprint_cells=(),
         fingerprint_examples=EXAMPLES,
         fingerprint_seconds=120,
-        controls_seconds=0,
+        controls_seconds=120,
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(Session, "has_room", lambda _: False)  # no engine is started ahead of its need
-    bench = Bench(folder, worker=worker)
+    bench = Bench(folder, worker=worker, diagnose=diagnose)
     yield bench
     bench.conductor.close(interrupted=False)
     patch.undo()
