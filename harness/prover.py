@@ -17,13 +17,14 @@ from harness.diagnosis.diagnose import diagnose
 from harness.diagnosis.engines import ControlEngines
 from harness.diagnosis.variants import in_the_engine
 from harness.earlier import confirm_further
+from harness.evidence import Evidence
 from harness.history import History
 from harness.judge import Judgement, judge
 from harness.oracle.base import OracleError
 from harness.reduction import smaller
 from harness.requirement import Failing, Ran, Trial
 from harness.session import Session
-from harness.workload import Workload
+from harness.workload import Reset, SetAdapter, Workload
 from reports.schema import Case, Diagnosis, FailureClass
 
 RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
@@ -86,12 +87,15 @@ class Prover(Bench):
         """Leave out what the counterexample does not need, as long as patience lasts."""
         until = time.monotonic() + self.session.profile.shrink_seconds
         cold = self.on_cold(trial)
+        keep: tuple[type, ...] = (SetAdapter,) if cold else ()
+        if Evidence.RESETS in trial.requirement.shows:
+            keep += (Reset,)  # without it another fault may fail in its place
         engine = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
         shrunk = True
         while shrunk and time.monotonic() < until:
             shrunk = False
             about = failing.judgement.worst().request
-            for candidate in smaller(failing.workload, about, keep_loads=cold):
+            for candidate in smaller(failing.workload, about, keep=keep):
                 found = self.fails_again(candidate, engine) if time.monotonic() < until else None
                 if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
                     failing, shrunk = found, True

@@ -16,17 +16,17 @@ from harness.workload import Burst, Idle, Request, SetAdapter, Step, Unload, Wor
 CROWD = 4  # requests of a burst, beside the failing one
 
 
-def smaller(workload: Workload, failing: int | None, *, keep_loads: bool) -> Iterator[Workload]:
+def smaller(workload: Workload, failing: int | None, *, keep: tuple[type, ...] = ()) -> Iterator[Workload]:
     """Valid variants, boldest cut first: what follows the failing request, then each step, then requests of bursts.
 
-    `keep_loads`: adapters that nobody asks stay loaded, where it is their number that matters.
+    `keep`: steps of these kinds stay, without which it would be another failure: loads where their number matters.
     """
     numbers = {number: step for number, step, _ in workload.requests()}
     if failing is not None and numbers[failing] + 1 < len(workload.steps):
         yield Workload(workload.steps[: numbers[failing] + 1])
     for position in reversed(range(len(workload.steps))):
         doomed = {number for number, step in numbers.items() if step == position}
-        if failing not in doomed and not (keep_loads and isinstance(workload.steps[position], SetAdapter)):
+        if failing not in doomed and not isinstance(workload.steps[position], keep):
             yield from without(workload, steps={position}, requests=doomed)
     for position in range(len(workload.steps)):
         crowd = [n for n, s in numbers.items() if s == position and n != failing]

@@ -89,8 +89,8 @@ def runs(workload: Workload) -> bool:
 
 def every(workload: Workload, failing: int | None) -> Iterator[Workload]:
     """All variants, loads kept or not."""
-    for keep_loads in (False, True):
-        yield from smaller(workload, failing, keep_loads=keep_loads)
+    for keep in ((), (SetAdapter,), (Reset,)):
+        yield from smaller(workload, failing, keep=keep)
 
 
 @some
@@ -114,7 +114,7 @@ def test_a_variant_is_smaller_can_be_run_and_still_asks_what_failed(workload: Wo
 def test_the_first_cut_takes_all_that_follows_the_failing_request(workload: Workload, data: st.DataObject) -> None:
     """Its burst stays whole; where nothing follows there is no such cut."""
     number, step, _ = data.draw(st.sampled_from(list(workload.requests())))
-    first = next(smaller(workload, number, keep_loads=False), None)
+    first = next(smaller(workload, number), None)
     if step + 1 < len(workload.steps):
         assert first == Workload(workload.steps[: step + 1])
     else:
@@ -125,23 +125,32 @@ def test_the_first_cut_takes_all_that_follows_the_failing_request(workload: Work
 @given(WORKLOADS)
 def test_loads_are_kept_where_their_number_matters(workload: Workload) -> None:
     """Also those that nobody asks."""
-    for variant in smaller(workload, None, keep_loads=True):
+    for variant in smaller(workload, None, keep=(SetAdapter,)):
         assert loads(variant) == loads(workload)
 
 
-@pytest.mark.parametrize("keep_loads", [True, False])
-def test_a_load_that_nobody_asks_goes_unless_it_is_kept(keep_loads: bool) -> None:
+@pytest.mark.parametrize("keep", [(SetAdapter,), ()])
+def test_a_load_that_nobody_asks_goes_unless_it_is_kept(keep: tuple[type, ...]) -> None:
     """One cut for each of the two loads."""
     workload = Workload((put("A"), put("B", name="idle"), burst(ask(adapter="tenant"))))
     without_idle = Workload((workload.steps[0], workload.steps[2]))
-    assert list(smaller(workload, 0, keep_loads=keep_loads)) == ([] if keep_loads else [without_idle])
+    assert list(smaller(workload, 0, keep=keep)) == ([] if keep else [without_idle])
+
+
+@pytest.mark.parametrize("keep", [(Reset,), ()])
+def test_a_reset_stays_where_the_requirement_is_about_resets(keep: tuple[type, ...]) -> None:
+    """Without it the same requests may fail for another reason, and the case would speak of that."""
+    workload = Workload((burst(ask()), Reset(), burst(ask())))
+    left = [any(isinstance(step, Reset) for step in variant.steps) for variant in smaller(workload, 1, keep=keep)]
+    assert left
+    assert all(left) is bool(keep)
 
 
 def test_turns_follow_their_answers_to_the_new_numbers() -> None:
     """Requests 0 and 1 go, one by one; request 2 becomes 1, and its turn goes with it. A turn's answer stays."""
     turn = ask(("turn", 5), continues=2)
     workload = Workload((burst(ask(("a", 9)), ask(("b", 9))), burst(ask(("c", 9))), burst(turn)))
-    made = list(smaller(workload, 3, keep_loads=False))
+    made = list(smaller(workload, 3))
     renumbered = [r.prompt.continues for variant in made for _, _, r in variant.requests() if r.prompt.continues]
     assert len(made) == 3
     assert renumbered == [1, 1]
@@ -221,7 +230,7 @@ def test_a_plain_request_has_no_plainer_form() -> None:
 def test_what_is_cut_is_tried_before_what_is_made_plainer() -> None:
     """Bold cuts first; and every variant is tried once the bold ones have failed."""
     workload = Workload(tuple(STEPS))
-    made = list(smaller(workload, 2, keep_loads=False))
+    made = list(smaller(workload, 2))
     sizes = [variant.size() < workload.size() for variant in made]
     assert sizes == sorted(sizes, reverse=True)
     assert {variant for variant in made if variant.size() == workload.size()} == {
@@ -234,7 +243,7 @@ def test_of_a_crowd_one_half_goes_at_a_time(count: int) -> None:
     """Before single requests do; the failing one stays with either half."""
     crowd = Workload((burst(*(ask((f"s{i}", 9)) for i in range(count))),))
     cuts = [
-        [r.prompt.segments[0].name for _, _, r in variant.requests()] for variant in smaller(crowd, 1, keep_loads=False)
+        [r.prompt.segments[0].name for _, _, r in variant.requests()] for variant in smaller(crowd, 1)
     ]
     others = [f"s{i}" for i in range(count) if i != 1]
     single = [[f"s{i}" for i in range(count) if i != gone] for gone in range(count) if gone != 1]
@@ -252,7 +261,7 @@ def test_a_half_that_others_go_on_from_is_not_cut() -> None:
     """What is left has to make sense."""
     crowd = burst(*(ask((f"s{i}", 9)) for i in range(CROWD + 1)))
     workload = Workload((crowd, burst(ask(("turn", 5), continues=1))))
-    variants = list(smaller(workload, CROWD + 1, keep_loads=False))
+    variants = list(smaller(workload, CROWD + 1))
     assert all(is_valid(variant) for variant in variants)
     assert all(any(r.prompt.continues is not None for _, _, r in v.requests()) for v in variants)
 
@@ -262,7 +271,7 @@ def test_a_half_that_others_go_on_from_is_not_cut() -> None:
 def test_variants_of_everything_at_once_can_be_run_and_get_no_larger(workload: Workload, data: st.DataObject) -> None:
     """And each of them is another workload than the whole."""
     failing = data.draw(st.sampled_from([number for number, _, _ in workload.requests()]))
-    for variant in smaller(workload, failing, keep_loads=data.draw(st.booleans())):
+    for variant in smaller(workload, failing, keep=data.draw(st.sampled_from(((), (SetAdapter,), (Reset,))))):
         assert is_valid(variant)
         assert variant != workload
         assert variant.size() <= workload.size()
