@@ -16,12 +16,13 @@ import jinja2
 from adapters.redact import redacted
 from harness.reproducer import made_on_the_spot, needs_worker, server_command
 from harness.shell_story import Shell
+from reports.markdown import escaped, fenced
 from reports.schema import Case, ControlRow, RequestRow, Strength
-from reports.summary import escaped
 from reports.text import one_line, tail, visible
 
 TEMPLATE = Path(__file__).with_name("bugreport.md.j2")
 LOG_LINES = 40
+LONGEST = 5000  # characters of a paragraph
 Z95 = 1.96
 COUNTERS = {
     "queried_tokens": "prompt tokens looked up",
@@ -45,8 +46,8 @@ def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> st
     text: str = template.render(
         case=case,
         title=title(case),
-        sentence=escaped(anonymous(case.sentence)),
-        statement=escaped(one_line(statement)),
+        sentence=escaped(anonymous(case.sentence), LONGEST),
+        statement=escaped(statement, LONGEST),
         reproduced=reproduced(case),
         command=fenced(anonymous(server_command(case))),
         tiny_model=made_on_the_spot(case),
@@ -58,7 +59,7 @@ def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> st
         expected=[row.expected for row in case.tokens if row.expected is not None],
         from_position=case.tokens[0].position if case.tokens else 0,
         controls=[control_line(row) for row in case.diagnosis.controls] if case.diagnosis else [],
-        conclusion=escaped(case.diagnosis.conclusion) if case.diagnosis else "",
+        conclusion=escaped(case.diagnosis.conclusion, LONGEST) if case.diagnosis else "",
         mechanism=escaped(case.diagnosis.mechanism) if case.diagnosis else "",
         counters=[(COUNTERS[name], f"{value:g}") for name, value in case.counters.items() if name in COUNTERS],
         provenance=[escaped(words) for words in case.provenance],
@@ -117,13 +118,6 @@ def control_line(row: ControlRow) -> list[str]:
     cached = "not told" if row.cached_tokens is None else str(row.cached_tokens)
     same = "as cold" if row.observed == row.cold else "differs from cold"
     return [escaped(row.name), failed, cached, f"`{row.observed[:8]}` {same}", TELLS[row.tells]]
-
-
-def fenced(text: str) -> str:
-    """A code block whose fence is longer than any in it."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{text}\n{fence}"
 
 
 def anonymous(text: str) -> str:

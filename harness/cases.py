@@ -85,7 +85,7 @@ def counters(history: History) -> dict[str, float]:
     if not history.steps:
         return {}
     grown = history.steps[-1].after.since(history.steps[0].before)
-    return {name: value for name in COUNTED if (value := getattr(grown, name)) is not None}
+    return {name: float(value) for name in COUNTED if (value := getattr(grown, name)) is not None}
 
 
 def changes(workload: Workload) -> list[SetAdapter]:

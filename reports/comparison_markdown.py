@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from reports.comparison import NO_CASE, Comparison, Finding, Journey, Kind, headline, of_kind
+from reports.markdown import code, escaped
 from reports.schema import Verdict
-from reports.summary import code, escaped
 from reports.text import number
 
 _MOST = 50  # findings of a kind, and rows of a table: CI systems cut or refuse a long text, the page has everything

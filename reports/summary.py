@@ -1,24 +1,17 @@
-"""The run as Markdown for a CI step summary.
-
-Text of the engine stays text: outside code every character that Markdown or HTML gives a meaning is escaped, inside
-code the fence is longer than any in the text.
-"""
+"""The run as Markdown for a CI step summary."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from reports import overview
 from reports.causes import causes_of, counted, seen_under
+from reports.markdown import code, escaped
 from reports.schema import Case, Cause, RequirementResult, Results, Waiver
-from reports.text import duration, number, one_line
+from reports.text import duration, number
 from reports.waivers import scope, state_in_words
 
 _MOST = 50  # CI systems cut or refuse a long summary; the page has everything
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-# "www." and "://" are escaped too: both would become links by themselves.
-_MEANT = re.compile(r"[&<>\\`*_\[\](){}#|~!$@]|(?<=www)\.|:(?=//)", re.IGNORECASE)
 
 
 def summary_markdown(results: Results) -> str:
@@ -30,19 +23,6 @@ def summary_markdown(results: Results) -> str:
         blocks += [*_table(results), *_causes(results), *_violations(results), *_waivers(results)]
         blocks += _not_shown(results)
     return "\n".join(blocks).rstrip() + "\n"
-
-
-def escaped(text: str) -> str:
-    """One line of text that Markdown shows as it is."""
-    return _MEANT.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line(text))
-
-
-def code(text: str) -> str:
-    """One line of text as a code span."""
-    line = one_line(text, 2000)
-    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
-    gap = " " if line[:1] == "`" or line[-1:] == "`" or not line else ""
-    return f"{fence}{gap}{line}{gap}{fence}"
 
 
 def _head(results: Results) -> list[str]:

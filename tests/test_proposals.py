@@ -302,7 +302,7 @@ def finished(folder: Path, proposals: Path | None) -> tuple[int, Results, Conduc
     told = {"cell": "default", "test": "test_it", "title": "t"}
     conductor.log.emit("requirement", id="LORA-3", statement="s", **told)
     conductor.log.emit("selftest", rows=[{"planted": "none", "caught": True, "said": "no alarm"}])
-    conductor.save_case(case())
+    conductor.save_case(case(), "s")
     facts = {"reason": "r", "examples": 3, "requests": 9, "seconds": 1.0, "evidence": {}}
     conductor.log.emit("verdict", requirement="LORA-3", verdict=Verdict.VIOLATED, **told, **facts)
     code = conductor.finish(interrupted=False)

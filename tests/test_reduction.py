@@ -242,9 +242,7 @@ def test_what_is_cut_is_tried_before_what_is_made_plainer() -> None:
 def test_of_a_crowd_one_half_goes_at_a_time(count: int) -> None:
     """Before single requests do; the failing one stays with either half."""
     crowd = Workload((burst(*(ask((f"s{i}", 9)) for i in range(count))),))
-    cuts = [
-        [r.prompt.segments[0].name for _, _, r in variant.requests()] for variant in smaller(crowd, 1)
-    ]
+    cuts = [[r.prompt.segments[0].name for _, _, r in variant.requests()] for variant in smaller(crowd, 1)]
     others = [f"s{i}" for i in range(count) if i != 1]
     single = [[f"s{i}" for i in range(count) if i != gone] for gone in range(count) if gone != 1]
     if count <= CROWD:

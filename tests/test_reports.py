@@ -18,10 +18,11 @@ import report_samples as samples
 
 from reports import __main__ as command_line
 from reports.junit import junit_xml
+from reports.markdown import code, escaped
 from reports.overview import GLYPH
 from reports.render import render_html
 from reports.schema import Reproduction, Results, SelfTestRow, Verdict, encode, read_results, worst, write_results
-from reports.summary import code, escaped, summary_markdown
+from reports.summary import summary_markdown
 from reports.text import duration, number, tail, token_text, visible, web_link
 from reports.write import write_all
 from tests.page import Page
