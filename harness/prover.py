@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 
 import msgspec
 
@@ -21,7 +22,7 @@ from harness.evidence import Evidence
 from harness.history import History
 from harness.judge import Judgement, judge
 from harness.oracle.base import OracleError
-from harness.reduction import smaller
+from harness.reduction import joined, smaller
 from harness.requirement import Failing, Ran, Trial
 from harness.session import Session
 from harness.workload import Reset, SetAdapter, Workload
@@ -95,7 +96,8 @@ class Prover(Bench):
         while shrunk and time.monotonic() < until:
             shrunk = False
             about = failing.judgement.worst().request
-            for candidate in smaller(failing.workload, about, keep=keep):
+            workload = failing.workload
+            for candidate in chain(smaller(workload, about, keep=keep), joined(workload, about)):
                 found = self.fails_again(candidate, engine) if time.monotonic() < until else None
                 if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
                     failing, shrunk = found, True

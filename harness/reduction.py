@@ -11,23 +11,35 @@ from collections.abc import Iterator
 import msgspec
 
 from adapters.base import PLAIN
-from harness.workload import Burst, Idle, Request, SetAdapter, Step, Unload, Workload, renumbered
+from harness.workload import (
+    Burst,
+    Idle,
+    Prompt,
+    Request,
+    Segment,
+    SetAdapter,
+    Step,
+    Unload,
+    Workload,
+    renumbered,
+)
 
 CROWD = 4  # requests of a burst, beside the failing one
 
 
 def smaller(workload: Workload, failing: int | None, *, keep: tuple[type, ...] = ()) -> Iterator[Workload]:
-    """Valid variants, boldest cut first: what follows the failing request, then each step, then requests of bursts.
+    """Valid variants, boldest cut first: what follows the failing request, then steps, then requests of bursts.
 
     `keep`: steps of these kinds stay, without which it would be another failure: loads where their number matters.
     """
     numbers = {number: step for number, step, _ in workload.requests()}
     if failing is not None and numbers[failing] + 1 < len(workload.steps):
         yield Workload(workload.steps[: numbers[failing] + 1])
-    for position in reversed(range(len(workload.steps))):
-        doomed = {number for number, step in numbers.items() if step == position}
-        if failing not in doomed and not isinstance(workload.steps[position], keep):
-            yield from without(workload, steps={position}, requests=doomed)
+    fails = numbers[failing] if failing is not None else None
+    may_go = [place for place, step in enumerate(workload.steps) if place != fails and not isinstance(step, keep)]
+    for gone in parts(may_go):
+        doomed = {number for number, step in numbers.items() if step in gone}
+        yield from without(workload, steps=gone, requests=doomed)
     for position in range(len(workload.steps)):
         crowd = [n for n, s in numbers.items() if s == position and n != failing]
         if len(crowd) >= CROWD:  # halves first: one by one would take too long
@@ -39,6 +51,41 @@ def smaller(workload: Workload, failing: int | None, *, keep: tuple[type, ...] =
             yield from without(workload, steps=set(), requests={number})
     for number in numbers:
         yield from plainer(workload, number)
+
+
+def parts(positions: list[int]) -> Iterator[set[int]]:
+    """Halves, then quarters, and so on down to each one, the last of them first (Zeller's delta debugging)."""
+    size = len(positions) // 2
+    while size > 1:
+        yield from (set(positions[i : i + size]) for i in reversed(range(0, len(positions), size)))
+        size //= 2
+    yield from ({position} for position in reversed(positions))
+
+
+def joined(workload: Workload, failing: int | None) -> Iterator[Workload]:
+    """Variants with one longer request in place of two that follow one another: what fills a pool does so in fewer."""
+    continued = {request.prompt.continues for _, _, request in workload.requests()}
+    numbered = {step: number for number, step, _ in workload.requests()}
+    for position in range(len(workload.steps) - 1):
+        pair = tuple(alone(step) for step in workload.steps[position : position + 2])
+        numbers = {numbered.get(position), numbered.get(position + 1)}
+        if None in pair or failing in numbers or continued & numbers:
+            continue
+        one, other = (request for request in pair if request is not None)
+        if (one.adapter, one.salt) == (other.adapter, other.salt):
+            length = sum(segment.length for request in (one, other) for segment in request.prompt.segments)
+            prompt = Prompt((Segment(one.prompt.segments[0].name, length),))
+            longer = Burst(requests=(msgspec.structs.replace(one, prompt=prompt),))
+            for left in without(workload, steps={position + 1}, requests={numbered[position + 1]}):
+                yield Workload((*left.steps[:position], longer, *left.steps[position + 1 :]))
+
+
+def alone(step: Step) -> Request | None:
+    """The request of a step that is nothing but one request for a prompt of its own."""
+    if not isinstance(step, Burst) or step.meanwhile is not None or len(step.requests) > 1:
+        return None
+    (request,) = step.requests
+    return request if request.prompt.segments and request.prompt.continues is None and not request.chat else None
 
 
 def plainer(workload: Workload, number: int) -> Iterator[Workload]:

@@ -13,7 +13,7 @@ from adapters.base import PLAIN, Abort, Surface
 from harness.generators.adapters import Life, churn, lives, neighbours
 from harness.generators.mixed import mixed
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
-from harness.reduction import CROWD, is_valid, plainer, smaller
+from harness.reduction import CROWD, is_valid, joined, plainer, smaller
 from harness.workload import (
     Burst,
     Idle,
@@ -135,6 +135,38 @@ def test_a_load_that_nobody_asks_goes_unless_it_is_kept(keep: tuple[type, ...]) 
     workload = Workload((put("A"), put("B", name="idle"), burst(ask(adapter="tenant"))))
     without_idle = Workload((workload.steps[0], workload.steps[2]))
     assert list(smaller(workload, 0, keep=keep)) == ([] if keep else [without_idle])
+
+
+@some
+@given(WORKLOADS, st.data())
+def test_two_requests_become_one_as_long_as_both(workload: Workload, data: st.DataObject) -> None:
+    """As many tokens in a step less; who failed, and whom others go on from, stays what it was."""
+    numbers = [number for number, _, _ in workload.requests()]
+    failing = data.draw(st.sampled_from(numbers))
+    asked = {number: request for number, _, request in workload.requests()}
+    for variant in joined(workload, failing):
+        left = [request for _, _, request in variant.requests()]
+        assert is_valid(variant)
+        assert runs(variant)
+        assert (len(variant.steps), len(left)) == (len(workload.steps) - 1, len(numbers) - 1)
+        assert prompt_tokens(left) == prompt_tokens(list(asked.values()))
+        assert asked[failing].prompt.segments in [request.prompt.segments for request in left]
+
+
+def prompt_tokens(requests: list[Request]) -> int:
+    """The tokens of all their own segments."""
+    return sum(segment.length for request in requests for segment in request.prompt.segments)
+
+
+def test_what_fills_a_pool_in_many_steps_does_so_in_few() -> None:
+    """Nine requests with the failing one last become two; another adapter's or salt's is not joined."""
+    filling = [burst(ask((f"document {i}", 64))) for i in range(8)]
+    workload = Workload((*filling, burst(ask(("document 0", 64)))))
+    while found := next(joined(workload, len(workload.steps) - 1), None):
+        workload = found
+    assert [s.length for _, _, r in workload.requests() for s in r.prompt.segments] == [512, 64]
+    others = (burst(ask()), burst(ask(salt="red")), burst(ask(), ask()), burst(ask(chat=True)), burst(ask()))
+    assert list(joined(Workload(others), 5)) == []
 
 
 @pytest.mark.parametrize("keep", [(Reset,), ()])
