@@ -194,11 +194,13 @@ class Conductor:
             where = "the attached engine" if self.options.attached else "a fresh engine"
             self.log.emit("phase", words=f"confirming {trial.requirement.id} on {where}")
             case = self.waived(lab.confirm(trial), lab)
-            if self.options.diagnose == "all" or (self.options.diagnose == "new" and case.known_issue is None):
-                self.log.emit("phase", words=f"running the controls of {case.id}")
-                case = lab.with_controls(trial, case)
+            try:
+                if self.options.diagnose == "all" or (self.options.diagnose == "new" and case.known_issue is None):
+                    self.log.emit("phase", words=f"running the controls of {case.id}")
+                    case = lab.with_controls(trial, case)
+            finally:  # whoever loses patience with the controls keeps the case
+                self.save_case(case, trial.statement)
             verdict, reason = verdict_of_case(case)
-            self.save_case(case, trial.statement)
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
