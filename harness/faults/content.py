@@ -34,7 +34,7 @@ def the_last_slot_is_published(patch: Patch) -> None:
 
 @fault("CHAT-2", stands_for="vllm#54193", rare="only for answers of one token that end a block")
 def the_last_slot_of_a_single_token_is_published(patch: Patch) -> None:
-    """The same for answers of one token only."""
+    """A block is published together with the slot of the last sampled token, where that is the only one."""
     last_slot_published(patch, most_tokens=1)
 
 
@@ -120,7 +120,7 @@ def evicted_blocks_stay_in_the_index(patch: Patch) -> None:
 
 @fault("PRESS-1", stands_for="vllm PR#24084, kvcached#362", cells=("tight",), rare="only at every tenth eviction")
 def every_tenth_evicted_block_stays_in_the_index(patch: Patch) -> None:
-    """The same for every tenth block that is evicted."""
+    """Every tenth block that is handed out again is still found under its old hash."""
     count = itertools.count(1)
 
     def evict(original: Any, held: Any, block: Any) -> Any:
@@ -133,7 +133,7 @@ def every_tenth_evicted_block_stays_in_the_index(patch: Patch) -> None:
 
 @fault("PREEMPT-2", stands_for="kvcached#362", cells=("tight",))
 def blocks_of_the_preempted_stay_in_the_index(patch: Patch) -> None:
-    """The same for blocks that a preemption freed, and for no others."""
+    """A block that a preemption freed is handed out again while others still find it under its old hash."""
     freed: set[int] = set()
 
     def preempt(original: Any, held: Any, request: Any, *rest: Any, **named: Any) -> None:

@@ -50,7 +50,7 @@ def half_a_window_is_kept(patch: Patch) -> None:
 
 @fault("GROUP-1", stands_for="TRT PR#10875", cells=WINDOW, rare="prompts of more than four windows")
 def half_a_window_is_kept_of_long_prompts(patch: Patch) -> None:
-    """The same where a prompt is longer than four windows, and nowhere else."""
+    """A hit needs only half the blocks that a window reads, where a prompt is longer than four windows."""
 
     def found(original: Any, **named: Any) -> Any:
         long = named["max_length"] > 4 * named["kv_cache_spec"].sliding_window
@@ -61,7 +61,8 @@ def half_a_window_is_kept_of_long_prompts(patch: Patch) -> None:
 
 @fault("GROUP-1", stands_for="TRT PR#10875", cells=WINDOW, rare="prompts that end a token behind a block")
 def half_a_window_is_kept_at_the_ends_of_blocks(patch: Patch) -> None:
-    """The same where all of a prompt but its last token are whole blocks, and nowhere else."""
+    """A hit needs only half the blocks that a window reads, where all of a prompt but its last token are whole
+    blocks."""
 
     def found(original: Any, **named: Any) -> Any:
         even = named["max_length"] % named["kv_cache_spec"].block_size == 0

@@ -52,7 +52,7 @@ def shared_blocks_are_freed_with_their_first_holder(patch: Patch) -> None:
     rare="only for blocks that three requests or more hold",
 )
 def blocks_of_three_are_freed_with_their_first_holder(patch: Patch) -> None:
-    """The same where three requests or more hold a block."""
+    """A block that three requests or more hold is free, and may be handed out, when the first of them ends."""
     freed_with_the_first(patch, least=3)
 
 
@@ -106,13 +106,13 @@ def a_hits_blocks_change_places(patch: Patch) -> None:
 
 @fault("REUSE-1", stands_for="TGI PR#2711", rare="only for hits of eight blocks or more")
 def a_long_hits_blocks_change_places(patch: Patch) -> None:
-    """The same for long hits only."""
+    """The last two blocks of a long hit are handed over in the wrong order."""
     swapped_where(patch, lambda blocks: len(blocks) >= LONG_HIT)
 
 
 @fault("REUSE-1", stands_for="kvcached#446", rare="only from the third hit of a block on")
 def from_the_third_hit_on_blocks_change_places(patch: Patch) -> None:
-    """The same once the last block of a hit has been hit twice before."""
+    """The last two blocks of a hit are handed over in the wrong order once the last one has been hit twice before."""
     hits: Counter[Any] = Counter()
 
     def swaps(blocks: Any) -> bool:

@@ -81,7 +81,7 @@ def the_middle_token_is_not_hashed(patch: Patch) -> None:
 
 @fault("CHAT-1", "SALT-1", stands_for="vllm PR#12621", rare="only in every fifth block of a prompt")
 def the_last_token_of_each_fifth_block_is_not_hashed(patch: Patch) -> None:
-    """The same in every fifth block, and in no other."""
+    """The hash of every fifth block leaves out its last token."""
     hashed_by_depth(patch, lambda depth, parent, tokens: (parent, tokens[:-1] if depth % 5 == 4 else tokens))
 
 
@@ -123,13 +123,13 @@ def hashes_have_8_bits(patch: Patch) -> None:
 
 @fault("REUSE-2", stands_for="LMCache#4086, LMCache#3301", rare="about once in a hundred prompts, in a filled pool")
 def hashes_have_16_bits(patch: Patch) -> None:
-    """The same with longer hashes: blocks meet seldom."""
+    """Hashes have 16 bits: now and then a prompt meets somebody else's blocks, and no tokens are compared."""
     cut_to(patch, 16)
 
 
 @fault("REUSE-2", stands_for="vllm#8229, vllm PR#12621", rare="about once in a thousand prompts, in a filled pool")
 def hashes_have_20_bits(patch: Patch) -> None:
-    """The same with hashes that are longer still: blocks hardly ever meet."""
+    """Hashes have 20 bits: a prompt hardly ever meets somebody else's blocks, and no tokens are compared."""
     cut_to(patch, 20)
 
 

@@ -114,7 +114,7 @@ def a_hit_block_is_held_twice(patch: Patch) -> None:
     rare="when a block is hit that somebody uses",
 )
 def a_hit_block_in_use_is_held_twice(patch: Patch) -> None:
-    """The same, only for blocks that somebody else is using."""
+    """A hit on a block that somebody else is using counts as two users, of whom one never lets go of it."""
     count_twice(patch, lambda block: block.ref_cnt > 0 and not block.is_null)
 
 

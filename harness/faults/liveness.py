@@ -38,7 +38,7 @@ def admission_asks_for_a_cold_prompts_blocks(patch: Patch) -> None:
 
 @fault("PRESS-2", stands_for="vLLM's V0 engine, field report", cells=("tight",))
 def cached_blocks_do_not_count_as_free(patch: Patch) -> None:
-    """The same, and nobody evicts on purpose: the first request is answered, then nothing ever again."""
+    """Cached blocks that nobody uses do not count as free: once the pool is full nothing is answered ever again."""
 
     def room(held: Any, request: Any, _named: Any) -> bool:
         free = held.block_pool.free_block_queue.get_all_free_blocks()

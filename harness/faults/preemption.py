@@ -56,7 +56,8 @@ def a_preemption_keeps_the_computed_count(patch: Patch) -> None:
     rare="at the second preemption of one request",
 )
 def a_second_preemption_keeps_the_computed_count(patch: Patch) -> None:
-    """The same, only when a request is preempted for the second time."""
+    """A request that is preempted for the second time comes back with the count of computed tokens that it had, and
+    with new blocks in which none of them are."""
     keep_computed_count(patch, when=lambda request, _block: request.num_preemptions == 1)
 
 
@@ -67,7 +68,7 @@ def a_second_preemption_keeps_the_computed_count(patch: Patch) -> None:
     rare="when a request is preempted between two chunks of its prompt",
 )
 def a_preempted_prefill_goes_on_where_it_was(patch: Patch) -> None:
-    """The same, only for requests whose prompt is not computed to its end yet."""
+    """A request that is preempted before its prompt is computed to its end goes on where it was, in new blocks."""
     keep_computed_count(patch, when=lambda request, _block: request.num_computed_tokens < request.num_prompt_tokens)
 
 
@@ -78,7 +79,8 @@ def a_preempted_prefill_goes_on_where_it_was(patch: Patch) -> None:
     rare="when a request is preempted with the last slot of a block just written, while decoding",
 )
 def a_preemption_at_a_blocks_end_keeps_the_computed_count(patch: Patch) -> None:
-    """The same, only for requests in decode that have filled their last block to its end."""
+    """A request that is preempted in decode when its last block is just full comes back with the count of computed
+    tokens that it had, and with new blocks."""
 
     def at_the_end(request: Any, block: int) -> bool:
         return bool(request.num_output_tokens) and request.num_computed_tokens % block == 0

@@ -72,7 +72,7 @@ def in_place_reloads_keep_the_old_weights(patch: Patch) -> None:
 
 @fault("LORA-1", "LORA-5", stands_for="vllm PR#48352", rare="only at every second in-place reload")
 def every_second_reload_keeps_the_old_weights(patch: Patch) -> None:
-    """The same every second time."""
+    """Every second time the key changes with an in-place reload, and the worker keeps what it has."""
     count = itertools.count(1)
     lost_where(patch, lambda lora: bool(lora.load_inplace) and next(count) % 2 == 0)
 
