@@ -136,7 +136,7 @@ def told(made: Diagnosis) -> dict[str, Strength]:
 
 
 def test_the_table_of_the_best_report_of_the_field(tmp_path: Path) -> None:
-    """vllm#42125: no caching, a fresh salt, another first block, B cold, a unique name; and it is not the order."""
+    """vllm#42125: no caching, a fresh salt, another first block, B cold, a unique name; not the order or the route."""
     made = Lab(Plant.NAME_ONLY_KEY, tmp_path).diagnosis(*BUGS[Plant.NAME_ONLY_KEY][0])
     assert told(made) == {
         "prefix caching off": Strength.NEEDED,
@@ -145,6 +145,7 @@ def test_the_table_of_the_best_report_of_the_field(tmp_path: Path) -> None:
         "the failing request alone": Strength.NEEDED,
         "a name of its own for each adapter load": Strength.NEEDED,
         "the two adapters in each other's place": Strength.NOT_NEEDED,
+        "the other route of a reload": Strength.NOT_NEEDED,
         "the base model only": Strength.NEEDED,
     }
     rows = {row.name: row for row in made.controls}
@@ -195,6 +196,7 @@ def test_each_control_changes_one_thing() -> None:
         "a name of its own for each adapter load",
         "a path of its own for each adapter",
         "the two adapters in each other's place",
+        "the other route of a reload",
         "one request at a time",
         "no cache reset",
         "the base model only",
@@ -218,6 +220,8 @@ def test_each_control_changes_one_thing() -> None:
     serial = made["one request at a time"].workload
     assert [len(s.requests) for s in serial.steps if isinstance(s, Burst)] == [1, 1, 1]
     assert not any(isinstance(step, Reset) for step in made["no cache reset"].workload.steps)
+    routes = [s.route for s in made["the other route of a reload"].workload.steps if isinstance(s, SetAdapter)]
+    assert routes == [Route.LOAD, Route.IN_PLACE]
     assert not any(r.adapter for r in rows_of(made["the base model only"].workload))
 
 

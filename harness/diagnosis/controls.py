@@ -121,6 +121,14 @@ def contents_swapped(workload: Workload, failing: int | None) -> tuple[Workload,
     return with_changes(workload, lambda s: msgspec.structs.replace(s, content=other[s.content])), failing
 
 
+def other_route(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
+    """Reloads in place become unload and load, and the other way about; while requests run there is only the one."""
+    other = {Route.IN_PLACE: Route.UNLOAD_LOAD, Route.UNLOAD_LOAD: Route.IN_PLACE}
+    if any(isinstance(step, Burst) and step.meanwhile is not None for step in workload.steps):
+        return workload, failing
+    return with_changes(workload, lambda s: msgspec.structs.replace(s, route=other.get(s.route, s.route))), failing
+
+
 def one_by_one(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Each request alone; a change in the midst of a burst comes behind its first request."""
     steps: list[Step] = []
@@ -250,6 +258,7 @@ def one_changed(workload: Workload, number: int | None, change: Callable[[Reques
 OWN_KEY, BEGINNING = "a hit under its own salt", "a beginning shared with what came before"
 BEFORE = "what came before it or beside it"
 NAME, PATH, ORDER = "the adapter's name used again", "the adapter's path used again", "this order of the adapters"
+ROUTE = "this route of the reload"
 TOGETHER, HANG_UP, RESET = "requests side by side", "a client that hangs up", "a cache reset"
 ADAPTERS, SALTS, NEAR_SALTS = "adapters", "salts", "salts that are nearly equal"
 NEAR_PROMPTS, SURFACE = "prompts that differ in a token or two", "more than plain requests"
@@ -261,6 +270,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("a name of its own for each adapter load", NAME, unique_names),
     ("a path of its own for each adapter", PATH, other_paths),
     ("the two adapters in each other's place", ORDER, contents_swapped),
+    ("the other route of a reload", ROUTE, other_route),
     ("one request at a time", TOGETHER, one_by_one),
     ("nobody hangs up", HANG_UP, nobody_hangs_up),
     ("no cache reset", RESET, no_resets),
