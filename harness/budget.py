@@ -10,6 +10,7 @@ import time
 from harness.requirement import Trial
 
 PATIENCE_FACTOR = 3  # shares that a trial may take while evidence is missing
+FEWEST = 5  # examples before that patience ends: on a busy machine one may take longer than all of a trial's shares
 # Of the share that each trial could count on at first. Patience leaves it to the later ones, and they get it even where
 # long examples have eaten it up: a run ends a little late rather than with trials that had nothing.
 RESERVED = 0.6
@@ -43,4 +44,6 @@ class Budget:
     def is_spent(self, trial: Trial) -> bool:
         """Whether a trial should end: at its share once it has shown what it must, later if it has not."""
         used = time.monotonic() - trial.started
-        return trial.examples > 0 and used > (self.longest if trial.missing() else self.share)
+        if trial.missing():
+            return trial.examples >= FEWEST and used > self.longest
+        return trial.examples > 0 and used > self.share

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import budget as budgets
-from harness.budget import PATIENCE_FACTOR, RESERVED, Budget, BudgetSpent
+from harness.budget import FEWEST, PATIENCE_FACTOR, RESERVED, Budget, BudgetSpent
 from harness.evidence import Evidence
 from harness.options import PROFILES, Options, UsageError, seconds_of
 from harness.requirement import Requirement, Trial
@@ -16,7 +16,7 @@ from harness.requirement import Requirement, Trial
 SHOWN = {Evidence.HITS.value: 1.0}
 
 
-def trial(*, used: float, examples: int = 1, evidence: dict[str, float] | None = None) -> Trial:
+def trial(*, used: float, examples: int = FEWEST, evidence: dict[str, float] | None = None) -> Trial:
     """A trial that has been drawing for so long and needs to show a hit."""
     made = Trial(Requirement("R-1", "title", (), (Evidence.HITS,)), "default", "statement", "test")
     made.started = time.monotonic() - used
@@ -108,6 +108,15 @@ def test_a_trial_that_lacks_evidence_may_go_on_for_a_while(
     budget = Budget(100, 10)
     share = budget.begin(1)
     assert budget.is_spent(trial(used=used * share, evidence=evidence)) is spent
+
+
+@pytest.mark.parametrize(("examples", "spent"), [(1, False), (FEWEST - 1, False), (FEWEST, True)])
+def test_a_trial_that_lacks_evidence_draws_a_few_examples_however_long_they_take(examples: int, spent: bool) -> None:
+    """On a busy machine the first may use up all of its time; one that has shown what it must ends there."""
+    budget = Budget(100, 10)
+    budget.begin(1)
+    assert budget.is_spent(trial(used=1e6, examples=examples)) is spent
+    assert budget.is_spent(trial(used=1e6, examples=examples, evidence=SHOWN))
 
 
 def test_every_trial_draws_at_least_one_example() -> None:
