@@ -134,7 +134,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
         history(outcome(0, PROMPT), outcome(1, PROMPT)),
         [
             history(outcome(0, PROMPT), outcome(1, OTHER)),
-            history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=4)),
+            history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=2)),
             history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(block_size=None)),
         ],
     ),
