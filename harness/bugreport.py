@@ -122,7 +122,8 @@ def control_line(row: ControlRow) -> list[str]:
 
 def anonymous(text: str) -> str:
     """Text without secrets, the home folder or the user's name in a path."""
-    text = redacted(text).replace(str(Path.home()), "~") if str(Path.home()) != "/" else redacted(text)
+    home = str(Path.home())
+    text = redacted(text) if home == "/" else redacted(text).replace(home, "~")
     text = text.replace(str(Path.cwd()), ".")
     return re.sub(rf"/{re.escape(user())}(?=/|\b)", "/user", text)
 

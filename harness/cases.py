@@ -21,7 +21,7 @@ from harness.provenance import sentences, whereabouts
 from harness.reduction import is_valid
 from harness.reference_cache import bounds
 from harness.requirement import Requirement
-from harness.workload import Burst, Request, Route, SetAdapter, Workload, describe
+from harness.workload import Burst, Request, Route, SetAdapter, Workload, changes, describe
 from reports.schema import SCHEMA_VERSION, Case, FailureClass, Reproduction, RequestRow, StepRow, TokenRow, read_case
 
 CONTEXT_TOKENS = 16  # around the first difference; an answer is seldom longer than this suite's 130 tokens
@@ -86,17 +86,6 @@ def counters(history: History) -> dict[str, float]:
         return {}
     grown = history.steps[-1].after.since(history.steps[0].before)
     return {name: float(value) for name in COUNTED if (value := getattr(grown, name)) is not None}
-
-
-def changes(workload: Workload) -> list[SetAdapter]:
-    """Every adapter load and change of a workload, in order."""
-    found = []
-    for step in workload.steps:
-        if isinstance(step, SetAdapter):
-            found.append(step)
-        elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
-            found.append(step.meanwhile.change)
-    return found
 
 
 def signature(history: History, failure_class: FailureClass, about: int | None = None) -> str:

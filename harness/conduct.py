@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,12 +74,17 @@ class Conductor:
                 profile=options.profile,
                 seed=options.seed,
                 fault=fault_facts(options.fault),
-                environment=environment(root),
+                environment=self.environment,
                 allowed=[
                     *([Verdict.NOT_EXERCISED] if options.allow_not_exercised else []),
                     *([Verdict.INCONCLUSIVE] if options.allow_inconclusive else []),
                 ],
             )
+
+    @functools.cached_property
+    def environment(self) -> dict[str, str]:
+        """The machine's facts; they ask git, and hold for the whole run."""
+        return environment(self.root)
 
     def attach_terminal(self, reporter: Any, capture: Any) -> None:
         """Show progress where pytest writes."""
@@ -250,7 +256,7 @@ class Conductor:
         folder = self.options.report_dir / "cases"
         (folder / f"{case.id}.json").write_bytes(encode(case))
         (folder / f"{case.id}.py").write_text(reproducer(case))
-        report = bug_report(case, statement=statement, environment=environment(self.root))
+        report = bug_report(case, statement=statement, environment=self.environment)
         (folder / f"{case.id}.md").write_text(report)
         self.log.emit("case", case=case)
 

@@ -47,10 +47,10 @@ def all_computed(outcome: Outcome) -> list[tuple[int, ...]]:
 
 def bounds(history: History) -> dict[int, Bounds]:
     """The bounds of every request of a history, by request number."""
-    roomy, kept = has_room(history), what_is_kept(history)
+    kept = None if has_room(history) else what_is_kept(history)
     return {
         outcome.request: Bounds(
-            at_least=at_least(history, outcome) if roomy else at_least(history, outcome, kept) or None,
+            at_least=at_least(history, outcome) if kept is None else at_least(history, outcome, kept) or None,
             at_most=at_most(history, outcome),
         )
         for outcome in history.outcomes

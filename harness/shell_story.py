@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from adapters.base import Message
+from harness.prompting import in_turn
 from harness.reproducer import extra_fields
 from harness.workload import (
     Burst,
@@ -51,7 +53,7 @@ class Shell:
         self.workload = msgspec.convert(case.workload, Workload)
         self.rows = {row.request: row for row in case.requests}
         self.loaded: set[str] = set()
-        self.texts: dict[int, list[dict[str, str]]] = {}
+        self.chats: dict[int, tuple[Message, ...]] = {}
 
     def variables(self) -> list[str]:
         """Server, folder, and the token ids of every part of a prompt."""
@@ -154,15 +156,15 @@ class Shell:
 
     def messages(self, request: Request, number: int) -> list[dict[str, str]]:
         """A chat's messages, behind those of the chat that it continues."""
-        texts = [text_of(segment_tokens(self.case.nonce, s)) for s in request.prompt.segments]
+        own = [text_of(segment_tokens(self.case.nonce, s)) for s in request.prompt.segments]
         continues = request.prompt.continues
+        begun: tuple[Message, ...]
         if continues is None:
-            said = [{"role": "system", "content": text_of(nonce_tokens(self.case.nonce)) + texts.pop(0)}]
+            begun = (Message("system", text_of(nonce_tokens(self.case.nonce)) + own.pop(0)),)
         else:
-            said = [*self.texts[continues], {"role": "assistant", "content": self.rows[continues].answer_text}]
-        said += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
-        self.texts[number] = said
-        return said
+            begun = (*self.chats[continues], Message("assistant", self.rows[continues].answer_text))
+        self.chats[number] = (*begun, *in_turn(own))
+        return [{"role": said.role, "content": said.content} for said in self.chats[number]]
 
     def post(self, path: str, body: str, options: str = "") -> str:
         """One call with a body that is quoted for the shell."""

@@ -144,6 +144,17 @@ class Workload(msgspec.Struct, frozen=True):
         return len(self.steps), len(requests), tokens
 
 
+def changes(workload: Workload) -> list[SetAdapter]:
+    """Every adapter load and change of a workload, in order."""
+    found = []
+    for step in workload.steps:
+        if isinstance(step, SetAdapter):
+            found.append(step)
+        elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
+            found.append(step.meanwhile.change)
+    return found
+
+
 def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
     """The tokens of a segment under a nonce; lengths are prefixes of one another, a changed token differs for sure.
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from reports.schema import Case, Cause, Results
+from reports.text import listed
 
 _DIGITS = 8  # short enough to be read out; the chance that two of a thousand signatures share one is 1 : 8600
 
@@ -62,7 +63,7 @@ def counted(found: Sequence[Cause]) -> str:
 
 def seen_under(cause: Cause) -> str:
     """Where and how often one cause showed, in words."""
-    where = f"{_listed(cause.requirements)} in {_many(len(cause.cells), 'cell')}"
+    where = f"{listed(cause.requirements)} in {_many(len(cause.cells), 'cell')}"
     return f"{where}, {_many(len(cause.cases), 'counterexample')}, {waived_in_words(cause)}"
 
 
@@ -71,10 +72,6 @@ def waived_in_words(cause: Cause) -> str:
     if not cause.waived:
         return "not waived"
     return "waived" if cause.waived == len(cause.cases) else f"{cause.waived} of {len(cause.cases)} waived"
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _many(count: int, what: str) -> str:

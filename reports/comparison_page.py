@@ -4,7 +4,7 @@ it: sentences, signatures and names may quote an engine."""
 from __future__ import annotations
 
 from reports.comparison import MEANING, Comparison, Kind, counts, headline, of_kind
-from reports.render import content_policy, environment, own, verdict_class
+from reports.render import own, page, verdict_class
 from reports.schema import Verdict
 
 # Each kind in the colour of the verdict that it is most like: the page has one meaning for a colour.
@@ -24,19 +24,14 @@ _LIKE = {
 
 def render_comparison(comparison: Comparison) -> str:
     """The comparison as one HTML document. Reads its own templates, and no clock."""
-    style = own("style.css") + own("changes.css")
-    return (
-        environment()
-        .get_template("changes.html.j2")
-        .render(
-            comparison=comparison,
-            style=style,
-            policy=content_policy(style=style, script=""),
-            headline=headline(comparison),
-            counts=counts(comparison),
-            of_kind=of_kind,
-            kinds=Kind,
-            meaning=MEANING,
-            colour={kind: verdict_class(verdict) for kind, verdict in _LIKE.items()},
-        )
+    return page(
+        "changes.html.j2",
+        own("style.css") + own("changes.css"),
+        comparison=comparison,
+        headline=headline(comparison),
+        counts=counts(comparison),
+        of_kind=of_kind,
+        kinds=Kind,
+        meaning=MEANING,
+        colour={kind: verdict_class(verdict) for kind, verdict in _LIKE.items()},
     )

@@ -10,7 +10,7 @@ import statistics
 import msgspec
 
 from reports.power_schema import Detection, FaultRow, Outcome, PowerResults, SuiteRun
-from reports.render import content_policy, environment, own
+from reports.render import own, page
 from reports.schema import Verdict
 
 ORDER = (Outcome.SURVIVED, Outcome.NEVER_ACTED, Outcome.NO_ENGINE, Outcome.CAUGHT, Outcome.EQUIVALENT)
@@ -128,26 +128,21 @@ def accused(run: SuiteRun) -> str:
 
 def render_power(results: PowerResults) -> str:
     """The kill matrix as one HTML document. Reads its own templates, and no clock."""
-    style = own("style.css") + own("power.css")
-    return (
-        environment()
-        .get_template("power.html.j2")
-        .render(
-            results=results,
-            style=style,
-            policy=content_policy(style=style, script=""),
-            figures=figures(results),
-            headline=headline(results),
-            outcomes=by_outcome(results),
-            meaning=MEANING,
-            mechanisms=by_mechanism(results),
-            columns=columns(results),
-            scripts=scripts(results),
-            detection=detection,
-            tested=tested,
-            found_by=found_by,
-            tried=tried,
-            accused=accused,
-            longest_case=LONGEST_CASE,
-        )
+    return page(
+        "power.html.j2",
+        own("style.css") + own("power.css"),
+        results=results,
+        figures=figures(results),
+        headline=headline(results),
+        outcomes=by_outcome(results),
+        meaning=MEANING,
+        mechanisms=by_mechanism(results),
+        columns=columns(results),
+        scripts=scripts(results),
+        detection=detection,
+        tested=tested,
+        found_by=found_by,
+        tried=tried,
+        accused=accused,
+        longest_case=LONGEST_CASE,
     )

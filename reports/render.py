@@ -28,22 +28,23 @@ _FIGURES = 3  # evidence figures in one row of the table
 
 def render_html(results: Results) -> str:
     """The report as one HTML document. Does no I/O but reading its own templates, and reads no clock."""
-    style, script = own("style.css"), own("script.js")
     cases = caseview.case_views(overview.ordered_cases(results.cases), unfolded=_UNFOLDED)
-    return (
-        environment()
-        .get_template("index.html.j2")
-        .render(
-            results=results,
-            style=style,
-            script=script,
-            policy=content_policy(style=style, script=script),
-            cases=cases,
-            causes=causes.causes_of(results),
-            anchors={view.case.id: view.anchor for view in reversed(cases)},
-            invalid=bool(overview.missed(results)),
-        )
+    return page(
+        "index.html.j2",
+        own("style.css"),
+        own("script.js"),
+        results=results,
+        cases=cases,
+        causes=causes.causes_of(results),
+        anchors={view.case.id: view.anchor for view in reversed(cases)},
+        invalid=bool(overview.missed(results)),
     )
+
+
+def page(template: str, style: str, script: str = "", **shown: object) -> str:
+    """One self-contained document of a template, with a policy that allows this style and script and nothing else."""
+    policy = content_policy(style=style, script=script)
+    return environment().get_template(template).render(style=style, script=script, policy=policy, **shown)
 
 
 def content_policy(*, style: str, script: str) -> str:

@@ -105,6 +105,11 @@ def web_link(text: str) -> str:
     return text if _WEB_LINK.fullmatch(text) and visible(text) == text else ""
 
 
+def listed(words: list[str]) -> str:
+    """Words with commas, and an 'and' before the last."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def slug(text: str) -> str:
     """The part of an HTML id or file name that is safe everywhere."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text) or "unnamed"

@@ -28,6 +28,7 @@ from harness.diagnosis.controls import (
 )
 from harness.diagnosis.variants import CACHING, CHUNKS, POOL, TIER
 from reports.schema import ControlRow, Diagnosis, FailureClass, Strength
+from reports.text import listed
 
 UNLIKELY = 0.05  # three failures of three with it and none of three without it come to just that
 MOST_RUNS = 12
@@ -94,11 +95,6 @@ def in_words(rows: list[ControlRow], facts: Facts, mechanism: str) -> str:
     return " ".join(said)
 
 
-def listed(words: list[str]) -> str:
-    """Words with commas, and an 'and' before the last."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 def needs(tells: dict[str, Strength], removes: str) -> bool:
     """Whether the failure is shown to need a thing."""
     return tells.get(removes) is Strength.NEEDED
@@ -130,7 +126,7 @@ Rule = Callable[[dict[str, Strength], Facts], bool]
 MECHANISMS: tuple[tuple[str, Rule], ...] = (
     (
         "weights or state that outlive their time, not the prefix cache",
-        lambda t, _: spares(t, CACHING) and needs(t, BEFORE),
+        lambda t, _: outlive(t),
     ),
     ("something else than the prefix cache", lambda t, _: spares(t, CACHING)),
     ("the second tier: what is stored in it or loaded from it", lambda t, _: needs(t, TIER)),

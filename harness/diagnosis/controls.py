@@ -12,7 +12,7 @@ import msgspec
 
 from adapters.base import PLAIN
 from harness.reduction import is_valid
-from harness.workload import Burst, Request, Reset, Route, Segment, SetAdapter, Step, Unload, Workload
+from harness.workload import Burst, Request, Reset, Route, Segment, SetAdapter, Step, Unload, Workload, changes
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,26 +148,13 @@ def nobody_hangs_up(workload: Workload, failing: int | None) -> tuple[Workload, 
 
 def no_resets(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Without cache resets, between requests or in their midst."""
-    steps = [
-        msgspec.structs.replace(s, meanwhile=None)
-        if isinstance(s, Burst) and s.meanwhile is not None and isinstance(s.meanwhile.change, Reset)
-        else s
-        for s in workload.steps
-        if not isinstance(s, Reset)
-    ]
-    return Workload(tuple(steps)), failing
+    return leaving_out(workload, Reset), failing
 
 
 def base_model(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Everybody asks the base model, and no adapter is loaded."""
-    steps = [
-        msgspec.structs.replace(s, meanwhile=None)
-        if isinstance(s, Burst) and s.meanwhile is not None and isinstance(s.meanwhile.change, SetAdapter)
-        else s
-        for s in workload.steps
-        if not isinstance(s, SetAdapter | Unload)
-    ]
-    return all_changed(Workload(tuple(steps)), lambda r: msgspec.structs.replace(r, adapter=None)), failing
+    bare = leaving_out(workload, SetAdapter, Unload)
+    return all_changed(bare, lambda r: msgspec.structs.replace(r, adapter=None)), failing
 
 
 def no_salts(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
@@ -211,16 +198,17 @@ def equal_priorities(workload: Workload, failing: int | None) -> tuple[Workload,
     return all_changed(workload, lambda r: msgspec.structs.replace(r, priority=0)), failing
 
 
-def changes(workload: Workload) -> list[SetAdapter]:
-    """Every adapter load and change, in order."""
-    found: list[SetAdapter] = []
-
-    def keep(step: SetAdapter) -> SetAdapter:
-        found.append(step)
-        return step
-
-    with_changes(workload, keep)
-    return found
+def leaving_out(workload: Workload, *kinds: type) -> Workload:
+    """The workload without steps of these kinds, nor changes of them in the midst of a burst."""
+    return Workload(
+        tuple(
+            msgspec.structs.replace(step, meanwhile=None)
+            if isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, kinds)
+            else step
+            for step in workload.steps
+            if not isinstance(step, kinds)
+        )
+    )
 
 
 def with_changes(workload: Workload, change: Callable[[SetAdapter], SetAdapter]) -> Workload:
