@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import msgspec
 
 from adapters.base import Capability
 from adapters.checked import CheckedEngine
+from harness.afresh import reduce_afresh
 from harness.bench import Bench
 from harness.cases import make_case
 from harness.cells import Cell
 from harness.confirm import Confirmed, confirm
+from harness.descent import descend
 from harness.diagnosis.controls import in_the_workload
 from harness.diagnosis.diagnose import diagnose
 from harness.diagnosis.engines import ControlEngines
@@ -25,12 +28,15 @@ from harness.oracle.base import OracleError
 from harness.reduction import joined, smaller
 from harness.requirement import Failing, Ran, Trial
 from harness.session import Session
+from harness.simplification import simpler
 from harness.workload import Reset, SetAdapter, Workload
 from reports.schema import Case, Diagnosis, FailureClass
 
 RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
 FURTHER = 2  # times the patience for minimising, for what does not fail on a fresh engine by itself
 LASTING = ("liveness", "conservation")  # findings about what an engine has left behind in itself, or may have
+
+Another = Callable[[], tuple[CheckedEngine | None, str]]  # a fresh engine, or why there is none
 
 
 class Prover(Bench):
@@ -45,6 +51,11 @@ class Prover(Bench):
         if self.trial is None:
             raise RuntimeError("a workload can only be checked inside a test that is marked with its requirement")
         return self.trial
+
+    @property
+    def quick(self) -> bool:
+        """Whether an engine starts in seconds, so that each run may have its own."""
+        return self.session.options.engine == "vllm-inproc"
 
     def on_cold(self, trial: Trial) -> bool:
         """Whether a trial is about the engine without its cache: switched off, or bypassed by salts used once."""
@@ -78,31 +89,28 @@ class Prover(Bench):
         once a trial over HTTP.
         """
         trial = self.current()
-        quick = self.session.options.engine == "vllm-inproc"
-        if engine is self.engine and not self.session.options.attached and (quick or not trial.renewed):
+        if engine is self.engine and not self.session.options.attached and (self.quick or not trial.renewed):
             trial.renewed += 1
             self.session.log.emit("phase", words="starting the engine anew, for what failed may have left its mark")
             self.replaced(engine, lost=False)
 
     def reduce(self, trial: Trial, failing: Failing) -> Failing:
         """Leave out what the counterexample does not need, as long as patience lasts."""
-        until = time.monotonic() + self.session.profile.shrink_seconds
         cold = self.on_cold(trial)
-        keep: tuple[type, ...] = (SetAdapter,) if cold else ()
+        engine = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
+        return descend(
+            failing,
+            lambda workload, about: chain(self.cuts(trial, workload, about), joined(workload, about)),
+            lambda workload: self.fails_again(workload, engine),
+            until=time.monotonic() + self.session.profile.shrink_seconds,
+        )
+
+    def cuts(self, trial: Trial, workload: Workload, about: int | None) -> Iterator[Workload]:
+        """What a counterexample may do without and still be about the same."""
+        keep: tuple[type, ...] = (SetAdapter,) if self.on_cold(trial) else ()
         if Evidence.RESETS in trial.requirement.shows:
             keep += (Reset,)  # without it another fault may fail in its place
-        engine = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
-        shrunk = True
-        while shrunk and time.monotonic() < until:
-            shrunk = False
-            about = failing.judgement.worst().request
-            workload = failing.workload
-            for candidate in chain(smaller(workload, about, keep=keep), joined(workload, about)):
-                found = self.fails_again(candidate, engine) if time.monotonic() < until else None
-                if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
-                    failing, shrunk = found, True
-                    break
-        return failing
+        return smaller(workload, about, keep=keep)
 
     def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:
         """Whether a workload fails, given as many chances as its timing asks for."""
@@ -124,22 +132,47 @@ class Prover(Bench):
             control, mine = self.control(cold=cold)
             confirmed = self.confirmed(failing, engine, control)
             if confirmed.history_dependent:
-                confirmed = confirm_further(
-                    confirmed,
-                    (trial.first, trial.best),
-                    start=lambda: another()[0],
-                    confirm=lambda larger, fresh: self.confirmed(larger, fresh, control),
-                    rerun=self.rerun,
-                    observe=self.observe,
-                    control=control,
-                    seconds=FURTHER * self.session.profile.shrink_seconds,
-                )
+                confirmed = self.confirm_further(trial, confirmed, another, control)
+            elif engine is not None:
+                confirmed = self.reduce_afresh(trial, confirmed, engine, another, control)
         case = self.case(trial, confirmed, cold=cold, problem=problem)
         if mine and control is not None:
             self.session.close_engine(control)
         if not cold:
             self.standby.order(caching=True)  # where one requirement failed another may, and starting is slow
         return case, confirmed
+
+    def confirm_further(
+        self, trial: Trial, confirmed: Confirmed, another: Another, control: CheckedEngine | None
+    ) -> Confirmed:
+        """What becomes of a counterexample that did not fail on a fresh engine."""
+        found = [failing for failing in (trial.first, trial.best) if failing is not None]
+        return confirm_further(
+            confirmed,
+            found,
+            start=lambda: another()[0],
+            confirm=lambda larger, fresh: self.confirmed(larger, fresh, control),
+            rerun=self.rerun,
+            observe=self.observe,
+            control=control,
+            seconds=FURTHER * self.session.profile.shrink_seconds,
+        )
+
+    def reduce_afresh(
+        self, trial: Trial, confirmed: Confirmed, engine: CheckedEngine, another: Another, control: CheckedEngine | None
+    ) -> Confirmed:
+        """The second reduction. Where a start is slow one fresh engine serves all of it, and another the last word."""
+        if not self.quick:
+            self.standby.order(caching=not self.on_cold(trial))
+        return reduce_afresh(
+            confirmed,
+            engine,
+            another=(lambda: another()[0]) if self.quick else None,
+            variants=lambda w, about: chain(self.cuts(trial, w, about), joined(w, about), simpler(w)),
+            observe=self.observe,
+            confirm=lambda smallest: self.confirmed(smallest, another()[0], control),
+            until=time.monotonic() + self.session.profile.shrink_seconds,
+        )
 
     def confirmed(self, failing: Failing, fresh: CheckedEngine | None, control: CheckedEngine | None) -> Confirmed:
         """What becomes of a counterexample on the given engines."""

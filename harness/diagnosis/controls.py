@@ -12,6 +12,7 @@ import msgspec
 
 from adapters.base import PLAIN
 from harness.reduction import is_valid
+from harness.rewriting import all_changed, leaving_out, one_changed, taken_apart, with_changes
 from harness.workload import Burst, Request, Reset, Route, Segment, SetAdapter, Step, Unload, Workload, changes
 
 
@@ -131,14 +132,7 @@ def other_route(workload: Workload, failing: int | None) -> tuple[Workload, int 
 
 def one_by_one(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Each request alone; a change in the midst of a burst comes behind its first request."""
-    steps: list[Step] = []
-    for step in workload.steps:
-        if not isinstance(step, Burst):
-            steps.append(step)
-            continue
-        alone_each = [Burst(requests=(msgspec.structs.replace(r, offset_ms=0),)) for r in step.requests]
-        steps += alone_each if step.meanwhile is None else [alone_each[0], step.meanwhile.change, *alone_each[1:]]
-    return Workload(tuple(steps)), failing
+    return taken_apart(workload), failing
 
 
 def nobody_hangs_up(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
@@ -196,51 +190,6 @@ def plain_requests(workload: Workload, failing: int | None) -> tuple[Workload, i
 def equal_priorities(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Nobody is more urgent than another."""
     return all_changed(workload, lambda r: msgspec.structs.replace(r, priority=0)), failing
-
-
-def leaving_out(workload: Workload, *kinds: type) -> Workload:
-    """The workload without steps of these kinds, nor changes of them in the midst of a burst."""
-    return Workload(
-        tuple(
-            msgspec.structs.replace(step, meanwhile=None)
-            if isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, kinds)
-            else step
-            for step in workload.steps
-            if not isinstance(step, kinds)
-        )
-    )
-
-
-def with_changes(workload: Workload, change: Callable[[SetAdapter], SetAdapter]) -> Workload:
-    """The workload with every adapter load and change replaced."""
-    steps: list[Step] = []
-    for step in workload.steps:
-        if isinstance(step, SetAdapter):
-            steps.append(change(step))
-        elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
-            made = msgspec.structs.replace(step.meanwhile, change=change(step.meanwhile.change))
-            steps.append(msgspec.structs.replace(step, meanwhile=made))
-        else:
-            steps.append(step)
-    return Workload(tuple(steps))
-
-
-def all_changed(workload: Workload, change: Callable[[Request], Request]) -> Workload:
-    """The workload with every request replaced."""
-    return Workload(
-        tuple(
-            msgspec.structs.replace(step, requests=tuple(map(change, step.requests)))
-            if isinstance(step, Burst)
-            else step
-            for step in workload.steps
-        )
-    )
-
-
-def one_changed(workload: Workload, number: int | None, change: Callable[[Request], Request]) -> Workload:
-    """The workload with one request replaced."""
-    numbers = iter(range(sum(1 for _ in workload.requests())))
-    return all_changed(workload, lambda request: change(request) if next(numbers) == number else request)
 
 
 OWN_KEY, BEGINNING = "a hit under its own salt", "a beginning shared with what came before"
