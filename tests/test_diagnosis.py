@@ -146,6 +146,7 @@ def test_the_table_of_the_best_report_of_the_field(tmp_path: Path) -> None:
         "a name of its own for each adapter load": Strength.NEEDED,
         "the two adapters in each other's place": Strength.NOT_NEEDED,
         "the other route of a reload": Strength.NOT_NEEDED,
+        "8 of each request at once": Strength.NOT_NEEDED,
         "the base model only": Strength.NEEDED,
     }
     rows = {row.name: row for row in made.controls}
@@ -223,6 +224,17 @@ def test_each_control_changes_one_thing() -> None:
     routes = [s.route for s in made["the other route of a reload"].workload.steps if isinstance(s, SetAdapter)]
     assert routes == [Route.LOAD, Route.IN_PLACE]
     assert not any(r.adapter for r in rows_of(made["the base model only"].workload))
+
+
+def test_a_serial_story_is_also_told_by_crowds() -> None:
+    """Eight of each, the failing one still to be found and its earlier turn the first of its crowd."""
+    story = Workload((burst(ask()), Reset(), burst(ask(("more", 9), continues=0, salt="red"))))
+    made = {control.name: control for control in in_the_workload(story, 1, salts=True)}["8 of each request at once"]
+    assert [len(s.requests) for s in made.workload.steps if isinstance(s, Burst)] == [8, 8]
+    asked = list(rows_of(made.workload))
+    assert made.request == 8
+    assert asked[8].salt == "red"
+    assert {r.prompt.continues for r in asked[8:]} == {0}
 
 
 def test_an_engine_without_salts_is_given_none() -> None:

@@ -13,7 +13,21 @@ import msgspec
 from adapters.base import PLAIN
 from harness.reduction import is_valid
 from harness.rewriting import all_changed, leaving_out, one_changed, taken_apart, with_changes
-from harness.workload import Burst, Request, Reset, Route, Segment, SetAdapter, Step, Unload, Workload, changes
+from harness.workload import (
+    Burst,
+    Request,
+    Reset,
+    Route,
+    Segment,
+    SetAdapter,
+    Step,
+    Unload,
+    Workload,
+    changes,
+    renumbered,
+)
+
+CROWD = 8  # the field report asked 32; eight do for a tiny model, and a small pool still holds them
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +149,20 @@ def one_by_one(workload: Workload, failing: int | None) -> tuple[Workload, int |
     return taken_apart(workload), failing
 
 
+def many_at_once(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
+    """Each request as a crowd of its like, where all come one at a time; the failing one is the first of its crowd."""
+    if any(isinstance(step, Burst) and (len(step.requests) > 1 or step.meanwhile) for step in workload.steps):
+        return workload, failing
+    new = {number: number * CROWD for number, _, _ in workload.requests()}
+    steps = [
+        msgspec.structs.replace(step, requests=(renumbered(step.requests[0], new),) * CROWD)
+        if isinstance(step, Burst)
+        else step
+        for step in workload.steps
+    ]
+    return Workload(tuple(steps)), None if failing is None else new[failing]
+
+
 def nobody_hangs_up(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Every client waits for its answer."""
     return all_changed(workload, lambda r: msgspec.structs.replace(r, abort=None)), failing
@@ -197,6 +225,7 @@ BEFORE = "what came before it or beside it"
 NAME, PATH, ORDER = "the adapter's name used again", "the adapter's path used again", "this order of the adapters"
 ROUTE = "this route of the reload"
 TOGETHER, HANG_UP, RESET = "requests side by side", "a client that hangs up", "a cache reset"
+APART = "requests one at a time"
 ADAPTERS, SALTS, NEAR_SALTS = "adapters", "salts", "salts that are nearly equal"
 NEAR_PROMPTS, SURFACE = "prompts that differ in a token or two", "more than plain requests"
 PRIORITIES = "priorities"
@@ -209,6 +238,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("the two adapters in each other's place", ORDER, contents_swapped),
     ("the other route of a reload", ROUTE, other_route),
     ("one request at a time", TOGETHER, one_by_one),
+    (f"{CROWD} of each request at once", APART, many_at_once),
     ("nobody hangs up", HANG_UP, nobody_hangs_up),
     ("no cache reset", RESET, no_resets),
     ("the base model only", ADAPTERS, base_model),

@@ -1,0 +1,111 @@
+"""Which engine each control runs on: a fresh one where starts are quick, one for many where they are not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from adapters.base import EngineDied, EngineStartError
+from adapters.checked import CheckedEngine
+from harness.cells import CELLS, Cell
+from harness.diagnosis.engines import ControlEngines
+from harness.diagnosis.variants import Variant
+
+DEFAULT, TIGHT = CELLS["default"], CELLS["tight"]
+ROOMY = Variant(name="a roomy pool", removes="a pool this small", cell=TIGHT)
+
+
+class Engine:
+    """One in name: of a cell, alive until it is stopped or lost."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell, self.up = cell, True
+
+    def alive(self) -> bool:
+        """Whether it is up."""
+        return self.up
+
+
+class Session:
+    """Starts engines in name only, and knows which run."""
+
+    def __init__(self, engine: str, *, attached: bool = False, refuses: bool = False) -> None:
+        self.options = SimpleNamespace(engine=engine, attached=attached)
+        self.started: list[Engine] = []
+        self.refuses = refuses
+
+    def open_engine(self, cell: Cell, *, purpose: str) -> Engine:
+        """A new one, or the reason why there is none."""
+        assert purpose == "control"
+        if self.refuses:
+            raise EngineStartError("no room")
+        self.started.append(Engine(cell))
+        return self.started[-1]
+
+    def close_engine(self, engine: Engine) -> None:
+        """Stop one."""
+        engine.up = False
+
+    def up(self) -> list[Engine]:
+        """Those that run."""
+        return [engine for engine in self.started if engine.up]
+
+
+def engines(session: Session, tested: Engine | None = None) -> ControlEngines:
+    """Control engines of a session for the default cell."""
+    return ControlEngines(cast(Any, session), DEFAULT, cast(CheckedEngine, tested or Engine(DEFAULT)))
+
+
+@pytest.mark.parametrize(("engine", "starts"), [("vllm-inproc", 3), ("vllm", 1)])
+def test_each_control_has_its_own_where_that_is_quick(engine: str, starts: int) -> None:
+    """Never more than one at a time, and none when it is over."""
+    session = Session(engine)
+    with engines(session) as given:
+        for _ in range(3):
+            assert given.next() is cast(object, session.started[-1])
+            assert len(session.up()) == 1
+    assert len(session.started) == starts
+    assert session.up() == []
+
+
+def test_one_that_is_lost_is_not_given_again() -> None:
+    """Over HTTP too."""
+    session = Session("vllm")
+    with engines(session) as given:
+        given.next()
+        session.started[0].up = False
+        given.next()
+    assert len(session.started) == 2
+
+
+def test_a_variant_is_of_its_own_cell_and_serves_no_other_control() -> None:
+    """What comes after it gets an engine of the case's kind."""
+    session = Session("vllm")
+    with engines(session) as given:
+        given.next()
+        given.variant(ROOMY)
+        given.next()
+    assert [engine.cell for engine in session.started] == [DEFAULT, TIGHT, DEFAULT]
+
+
+def test_an_attached_engine_serves_them_all_and_is_left_running() -> None:
+    """Nothing is started beside somebody's server; when it is gone, that is said."""
+    session, tested = Session("endpoint", attached=True), Engine(DEFAULT)
+    with engines(session, tested) as given:
+        assert given.next() is given.next() is cast(object, tested)
+    assert tested.up
+    assert session.started == []
+    tested.up = False
+    with engines(session, tested) as given, pytest.raises(EngineDied, match="attached"):
+        given.next()
+
+
+def test_one_that_does_not_start_leaves_none_behind() -> None:
+    """The reason is passed on."""
+    session = Session("vllm", refuses=True)
+    with engines(session) as given:
+        with pytest.raises(EngineStartError, match="no room"):
+            given.variant(ROOMY)
+        assert given.current is None
