@@ -71,11 +71,10 @@ def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> st
 
 
 def title(case: Case) -> str:
-    """One line that names the engine, what went wrong and with whom."""
-    first = re.split(r"[;:(]", case.sentence, maxsplit=1)[0].strip()
-    return escaped(
-        one_line(anonymous(f"[Bug] {case.engine} {case.engine_version}: {case.failure_class.value}: {first}"), 160)
-    )
+    """One line that names the engine, what went wrong and in which story."""
+    what, _, story = case.signature.partition("; ")
+    story = f" ({story.replace('; ', ', ')})" if story else ""
+    return escaped(one_line(anonymous(f"[Bug] {case.engine} {case.engine_version}: {what}{story}"), 160))
 
 
 def reproduced(case: Case) -> str:
@@ -86,7 +85,10 @@ def reproduced(case: Case) -> str:
     if seen.caching_off_tries:
         said.append(f"{rate(seen.caching_off_failed or 0, seen.caching_off_tries)} with prefix caching off")
     told = f"It failed in {' and '.join(said)}." if said else "It was seen once."
-    return f"{told} {escaped(seen.note)}".strip()
+    cold = (
+        " An engine that was asked this prompt first of all gives the cold answer." if seen.fresh_oracle_agrees else ""
+    )
+    return f"{told}{cold} {escaped(seen.note)}".strip()
 
 
 def rate(failed: int, tries: int) -> str:

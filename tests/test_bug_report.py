@@ -79,6 +79,20 @@ def test_everything_that_a_maintainer_asks_for_is_there() -> None:
         assert part in text, part
 
 
+def test_the_title_says_what_went_wrong_in_which_story() -> None:
+    """As the signature has it, in one line."""
+    told = report(signature="stale state; in-place reload; same path").splitlines()[0]
+    assert told.endswith("stale state \\(in-place reload, same path\\)")
+    assert report(signature="lost reuse").splitlines()[0].endswith("lost reuse")
+
+
+@pytest.mark.parametrize(("agrees", "said"), [(True, True), (False, False), (None, False)])
+def test_what_a_fresh_engine_answers_is_said_where_it_was_asked(agrees: bool | None, said: bool) -> None:
+    """Row three of the field report's table."""
+    seen = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_oracle_agrees=agrees)
+    assert ("asked this prompt first of all gives the cold answer" in report(reproduction=seen)) is said
+
+
 def test_what_is_not_known_is_not_claimed() -> None:
     """No controls, no counters, no provenance: each is said, and there is no empty table."""
     text = report(diagnosis=None, counters={}, provenance=[], log_tail="")
