@@ -99,6 +99,8 @@ def build(options: VllmOptions) -> Built:
             LOGGER.setLevel(logging.INFO)
             LOGGER.propagate = False
             arguments, counts = parse(options), Counts()
+            if not _living:
+                gc.freeze()  # starting and ending an engine collects garbage seven times; what is imported is none
             engine = make_engine(arguments, counts)
             _living.add(id(engine))
             return Built(engine, arguments, counts, log, mailbox(engine) if options.events else None)

@@ -15,7 +15,7 @@ import msgspec
 
 from adapters.base import Capability, EngineDied, Metrics
 from adapters.checked import CheckedEngine
-from harness.calibration import calibrate
+from harness.calibration import calibrate, found_earlier
 from harness.cells import Cell
 from harness.checkers.finding import Rule
 from harness.contents import Contents
@@ -80,13 +80,18 @@ class Bench:
         return self.session.contents_of(self.cell)
 
     def calibrate(self) -> tuple[Calibration, Rule]:
-        """Find the comparison rule on the cold engine, once for all cells that it answers for."""
+        """Find the comparison rule on the cold engine, once for all cells that it answers for; or take an earlier one.
+
+        Raises UsageError where that is none of this engine's.
+        """
         key = self.cell.name if self.oracle_engine is None else self.session.cell_of_answers(self.cell).name
         if key not in self.session.calibrations:
             digests = [files.digest for files in self.contents.values()]
             shape = (self.oracle_engine or self.engine).shape
-            self.session.calibrations[key] = calibrate(
-                self.cold, digests, block=shape.block_size, slots=shape.adapter_slots or 1
+            source = self.session.options.calibration
+            earlier = found_earlier(source, cell=key, version=self.engine.version) if source else None
+            self.session.calibrations[key] = earlier or calibrate(
+                self.cold, digests, cell=key, block=shape.block_size, slots=shape.adapter_slots or 1
             )
             if isinstance(self.oracle, ClosedForm):
                 self.oracle.verify(digests)

@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
 
 from harness.checkers.finding import Rule
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, DEFAULT_BLOCK
+from harness.options import UsageError
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
 from harness.reference_cache import common_prefix
 from harness.workload import Segment, segment_tokens
-from reports.schema import Calibration
+from reports.schema import Calibration, read_results
 
 ROUNDS = 4
 # A stall: nothing moves for as long as so many cold answers take. Generous, for machines are shared; bounded both ways.
@@ -26,7 +30,9 @@ TOKENS = 12
 MIXED_TOKENS = 40  # a busy server takes requests in one by one; with short answers the first would be gone by then
 
 
-def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, slots: int) -> tuple[Calibration, Rule]:
+def calibrate(
+    oracle: EngineOracle, digests: list[str], *, cell: str, block: int | None, slots: int
+) -> tuple[Calibration, Rule]:
     """Ask the probes and derive the rule. Raises OracleError when the oracle cannot answer."""
     block = block or DEFAULT_BLOCK
     run = secrets.token_hex(4)
@@ -55,6 +61,7 @@ def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, sl
         mixtures[ADAPTERS_TOGETHER] = holds(oracle, [p for p in mixed if p.adapter is not None], alone)
         mixtures[BASE_WITH_ADAPTER] = holds(oracle, mixed, alone)
     calibration = Calibration(
+        cell=cell,
         oracle=oracle.name,
         rule=str(rule),
         exact=exact,
@@ -67,6 +74,27 @@ def calibrate(oracle: EngineOracle, digests: list[str], *, block: int | None, sl
         stall_seconds=round(min(LONGEST_STALL, max(SHORTEST_STALL, STALL_LATENCIES * latency)), 1),
     )
     return calibration, rule
+
+
+def found_earlier(source: Path, *, cell: str, version: str | None) -> tuple[Calibration, Rule] | None:
+    """The rule that another run found, None where it found it in another cell. Raises UsageError where there is none.
+
+    Sound as long as the engine, its model and the machine are the same; of these the version can be checked.
+    """
+    try:
+        results = read_results(source)
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise UsageError(f"--calibration {source} is no results.json of this version: {problem}") from problem
+    found, engine = results.calibration, results.engine
+    if found is None or engine is None:
+        raise UsageError(f"--calibration {source}: that run found no comparison rule")
+    if engine.version != version:
+        raise UsageError(f"--calibration {source} is of version {engine.version}; this engine is {version}")
+    if found.cell != cell:
+        return None
+    rule = Rule(exact=found.exact, noise=None if found.exact else found.noise_nats)
+    note = f"Taken from the run of {results.started}, not found anew."
+    return msgspec.structs.replace(found, notes=[*found.notes, note]), rule
 
 
 def lengths(block: int) -> tuple[int, ...]:

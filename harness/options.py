@@ -125,6 +125,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None
     shared_dir: Path | None = None
     diagnose: str = "new"
+    calibration: Path | None = None
     allow_not_exercised: bool = False
     allow_inconclusive: bool = False
     command: str = ""
@@ -169,6 +170,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--budget {self.budget!r} is no time: write it as 90s, 20m or 2h")
         if self.oracle not in ORACLES:
             raise UsageError(f"unknown oracle {self.oracle!r}: choose one of {', '.join(ORACLES)}")
+        if self.calibration is not None and not self.calibration.is_file():
+            raise UsageError(f"no file {self.calibration}: --calibration wants the results.json of an earlier run")
         if self.diagnose not in DIAGNOSED:
             raise UsageError(f"--diagnose {self.diagnose!r}: choose one of {', '.join(DIAGNOSED)}")
         if self.worker not in WORKERS:

@@ -95,6 +95,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="new",
         help="rerun cases with one thing changed at a time: new (default; those that nothing waives), all or none",
     )
+    group.addoption(
+        "--calibration",
+        default=None,
+        metavar="RESULTS.json",
+        help="take the comparison rule from an earlier run against the same engine",
+    )
     group.addoption("--replay", default=None, metavar="CASE.json", help="run one saved case")
     group.addoption("--report-dir", default="reports/out", metavar="DIR", help="where reports go")
     group.addoption(
@@ -228,7 +234,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     """Options from pytest's. Raises UsageError."""
     url, engine = config.getoption("--engine-url"), engine_of(config)
-    path = {name: config.getoption(name) for name in ("--known-issues", "--replay", "--shared-dir")}
+    path = {name: config.getoption(name) for name in ("--known-issues", "--replay", "--shared-dir", "--calibration")}
     known_issues = Path(path["--known-issues"]) if path["--known-issues"] else None
     report_dir = Path(config.getoption("--report-dir"))
     return Options(
@@ -247,6 +253,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         report_dir=report_dir,
         shared_dir=Path(path["--shared-dir"]) if path["--shared-dir"] else None,
         diagnose=config.getoption("--diagnose"),
+        calibration=Path(path["--calibration"]) if path["--calibration"] else None,
         allow_not_exercised=config.getoption("--allow-not-exercised"),
         allow_inconclusive=config.getoption("--allow-inconclusive"),
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),

@@ -195,7 +195,7 @@ class Prover(Bench):
             judgement.history.workload, judgement.worst().request, salts=self.can(Capability.CACHE_SALT)
         )
         variants = in_the_engine(self.cell, judgement.history.shape, options.engine_args)
-        with ControlEngines(self.session, self.cell, self.engine) as engines:
+        with ControlEngines(self.session, self.cell, self.engine, self.standby) as engines:
             return diagnose(
                 confirmed,
                 controls=controls,

@@ -262,6 +262,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     latency_seconds: float | None = None  # of a cold answer of twelve tokens, on average
     stall_seconds: float = 60.0  # nothing moving for so long is a stall
+    cell: str = ""  # whose cold engine was asked; it answers for all cells that are alike
 
 
 class SelfTestRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ def oracle_over(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -
 def calibrated(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> tuple[Calibration, Rule]:
     """Calibrate on an engine with four slots."""
     oracle = oracle_over(engine, folder, salted=salted)
-    return calibrate(oracle, list(oracle.adapters), block=BLOCK, slots=4)
+    return calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
 
 
 def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from adapters.checked import CheckedEngine
 from harness.cells import CELLS, Cell
 from harness.diagnosis.engines import ControlEngines
 from harness.diagnosis.variants import Variant
+from harness.standby import Standby
 
 DEFAULT, TIGHT = CELLS["default"], CELLS["tight"]
 ROOMY = Variant(name="a roomy pool", removes="a pool this small", cell=TIGHT)
@@ -36,9 +38,23 @@ class Session:
         self.started: list[Engine] = []
         self.refuses = refuses
 
+    def has_room(self) -> bool:
+        """There is."""
+        return True
+
+    def open_in_background(self, cell: Cell, *, caching: bool, purpose: str) -> Future[Engine]:
+        """At once."""
+        assert caching
+        started: Future[Engine] = Future()
+        try:
+            started.set_result(self.open_engine(cell, purpose=purpose))
+        except EngineStartError as problem:
+            started.set_exception(problem)
+        return started
+
     def open_engine(self, cell: Cell, *, purpose: str) -> Engine:
         """A new one, or the reason why there is none."""
-        assert purpose == "control"
+        assert purpose in ("control", "fresh")
         if self.refuses:
             raise EngineStartError("no room")
         self.started.append(Engine(cell))
@@ -55,7 +71,8 @@ class Session:
 
 def engines(session: Session, tested: Engine | None = None) -> ControlEngines:
     """Control engines of a session for the default cell."""
-    return ControlEngines(cast(Any, session), DEFAULT, cast(CheckedEngine, tested or Engine(DEFAULT)))
+    standby = Standby(cast(Any, session), DEFAULT)
+    return ControlEngines(cast(Any, session), DEFAULT, cast(CheckedEngine, tested or Engine(DEFAULT)), standby)
 
 
 @pytest.mark.parametrize(("engine", "starts"), [("vllm-inproc", 3), ("vllm", 1)])
@@ -106,6 +123,16 @@ def test_one_that_does_not_start_leaves_none_behind() -> None:
     """The reason is passed on."""
     session = Session("vllm", refuses=True)
     with engines(session) as given:
-        with pytest.raises(EngineStartError, match="no room"):
-            given.variant(ROOMY)
-        assert given.current is None
+        for start in (given.next, lambda: given.variant(ROOMY)):
+            with pytest.raises(EngineStartError, match="no room"):
+                start()
+            assert given.current is None
+
+
+def test_one_that_was_ordered_is_taken() -> None:
+    """It is on its way since the case was confirmed."""
+    session = Session("vllm")
+    with engines(session) as given:
+        given.standby.order(caching=True)
+        assert given.next() is cast(object, session.started[0])
+    assert len(session.started) == 1

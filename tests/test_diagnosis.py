@@ -6,6 +6,7 @@ Bugs are planted in the scripted engine; the same is asked of real vLLM in test_
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +20,7 @@ from harness.cells import CELLS
 from harness.checkers.finding import Rule
 from harness.confirm import Confirmed
 from harness.diagnosis.controls import in_the_workload
-from harness.diagnosis.diagnose import NO_TIME, diagnose
+from harness.diagnosis.diagnose import NO_TIME, Patience, diagnose
 from harness.diagnosis.variants import CACHING, Variant
 from harness.judge import Judgement, judge
 from harness.runner import Run
@@ -253,3 +254,17 @@ def test_a_row_round_trips() -> None:
     """Rows are part of the case file."""
     row = ControlRow(name="n", removes="r", tries=3, failed=1, observed=[1], cold=[2], cached_tokens=0)
     assert msgspec.json.decode(msgspec.json.encode(row), type=ControlRow) == row
+
+
+def test_waiting_for_an_engine_is_not_counted_up_to_as_long_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start of a minute leaves the controls their seconds; one without end does not keep them for ever."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    patience = Patience(10)
+    with patience.waiting():
+        clock[0] += 8
+    clock[0] += 9
+    assert not patience.is_over()
+    with patience.waiting():
+        clock[0] += 100
+    assert patience.is_over()

@@ -141,7 +141,7 @@ class Slow(ScriptedEngine):
 def test_a_stall_is_a_hundred_cold_answers_long(latency: float, stall: float, tmp_path: Path) -> None:
     """By the engine's own clock, and within reason: machines are shared, and somebody waits."""
     one = oracle(Slow(latency), tmp_path)
-    found, _ = calibrate(one, list(one.adapters), block=BLOCK, slots=4)
+    found, _ = calibrate(one, list(one.adapters), cell="default", block=BLOCK, slots=4)
     assert found.latency_seconds == pytest.approx(latency)
     assert found.stall_seconds == pytest.approx(stall)
 

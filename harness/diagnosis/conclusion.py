@@ -86,7 +86,8 @@ def in_words(rows: list[ControlRow], facts: Facts, mechanism: str) -> str:
     open_ones = [row.removes for row in rows if row.tells is Strength.NOT_TOLD]
     said = [f"{what} came in {facts.failed} of {facts.tries} runs of the case as it is."]
     if needed:
-        said.append(f"It needs {listed(needed)}: without any one of these it never came.")
+        these = "it" if len(needed) == 1 else "any one of these"
+        said.append(f"It needs {listed(needed)}: without {these} it never came.")
     if spared:
         said.append(f"It does not need {listed(spared)}: it came without.")
     if open_ones:

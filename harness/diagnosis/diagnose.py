@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,8 +43,11 @@ def diagnose(
     observe: Observe,
     seconds: float,
 ) -> Diagnosis:
-    """Run each control as often as tells something, for as long as there are seconds left; what did not run says so."""
-    until = time.monotonic() + seconds
+    """Run each control as often as tells something, for as long as there are seconds left; what did not run says so.
+
+    Starting engines is not counted, unless it takes longer than all the rest.
+    """
+    patience = Patience(seconds)
     judgement, finding = confirmed.judgement, confirmed.judgement.worst()
     times = sum(failed(one, finding.checker) for one in confirmed.again)
     replays = runs_needed(times, len(confirmed.again))
@@ -53,10 +57,12 @@ def diagnose(
 
     def measured(control: Control, start: Callable[[], CheckedEngine]) -> ControlRow:
         name, removes = control.name, control.removes
-        if time.monotonic() > until:
+        if patience.is_over():
             return ControlRow(name=name, removes=removes, not_run=NO_TIME)
         try:
-            ran = list(runs(observe, start(), control.workload, replays, until))
+            with patience.waiting():
+                engine = start()
+            ran = list(runs(observe, engine, control.workload, replays, patience))
         except (EngineError, OracleError) as problem:
             return ControlRow(name=name, removes=removes, not_run=first_line(problem))
         return row(name, removes, ran, finding.checker, control.request, strict=control.about_one)
@@ -82,12 +88,35 @@ def diagnose(
     return conclude(rows, facts)
 
 
-def runs(observe: Observe, engine: CheckedEngine, workload: Workload, times: int, until: float) -> Iterator[Judgement]:
+class Patience:
+    """Seconds for a purpose; what is waited for on the way is given back, up to as many seconds again."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+        self.latest = self.until + seconds
+
+    def is_over(self) -> bool:
+        """Whether they are used up."""
+        return time.monotonic() > self.until
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time in the block does not count."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.until = min(self.latest, self.until + time.monotonic() - began)
+
+
+def runs(
+    observe: Observe, engine: CheckedEngine, workload: Workload, times: int, patience: Patience
+) -> Iterator[Judgement]:
     """A control, several times on one engine under new nonces, until it is lost. Raises EngineError, OracleError."""
     for _ in range(times):
         ran = observe(engine, workload)
         yield ran
-        if ran.history.engine_lost is not None or time.monotonic() > until:
+        if ran.history.engine_lost is not None or patience.is_over():
             return
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from adapters.base import EngineDied
+from adapters.base import EngineDied, EngineStartError
 from adapters.checked import CheckedEngine
 from harness.cells import Cell
 from harness.diagnosis.variants import Variant
 from harness.session import Session
+from harness.standby import Standby
 
 
 class ControlEngines:
@@ -16,8 +17,8 @@ class ControlEngines:
     it lives, kept apart by their nonces. An attached engine serves them all.
     """
 
-    def __init__(self, session: Session, cell: Cell, tested: CheckedEngine) -> None:
-        self.session, self.cell, self.tested = session, cell, tested
+    def __init__(self, session: Session, cell: Cell, tested: CheckedEngine, standby: Standby) -> None:
+        self.session, self.cell, self.tested, self.standby = session, cell, tested, standby
         self.current: CheckedEngine | None = None
         self.own = False  # whether the current one is of the cell's own kind
 
@@ -29,20 +30,19 @@ class ControlEngines:
             return self.tested
         quick = self.session.options.engine == "vllm-inproc"
         if self.current is None or quick or not self.own or not self.current.alive():
-            self.take(self.cell)
+            self.drop()
+            self.current, problem = self.standby.take(caching=True)
             self.own = True
+            if self.current is None:
+                raise EngineStartError(problem)
         return self.living()
 
     def variant(self, variant: Variant) -> CheckedEngine:
         """An engine of another configuration. Raises EngineStartError with the reason where it does not start."""
-        self.take(variant.cell)
+        self.drop()
+        self.current = self.session.open_engine(variant.cell, purpose="control")
         self.own = False
         return self.living()
-
-    def take(self, cell: Cell) -> None:
-        """Start an engine in place of the current one."""
-        self.drop()
-        self.current = self.session.open_engine(cell, purpose="control")
 
     def living(self) -> CheckedEngine:
         """The current one."""

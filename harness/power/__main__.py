@@ -131,6 +131,7 @@ def measure(
     rows: dict[str, FaultRow] = {}
     literal: list[FieldReport] = []
     complete = True
+    measurement = measurement.calibrated()
     with ThreadPoolExecutor(jobs or side_by_side()) as pool:
         controls: dict[Future[SuiteRun], int] = {
             pool.submit(measurement.clean, faults, number): number for number in range(1, clean_runs + 1)

@@ -35,6 +35,19 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     out: Path
     wide_if_missed: bool = False  # the wide run only for faults that the aimed one missed
     scripts: bool = True  # the field reports' own, too
+    calibration: Path | None = None  # results.json of the engine as it is, where its comparison rule was found
+
+    def calibrated(self) -> Measurement:
+        """The same with the comparison rule of the engine as it is, found once instead of with every fault."""
+        folder = self.out / "runs" / "calibration"
+        found = folder / "report" / "results.json"
+        if not found.exists():
+            suites.run(plan.calibration(worker=self.worker, seed=self.seed), folder)
+        return msgspec.structs.replace(self, calibration=found if found.exists() else None)
+
+    def against(self, ask: suites.Ask, folder: Path) -> SuiteRun:
+        """One run against a fault."""
+        return suites.run(msgspec.structs.replace(ask, calibration=self.calibration), folder)
 
     def row(self, fault: Fault) -> FaultRow:
         """A fault's result."""
@@ -56,12 +69,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         scripts: list[FieldReport] = []
         if not fault.equivalent:
             folder = self.out / "runs" / fault.name
-            aimed = suites.run(
-                plan.aimed(fault, worker=self.worker, seconds=self.budgets.aimed, seed=self.seed), folder / "aimed"
-            )
+            ask = plan.aimed(fault, worker=self.worker, seconds=self.budgets.aimed, seed=self.seed)
+            aimed = self.against(ask, folder / "aimed")
             if not (self.wide_if_missed and any(d.requirement in fault.about for d in aimed.detections)):
                 ask = plan.wide(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed)
-                wide = suites.run(ask, folder / "wide")
+                wide = self.against(ask, folder / "wide")
             scripts = self.literally(fault.name, folder / "literal")
         return FaultRow(
             name=fault.name,

@@ -23,6 +23,11 @@ def cells_about(fault: Fault, worker: str) -> tuple[str, ...]:
     return tuple(cell.name for cell in covering or fitting)
 
 
+def calibration(*, worker: str, seed: int) -> Ask:
+    """The engine as it is in the plain cell, for as little as can be asked of it."""
+    return Ask(worker=worker, seed=seed, seconds=1, cells=("default",), profile=WIDE_PROFILE, requirements=("REUSE-1",))
+
+
 def aimed(fault: Fault, *, worker: str, seconds: float, seed: int) -> Ask:
     """The requirements that are about the fault, with their counterexamples minimised."""
     return Ask(

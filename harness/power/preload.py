@@ -6,6 +6,7 @@ Nothing is started here: no engine, no thread, no process group.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 
@@ -38,3 +39,5 @@ if importlib.util.find_spec("vllm") is not None:
                 inproc_setup.vllm_module(name)
         with contextlib.suppress(ImportError):
             importlib.import_module("adapters.fingerprint.worker")
+gc.collect()
+gc.freeze()  # a collection in a fork would touch, and so copy, all of what was imported

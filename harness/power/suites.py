@@ -27,6 +27,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     requirements: tuple[str, ...] = ()  # none: all
     fault: str | None = None
+    calibration: Path | None = None  # results.json of a run on the engine as it is
 
     def words(self, report: Path) -> list[str]:
         """The command line behind `python -m pytest`."""
@@ -35,6 +36,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--known-issues", str(ROOT / "known_issues" / "vllm.toml"), "--hypothesis-seed", str(self.seed)]
         words += ["--requirements", ",".join(self.requirements)] if self.requirements else []
         words += ["--fault", self.fault] if self.fault is not None else []
+        words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
         return [
             *words,
             "--report-dir",
