@@ -8,19 +8,22 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from adapters.base import Completion, CompletionRequest, EngineDied, Token
-from harness.calibration import ROUNDS, calibrate, compare, lengths
+from harness.calibration import ROUNDS, calibrate, compare, found_earlier, lengths
 from harness.checkers.finding import Rule
 from harness.checkers.tokens import check_tokens
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
+from harness.options import UsageError
 from harness.oracle.base import Answer, OracleError, Question, question
 from harness.oracle.engine import EngineOracle
 from harness.scripted import BLOCK, ScriptedEngine
-from reports.schema import Calibration
+from reports.schema import Calibration, write_results
+from tests import report_samples
 from tests.histories import Tampered, contents, history, outcome, tokens
 
 
@@ -216,3 +219,48 @@ def test_probes_lie_around_block_boundaries(block: int) -> None:
     """Below one block, at a boundary, and just behind one."""
     assert [length % block for length in lengths(block)] == [block - 1, 0, 1]
     assert ROUNDS > 1
+
+
+def run_of(folder: Path, **changes: Any) -> Path:
+    """The results.json of a run that found its rule in the default cell."""
+    found = msgspec.structs.replace(report_samples.results().calibration, cell="default")
+    engine = msgspec.structs.replace(report_samples.results().engine, version="0.32.0")
+    results = msgspec.structs.replace(report_samples.results(), **{"calibration": found, "engine": engine, **changes})
+    write_results(results, folder / "results.json")
+    return folder / "results.json"
+
+
+@pytest.mark.parametrize(("exact", "noise"), [(True, 0.0), (False, 0.25), (False, None)])
+def test_the_rule_of_an_earlier_run_is_the_rule_it_had(tmp_path: Path, exact: bool, noise: float | None) -> None:
+    """And the report says where it is from."""
+    was = msgspec.structs.replace(
+        report_samples.results().calibration, cell="default", exact=exact, noise_nats=noise, notes=["As it was."]
+    )
+    found = found_earlier(run_of(tmp_path, calibration=was), cell="default", version="0.32.0")
+    assert found is not None
+    assert found[1] == Rule(exact=exact, noise=None if exact else noise)
+    assert found[0].notes[0] == "As it was."
+    assert "not found anew" in found[0].notes[1]
+    assert msgspec.structs.replace(found[0], notes=was.notes) == was
+
+
+def test_it_holds_for_no_other_cell(tmp_path: Path) -> None:
+    """That one finds its own."""
+    assert found_earlier(run_of(tmp_path), cell="bfloat16", version="0.32.0") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"calibration": None}, "no comparison rule"), ({"engine": None}, "no comparison rule"), ({}, "is of version")],
+)
+def test_a_rule_of_another_engine_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    """And so is a run that found none."""
+    with pytest.raises(UsageError, match=says):
+        found_earlier(run_of(tmp_path, **changes), cell="default", version="0.33.0")
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    """In one line."""
+    (tmp_path / "results.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"no results\.json of this version"):
+        found_earlier(tmp_path / "results.json", cell="default", version="0.32.0")

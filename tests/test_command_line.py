@@ -98,6 +98,7 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
         (["--budget", "soon"], "--budget 'soon' is no time: write it as 90s, 20m or 2h"),
         (["--budget", "0m"], "--budget '0m' is no time"),
         (["--diagnose", "some"], "--diagnose 'some': choose one of new, all, none"),
+        (["--calibration", "no/such.json"], "no file no/such.json: --calibration wants the results.json"),
         (["--engine-args", '--a "open'], "No closing quotation"),
         (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),
         (["--update-known-issues", "README.md"], "README.md: proposals go into a new file that ends in .toml"),

@@ -14,10 +14,11 @@ from harness.faults.catalogue import FAULTS, listing
 from harness.faults.fault import Fault
 from harness.options import UsageError
 from harness.power import __main__ as power
+from harness.power import suites
 from harness.power.__main__ import chosen, line, main
 from harness.power.measure import Budgets, Measurement, outcome
 from harness.power.plan import aimed, cells_about, clean, wide
-from harness.power.suites import read, until_found
+from harness.power.suites import Ask, read, until_found
 from reports.assemble import injected, read_events
 from reports.power import columns, figures, headline, render_power
 from reports.power_schema import (
@@ -270,6 +271,42 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / f"{FAULT.name}.json").write_bytes(msgspec.json.encode(CAUGHT))
     assert measurement.row(FAULT) == CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("mode", "found", "runs"),
+    [
+        ("always", True, ["aimed", "wide"]),
+        ("missed", True, ["aimed"]),
+        ("missed", False, ["aimed", "wide"]),
+        ("never", False, ["aimed"]),
+    ],
+)
+def test_all_requirements_are_put_to_a_fault_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, found: bool, runs: list[str]
+) -> None:
+    """With the comparison rule of the engine as it is, which is found once."""
+    asked: list[tuple[str, Path | None]] = []
+
+    def run(ask: Ask, folder: Path) -> SuiteRun:
+        asked.append((folder.name, ask.calibration))
+        (folder / "report").mkdir(parents=True)
+        (folder / "report" / "results.json").write_text("{}")
+        return suite_run(*(seen(FAULT.about[0], requests=3) for _ in range(found)))
+
+    monkeypatch.setattr(suites, "run", run)
+    measurement = Measurement(
+        worker="model",
+        seed=1,
+        budgets=Budgets(aimed=1, wide=1),
+        root=tmp_path,
+        out=tmp_path,
+        wide=mode,
+        scripts=False,
+    ).calibrated()
+    measurement.calibrated().row(FAULT)
+    rule = tmp_path / "runs" / "calibration" / "report" / "results.json"
+    assert asked == [("calibration", None), *((name, rule) for name in runs)]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,10 @@ def parser() -> Parser:
     made.add_argument("--budget", default="15s", metavar="TIME", help="for the requirements about a fault")
     made.add_argument("--wide-budget", default="30s", metavar="TIME", help="for all requirements, shallow")
     made.add_argument(
-        "--wide-if-missed", action="store_true", help="all requirements only where those about a fault missed it"
+        "--wide",
+        choices=("always", "missed", "never"),
+        default="always",
+        help="put all requirements to each fault, or only where those about it missed it, or not at all",
     )
     made.add_argument("--clean-runs", type=int, default=3, metavar="N", help="runs against the engine as it is")
     made.add_argument("--no-literal", action="store_true", help="leave out the field reports' own scripts")
@@ -96,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
             budgets=Budgets(aimed=seconds(given.budget), wide=seconds(given.wide_budget)),
             root=ROOT,
             out=given.out.resolve(),
-            wide_if_missed=given.wide_if_missed,
+            wide=given.wide,
             scripts=not given.no_literal,
         )
         if given.again:

@@ -33,7 +33,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Budgets
     root: Path
     out: Path
-    wide_if_missed: bool = False  # the wide run only for faults that the aimed one missed
+    wide: str = "always"  # or only for what the aimed run "missed", or "never"
     scripts: bool = True  # the field reports' own, too
     calibration: Path | None = None  # results.json of the engine as it is, where its comparison rule was found
 
@@ -71,7 +71,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             folder = self.out / "runs" / fault.name
             ask = plan.aimed(fault, worker=self.worker, seconds=self.budgets.aimed, seed=self.seed)
             aimed = self.against(ask, folder / "aimed")
-            if not (self.wide_if_missed and any(d.requirement in fault.about for d in aimed.detections)):
+            if self.wide == "always" or (self.wide == "missed" and not caught_by_its_own(fault, aimed)):
                 ask = plan.wide(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed)
                 wide = self.against(ask, folder / "wide")
             scripts = self.literally(fault.name, folder / "literal")
@@ -107,6 +107,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         ask = plan.clean(faults, worker=self.worker, seconds=seconds, seed=self.seed + number)
         folder = self.out / "runs" / f"clean-{number}"
         return self.remembered(f"(clean {number})", SuiteRun, lambda: suites.run(ask, folder))
+
+
+def caught_by_its_own(fault: Fault, run: SuiteRun) -> bool:
+    """Whether a requirement that is about a fault noticed it."""
+    return any(detection.requirement in fault.about for detection in run.detections)
 
 
 def outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
