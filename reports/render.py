@@ -23,6 +23,7 @@ from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
 _TEMPLATES = Path(__file__).parent / "templates"
 _UNFOLDED = 3  # with more cases than this the page is a list first and detail on demand
 _LINKED = 3  # links to cases in one row of the table
+_STYLES = ("style.css", "matrix.css", "case.css", "run.css")
 _FIGURES = 3  # evidence figures in one row of the table
 
 
@@ -31,7 +32,7 @@ def render_html(results: Results) -> str:
     cases = caseview.case_views(overview.ordered_cases(results.cases), unfolded=_UNFOLDED)
     return page(
         "index.html.j2",
-        own("style.css"),
+        Markup("").join(own(sheet) for sheet in _STYLES),
         own("script.js"),
         results=results,
         cases=cases,
