@@ -86,6 +86,14 @@ def vllm_module(name: str) -> Any:
     return importlib.import_module(f"vllm.{name}")
 
 
+def has_module(name: str) -> bool:
+    """Whether this vLLM has a module of that name."""
+    try:
+        return importlib.util.find_spec(f"vllm.{name}") is not None
+    except ModuleNotFoundError:  # not even the package that it would be in
+        return False
+
+
 def build(options: VllmOptions) -> Built:
     """Make an engine of the flags that the server would get. Raises EngineStartError."""
     check_model(options.model)
@@ -125,7 +133,7 @@ def parse(options: VllmOptions) -> Any:
         raise EngineStartError(f"vLLM refuses its flags: {message}")
 
     for name in PARSERS:
-        if importlib.util.find_spec(f"vllm.{name}") is not None:
+        if has_module(name):
             parser = vllm_module("utils.argparse_utils").FlexibleArgumentParser()
             parser.error = refuse
             return vllm_module(name).make_arg_parser(parser).parse_args(flags(options))
