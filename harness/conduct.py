@@ -21,6 +21,7 @@ from harness.budget import Budget
 from harness.bugreport import bug_report
 from harness.cases import load_case
 from harness.cells import CELLS, Cell
+from harness.checks import counted
 from harness.environment import coldproof_version, environment
 from harness.events import EventLog
 from harness.faults.catalogue import FAULTS
@@ -101,6 +102,8 @@ class Conductor:
             title=requirement.title,
             statement=statement,
             shows=requirement.shows,
+            upstream=requirement.upstream,
+            fails_on=counted(requirement),
             cell=cell,
             test=test,
         )

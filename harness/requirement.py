@@ -11,6 +11,7 @@ import pytest
 from adapters.base import Capability
 from harness.evidence import Evidence
 from harness.judge import Judgement
+from harness.upstream import address
 from harness.workload import Workload
 
 
@@ -20,6 +21,7 @@ class Requirement(msgspec.Struct, frozen=True):
     `overlapped_too` False: answers of requests that an adapter change overlapped are another requirement's matter.
     `hashes_too`: so are hashes that do not follow from their events, unless said otherwise.
     Both belong to the requirement, so that a replayed case is judged as it was when it was found.
+    `upstream`: addresses of public reports of engines that broke it.
     """
 
     id: str
@@ -29,6 +31,7 @@ class Requirement(msgspec.Struct, frozen=True):
     overlapped_too: bool = True
     hashes_too: bool = False
     weight: float = 1.0  # shares of the budget for drawing examples
+    upstream: tuple[str, ...] = ()
 
 
 def requirement(
@@ -40,11 +43,25 @@ def requirement(
     overlapped_too: bool = True,
     hashes_too: bool = False,
     weight: float = 1.0,
+    upstream: tuple[str, ...] = (),
 ) -> pytest.MarkDecorator:
-    """Mark a test as standing for a requirement. Its docstring is the statement, read aloud by the report."""
+    """Mark a test as standing for a requirement. Its docstring is the statement, read aloud by the report.
+
+    `upstream` names public reports in short, as "vllm#42125".
+    """
     if not shows:
         raise ValueError(f"{requirement_id} names no evidence: it could pass on nothing")
-    return pytest.mark.requirement(Requirement(requirement_id, title, needs, shows, overlapped_too, hashes_too, weight))
+    declared = Requirement(
+        id=requirement_id,
+        title=title,
+        needs=needs,
+        shows=shows,
+        overlapped_too=overlapped_too,
+        hashes_too=hashes_too,
+        weight=weight,
+        upstream=tuple(address(report) for report in upstream),
+    )
+    return pytest.mark.requirement(declared)
 
 
 class Violation(AssertionError):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from reports.causes import causes
+from reports.distributions import History, distributions, tally
 from reports.schema import (
     Calibration,
     Case,
@@ -34,26 +35,21 @@ EXIT_OK, EXIT_FAILED, EXIT_HARNESS, EXIT_USAGE, EXIT_NOTHING = 0, 1, 3, 4, 5
 EXAMPLE = b'{"event":"example",'
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """The requests of an example's history, which nobody reads here."""
-
-    outcomes: tuple[msgspec.Raw, ...] = ()
-
-
 class Example(msgspec.Struct, frozen=True):
-    """What reports need of an example: when and where it ended, how many requests it had, whether it failed."""
+    """What reports need of an example: when and where it ended, whether it failed, what it did."""
 
     at: float = 0.0
     requirement: str = ""
     cell: str = ""
     findings: tuple[msgspec.Raw, ...] = ()
-    history: Asked = Asked()
+    history: History = History()
+    evidence: dict[str, float] = {}
 
 
 def read_events(path: Path) -> list[Event]:
     """All whole lines. A line that the run did not finish writing is left out.
 
-    Examples may come to gigabytes: of them only the number of requests is kept.
+    Examples may come to gigabytes: of them only the number of requests and a tally are kept.
     """
     events = []
     with path.open("rb") as lines:
@@ -69,6 +65,7 @@ def read_events(path: Path) -> list[Event]:
                             "cell": read.cell,
                             "requests": len(read.history.outcomes),
                             "failed": bool(read.findings),
+                            "tally": tally(read.history, read.evidence),
                         }
                     )
                 else:
@@ -143,6 +140,7 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
         if event["event"] == "requirement":
             announced[event["id"]].append(event)
     verdicts = {(e["requirement"], e["cell"], e["test"]): e for e in events if e["event"] == "verdict"}
+    examples = [e for e in events if e["event"] == "example"]
     results = []
     for requirement_id, tests in sorted(announced.items()):
         cells = [cell_result(test, verdicts.get((requirement_id, test["cell"], test["test"]))) for test in tests]
@@ -164,6 +162,9 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
                     for e in events
                     if e["event"] == "case" and e["case"]["requirement"] == requirement_id
                 ],
+                upstream=list(dict.fromkeys(link for test in tests for link in test.get("upstream", ()))),
+                fails_on=list(dict.fromkeys(words for test in tests for words in test.get("fails_on", ()))),
+                distributions=distributions(e["tally"] for e in examples if e["requirement"] == requirement_id),
             )
         )
     return results

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from reports import caseview, causes, overview, text, waivers
+from reports import caseview, causes, overview, requirementview, text, waivers
 from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -30,12 +30,15 @@ _FIGURES = 3  # evidence figures in one row of the table
 def render_html(results: Results) -> str:
     """The report as one HTML document. Does no I/O but reading its own templates, and reads no clock."""
     cases = caseview.case_views(overview.ordered_cases(results.cases), unfolded=_UNFOLDED)
+    requirements = requirementview.requirement_views(results.requirements)
     return page(
         "index.html.j2",
         Markup("").join(own(sheet) for sheet in _STYLES),
         own("script.js"),
         results=results,
         cases=cases,
+        requirements=requirements,
+        matrix=requirementview.matrix(requirements),
         causes=causes.causes_of(results),
         anchors={view.case.id: view.anchor for view in reversed(cases)},
         invalid=bool(overview.missed(results)),
@@ -103,6 +106,8 @@ def _filters() -> dict[str, Callable[..., object]]:
         "tail": text.tail,
         "web_link": text.web_link,
         "slug": text.slug,
+        "report_name": text.report_name,
+        "areas": requirementview.areas,
         "kind": verdict_class,
         "in_order": _in_order,
         "main_figures": main_figures,

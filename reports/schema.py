@@ -223,6 +223,21 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0  # seconds that the budget had given for that
 
 
+class Bin(msgspec.Struct, frozen=True, kw_only=True):
+    """One bar of a distribution: which values, and how many of them."""
+
+    label: str
+    count: int
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """How something was spread over a requirement's examples; `unit` is what the bins count."""
+
+    name: str
+    unit: str
+    bins: list[Bin]
+
+
 class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
     """One requirement over all cells that ran."""
 
@@ -236,6 +251,9 @@ class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
     needed: list[str] = []  # the evidence without which the requirement was not exercised
     cells: list[CellResult]
     cases: list[str]
+    upstream: list[str] = []  # addresses of public reports of engines that broke it
+    fails_on: list[str] = []  # what would have counted as a failure, in words
+    distributions: list[Distribution] = []
 
 
 class EngineResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -105,6 +105,12 @@ def web_link(text: str) -> str:
     return text if _WEB_LINK.fullmatch(text) and visible(text) == text else ""
 
 
+def report_name(address: str) -> str:
+    """An issue's or a pull request's address as threads name it; any other address as it is."""
+    found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", address)
+    return f"{found[1]}#{found[2]}" if found else address
+
+
 def listed(words: list[str]) -> str:
     """Words with commas, and an 'and' before the last."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -17,6 +17,7 @@ from harness.requirement import requirement
     "salts apart, equal salts together",
     needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS, Capability.CACHE_SALT),
     shows=(Evidence.STALE_CHANCES, Evidence.SALTED_HITS),
+    upstream=("vllm#20981", "vllm#47696", "vllm#44701", "sglang#24638"),
 )
 @given(data=st.data())
 def test_salts_keep_apart_what_they_should(lab: Lab, data: st.DataObject) -> None:

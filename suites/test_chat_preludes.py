@@ -19,6 +19,7 @@ TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_
     "shared preludes, as chats",
     needs=(*TOKENS, Capability.CHAT),
     shows=(Evidence.CHATS, Evidence.SHARED_HITS),
+    upstream=("vllm#37076", "kvcached#446", "vllm-mlx#384"),
 )
 @given(data=st.data())
 def test_chats_that_share_a_prelude(lab: Lab, data: st.DataObject) -> None:
@@ -43,6 +44,7 @@ def test_prompts_that_share_a_prelude(lab: Lab, data: st.DataObject) -> None:
     "the next turn, as chats",
     needs=(*TOKENS, Capability.CHAT),
     shows=(Evidence.CHATS, Evidence.DECODE_HITS),
+    upstream=("vllm#54193",),
 )
 @given(data=st.data())
 def test_next_turn_of_a_chat(lab: Lab, data: st.DataObject) -> None:

@@ -19,6 +19,7 @@ TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMI
     "cache reset",
     needs=(*TOKENS, Capability.CACHE_RESET),
     shows=(Evidence.RESETS, Evidence.RESETS_UNDER_LOAD, Evidence.AFTER_RESET, Evidence.HITS),
+    upstream=("vllm#12284", "vllm#28827", "omni#6739"),
 )
 @given(data=st.data())
 def test_cache_reset(lab: Lab, data: st.DataObject) -> None:
@@ -52,6 +53,7 @@ def test_files_that_change_before_a_reset(lab: Lab, data: st.DataObject) -> None
     "aborted requests",
     needs=(*TOKENS, Capability.ABORT, Capability.METRICS),
     shows=(Evidence.ABORTED_QUEUED, Evidence.ABORTED_PREFILL, Evidence.ABORTED_DECODE, Evidence.AFTER_ABORT),
+    upstream=("vllm#56525", "sglang#38319", "vllm#44100"),
 )
 @given(data=st.data())
 def test_aborted_requests(lab: Lab, data: st.DataObject) -> None:

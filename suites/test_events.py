@@ -24,7 +24,13 @@ NAMED = (Capability.CACHE_SALT, Capability.RUNTIME_LORA, Capability.LORA_IN_PLAC
 ROUTES = (Route.IN_PLACE, Route.UNLOAD_LOAD)
 
 
-@requirement("EVENT-1", "events explain the hits", needs=TOLD, shows=EXPLAINED)
+@requirement(
+    "EVENT-1",
+    "events explain the hits",
+    needs=TOLD,
+    shows=EXPLAINED,
+    upstream=("vllm#58119", "vllm#43258", "vllm#44451"),
+)
 @given(data=st.data())
 def test_events_explain_the_hits(lab: Lab, data: st.DataObject) -> None:
     """A conforming engine's published KV events, replayed, describe what is resident, and explain the hit counters.
@@ -37,7 +43,13 @@ def test_events_explain_the_hits(lab: Lab, data: st.DataObject) -> None:
     lab.check(data.draw(traffic(lab.grounds), label="workload"))
 
 
-@requirement("EVENT-1", "events tell whose blocks they are", needs=(*TOLD, *NAMED), shows=EXPLAINED)
+@requirement(
+    "EVENT-1",
+    "events tell whose blocks they are",
+    needs=(*TOLD, *NAMED),
+    shows=EXPLAINED,
+    upstream=("llmd-router#1389", "sglang#24568"),
+)
 @given(data=st.data())
 def test_events_tell_whose_blocks_they_are(lab: Lab, data: st.DataObject) -> None:
     """They do so under adapters and salts as well, and name both.
@@ -67,7 +79,9 @@ def test_events_tell_of_resets(lab: Lab, data: st.DataObject) -> None:
     lab.check(data.draw(resets(lab.grounds), label="workload"))
 
 
-@requirement("EVENT-2", "events tell of evictions", needs=TOLD, shows=(*EXPLAINED, Evidence.REMOVED))
+@requirement(
+    "EVENT-2", "events tell of evictions", needs=TOLD, shows=(*EXPLAINED, Evidence.REMOVED), upstream=("vllm#49125",)
+)
 @given(data=st.data())
 def test_events_tell_of_evictions(lab: Lab, data: st.DataObject) -> None:
     """A conforming engine's KV events describe what is resident while blocks are evicted and requests preempted.
@@ -95,6 +109,7 @@ def test_events_of_everything_at_once(lab: Lab, data: st.DataObject) -> None:
     needs=(*TOLD, Capability.CACHE_SALT),
     shows=(Evidence.RECOMPUTED, Evidence.SALTED_HITS),
     hashes_too=True,
+    upstream=("vllm#44103", "ascend#12002"),
 )
 @given(data=st.data())
 def test_block_hashes_follow_from_their_events(lab: Lab, data: st.DataObject) -> None:
@@ -133,6 +148,7 @@ def test_adapters_block_hashes_follow_from_their_events(lab: Lab, data: st.DataO
     "events of several groups",
     needs=(*TOLD, Capability.SEVERAL_GROUPS),
     shows=(Evidence.STORED, Evidence.EXPLAINED),
+    upstream=("vllm#44451", "vllm#58119", "vllm#44103"),
 )
 @given(data=st.data())
 def test_events_of_several_groups(lab: Lab, data: st.DataObject) -> None:

@@ -17,6 +17,7 @@ from harness.requirement import requirement
     "alone and in any batch, caching off",
     needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.RUNTIME_LORA),
     shows=(Evidence.TOGETHER, Evidence.MIXED),
+    upstream=("vllm#27034", "vllm#39146"),
 )
 @given(data=st.data())
 def test_alone_and_in_any_batch(lab: Lab, data: st.DataObject) -> None:

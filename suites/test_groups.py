@@ -25,7 +25,13 @@ NEEDS = (
 )
 
 
-@requirement("GROUP-1", "A, B, A with a shared prelude", needs=NEEDS, shows=(Evidence.RETURN_HITS, Evidence.OWED))
+@requirement(
+    "GROUP-1",
+    "A, B, A with a shared prelude",
+    needs=NEEDS,
+    shows=(Evidence.RETURN_HITS, Evidence.OWED),
+    upstream=("vllm#32802", "vllm#51771", "vllm#42948", "vllm#54360"),
+)
 @given(data=st.data())
 def test_a_prompt_sent_again_over_groups(lab: Lab, data: st.DataObject) -> None:
     """With several groups of KV-cache blocks, a prompt sent again after others still hits, in all groups alike, and

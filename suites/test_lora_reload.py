@@ -27,7 +27,13 @@ IN_PLACE = (*ADAPTERS, Capability.LORA_IN_PLACE)
 RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
 
 
-@requirement("LORA-1", "in-place reload, other path", needs=IN_PLACE, shows=(Evidence.IN_PLACE_RELOADS, *RISK))
+@requirement(
+    "LORA-1",
+    "in-place reload, other path",
+    needs=IN_PLACE,
+    shows=(Evidence.IN_PLACE_RELOADS, *RISK),
+    upstream=("vllm#42125", "vllm#30931"),
+)
 @given(data=st.data())
 def test_in_place_reload_from_another_path(lab: Lab, data: st.DataObject) -> None:
     """After an in-place reload under the same name from another path, a conforming engine answers as the new adapter
@@ -45,6 +51,7 @@ def test_in_place_reload_from_another_path(lab: Lab, data: st.DataObject) -> Non
     "in-place reload, same path, changed files",
     needs=IN_PLACE,
     shows=(Evidence.IN_PLACE_RELOADS, Evidence.SAME_PATH_RELOADS, *RISK),
+    upstream=("vllm#42125", "vllm#48352"),
 )
 @given(data=st.data())
 def test_in_place_reload_of_changed_files(lab: Lab, data: st.DataObject) -> None:
@@ -57,7 +64,13 @@ def test_in_place_reload_of_changed_files(lab: Lab, data: st.DataObject) -> None
     lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.IN_PLACE,), same_path=True)), label="workload"))
 
 
-@requirement("LORA-2", "unload + load, other path", needs=ADAPTERS, shows=(Evidence.UNLOAD_LOADS, *RISK))
+@requirement(
+    "LORA-2",
+    "unload + load, other path",
+    needs=ADAPTERS,
+    shows=(Evidence.UNLOAD_LOADS, *RISK),
+    upstream=("vllm#42125", "vllm#30931"),
+)
 @given(data=st.data())
 def test_unload_and_load_from_another_path(lab: Lab, data: st.DataObject) -> None:
     """After unload + load under the same name, a conforming engine answers as the new adapter cold.
@@ -82,7 +95,11 @@ def test_unload_and_load_of_changed_files(lab: Lab, data: st.DataObject) -> None
 
 
 @requirement(
-    "LORA-4", "adapters and base model apart", needs=ADAPTERS, shows=(Evidence.STALE_CHANCES, Evidence.TELLING)
+    "LORA-4",
+    "adapters and base model apart",
+    needs=ADAPTERS,
+    shows=(Evidence.STALE_CHANCES, Evidence.TELLING),
+    upstream=("vllm#3263", "vllm#8240", "vllm#30931", "llama.cpp#26207"),
 )
 @given(data=st.data())
 def test_no_sharing_between_adapters_or_with_the_base_model(lab: Lab, data: st.DataObject) -> None:
@@ -102,6 +119,7 @@ def test_no_sharing_between_adapters_or_with_the_base_model(lab: Lab, data: st.D
     needs=IN_PLACE,
     shows=(Evidence.RETURNS, Evidence.IN_PLACE_RELOADS, Evidence.UNLOAD_LOADS, *RISK),
     overlapped_too=False,
+    upstream=("vllm#42125",),
 )
 @given(data=st.data())
 def test_going_back(lab: Lab, data: st.DataObject) -> None:
@@ -138,6 +156,7 @@ def test_going_back_after_a_change_under_traffic(lab: Lab, data: st.DataObject) 
     "more adapters than slots",
     needs=IN_PLACE,
     shows=(Evidence.BEYOND_SLOTS, Evidence.HITS, Evidence.STALE_CHANCES, Evidence.TELLING),
+    upstream=("vllm#38606",),
 )
 @given(data=st.data())
 def test_churn_beyond_the_adapter_slots(lab: Lab, data: st.DataObject) -> None:
@@ -149,7 +168,13 @@ def test_churn_beyond_the_adapter_slots(lab: Lab, data: st.DataObject) -> None:
     lab.check(data.draw(churn(lab.grounds), label="workload"))
 
 
-@requirement("LORA-6", "reload under traffic", needs=IN_PLACE, shows=(Evidence.OVERLAPPED, Evidence.IN_PLACE_RELOADS))
+@requirement(
+    "LORA-6",
+    "reload under traffic",
+    needs=IN_PLACE,
+    shows=(Evidence.OVERLAPPED, Evidence.IN_PLACE_RELOADS),
+    upstream=("vllm#48352",),
+)
 @given(data=st.data())
 def test_reload_while_requests_run(lab: Lab, data: st.DataObject) -> None:
     """At a reload while requests run, each answer of a conforming engine is wholly one version's, never a mixture; and

@@ -23,7 +23,13 @@ TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMI
 SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 
 
-@requirement("PRESS-1", "eviction", needs=(*SIZED, Capability.CACHED_TOKENS), shows=(Evidence.EVICTED, Evidence.HITS))
+@requirement(
+    "PRESS-1",
+    "eviction",
+    needs=(*SIZED, Capability.CACHED_TOKENS),
+    shows=(Evidence.EVICTED, Evidence.HITS),
+    upstream=("vllm#24084", "kvcached#362"),
+)
 @given(data=st.data())
 def test_working_set_larger_than_the_pool(lab: Lab, data: st.DataObject) -> None:
     """A conforming engine answers as cold while the pool is far smaller than the working set.
@@ -42,6 +48,7 @@ def test_working_set_larger_than_the_pool(lab: Lab, data: st.DataObject) -> None
     "many identical long prompts",
     needs=(*SIZED, Capability.METRICS),
     shows=(Evidence.IDENTICAL, Evidence.WAITED),
+    upstream=("vllm#11562",),
 )
 @given(data=st.data())
 def test_many_identical_long_prompts(lab: Lab, data: st.DataObject) -> None:
@@ -55,7 +62,13 @@ def test_many_identical_long_prompts(lab: Lab, data: st.DataObject) -> None:
     lab.check(data.draw(identical_crowds(lab.grounds), label="workload"))
 
 
-@requirement("PRESS-3", "prompts that never fit", needs=TOKENS, shows=(Evidence.REFUSED, Evidence.BESIDE_REFUSED))
+@requirement(
+    "PRESS-3",
+    "prompts that never fit",
+    needs=TOKENS,
+    shows=(Evidence.REFUSED, Evidence.BESIDE_REFUSED),
+    upstream=("vllm#35541", "vllm#39734", "vllm#52520"),
+)
 @given(data=st.data())
 def test_prompt_that_can_never_fit(lab: Lab, data: st.DataObject) -> None:
     """A prompt that can never fit is refused by a conforming engine with an error, and the queue behind it moves.
@@ -71,6 +84,7 @@ def test_prompt_that_can_never_fit(lab: Lab, data: st.DataObject) -> None:
     "every block given back",
     needs=(*SIZED, Capability.METRICS),
     shows=(Evidence.IDLE_LOOKS, Evidence.FULL_POOL),
+    upstream=("vllm#46283", "sglang#35270", "sglang#6888"),
 )
 @given(data=st.data())
 def test_every_block_comes_back(lab: Lab, data: st.DataObject) -> None:

@@ -20,7 +20,13 @@ NEEDS = (
 )
 
 
-@requirement("PREEMPT-1", "preempted and resumed", needs=NEEDS, shows=(Evidence.PREEMPTIONS,))
+@requirement(
+    "PREEMPT-1",
+    "preempted and resumed",
+    needs=NEEDS,
+    shows=(Evidence.PREEMPTIONS,),
+    upstream=("LMCache#1969", "vllm#43569", "vllm#41190", "vllm#28558"),
+)
 @given(data=st.data())
 def test_preempted_and_resumed(lab: Lab, data: st.DataObject) -> None:
     """A request that was preempted and resumed is answered by a conforming engine as cold, under each scheduling policy
@@ -37,6 +43,7 @@ def test_preempted_and_resumed(lab: Lab, data: st.DataObject) -> None:
     "after a preemption",
     needs=(*NEEDS, Capability.CACHED_TOKENS),
     shows=(Evidence.PREEMPTIONS, Evidence.AFTER_PREEMPTION),
+    upstream=("vllm#37152", "kvcached#362", "ascend#14055"),
 )
 @given(data=st.data())
 def test_whoever_comes_after_a_preemption(lab: Lab, data: st.DataObject) -> None:

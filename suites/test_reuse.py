@@ -20,7 +20,13 @@ COUNTED = (
 )
 
 
-@requirement("REUSE-1", "A, A", needs=COUNTED, shows=(Evidence.REPEAT_HITS, Evidence.OWED))
+@requirement(
+    "REUSE-1",
+    "A, A",
+    needs=COUNTED,
+    shows=(Evidence.REPEAT_HITS, Evidence.OWED),
+    upstream=("vllm#17954", "kvcached#446", "LMCache#1139"),
+)
 @given(data=st.data())
 def test_a_prompt_sent_again(lab: Lab, data: st.DataObject) -> None:
     """A prompt sent again while the pool has room hits every whole unit of it.
@@ -32,7 +38,13 @@ def test_a_prompt_sent_again(lab: Lab, data: st.DataObject) -> None:
     lab.check(data.draw(repeats(lab.grounds), label="workload"))
 
 
-@requirement("REUSE-2", "A, B, A", needs=COUNTED, shows=(Evidence.RETURN_HITS, Evidence.OWED))
+@requirement(
+    "REUSE-2",
+    "A, B, A",
+    needs=COUNTED,
+    shows=(Evidence.RETURN_HITS, Evidence.OWED),
+    upstream=("vllm#50630", "vllm#48435"),
+)
 @given(data=st.data())
 def test_a_prompt_sent_again_after_others(lab: Lab, data: st.DataObject) -> None:
     """It still does after other prompts came between that share a prelude with it or nothing.
@@ -49,6 +61,7 @@ def test_a_prompt_sent_again_after_others(lab: Lab, data: st.DataObject) -> None
     "counts agree",
     needs=(*COUNTED, Capability.METRICS),
     shows=(Evidence.COUNTED, Evidence.REPEAT_HITS, Evidence.RETURN_HITS),
+    upstream=("vllm#25780", "vllm#43736"),
 )
 @given(data=st.data())
 def test_counts_agree(lab: Lab, data: st.DataObject) -> None:

@@ -19,6 +19,7 @@ TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_
     "prompt logprobs",
     needs=(*TOKENS, Capability.PROMPT_LOGPROBS),
     shows=(Evidence.SCORED_PROMPTS, Evidence.HITS),
+    upstream=("vllm#42019", "vllm#3251"),
 )
 @given(data=st.data())
 def test_prompt_logprobs(lab: Lab, data: st.DataObject) -> None:
@@ -37,7 +38,13 @@ def test_several_answers(lab: Lab, data: st.DataObject) -> None:
     lab.check(data.draw(surfaces(lab.grounds, SEVERAL_ANSWERS), label="workload"))
 
 
-@requirement("SURFACE-1", "stop strings", needs=(*TOKENS, Capability.STOP_STRINGS), shows=(Evidence.STOPPED,))
+@requirement(
+    "SURFACE-1",
+    "stop strings",
+    needs=(*TOKENS, Capability.STOP_STRINGS),
+    shows=(Evidence.STOPPED,),
+    upstream=("vllm#5543",),
+)
 @given(data=st.data())
 def test_stop_strings(lab: Lab, data: st.DataObject) -> None:
     """So are answers that a stop string ends, and their logprobs."""
@@ -45,7 +52,11 @@ def test_stop_strings(lab: Lab, data: st.DataObject) -> None:
 
 
 @requirement(
-    "SURFACE-1", "structured output", needs=(*TOKENS, Capability.STRUCTURED_OUTPUT), shows=(Evidence.PATTERNED,)
+    "SURFACE-1",
+    "structured output",
+    needs=(*TOKENS, Capability.STRUCTURED_OUTPUT),
+    shows=(Evidence.PATTERNED,),
+    upstream=("vllm#30916", "TRT#18891"),
 )
 @given(data=st.data())
 def test_structured_output(lab: Lab, data: st.DataObject) -> None:

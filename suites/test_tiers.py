@@ -24,7 +24,13 @@ TIER = (
 SIZED = (*TIER, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 
 
-@requirement("TIER-1", "evicted and loaded back", needs=SIZED, shows=(Evidence.LOADED_EVICTED,))
+@requirement(
+    "TIER-1",
+    "evicted and loaded back",
+    needs=SIZED,
+    shows=(Evidence.LOADED_EVICTED,),
+    upstream=("vllm#54193", "vllm#46951", "sglang#39830"),
+)
 @given(data=st.data())
 def test_evicted_to_the_second_tier_and_loaded_back(lab: Lab, data: st.DataObject) -> None:
     """With a second KV tier a conforming engine answers as cold while the pool is far smaller than the working set, and
@@ -38,7 +44,11 @@ def test_evicted_to_the_second_tier_and_loaded_back(lab: Lab, data: st.DataObjec
 
 
 @requirement(
-    "TIER-1", "pool emptied and asked again", needs=(*TIER, Capability.CACHE_RESET), shows=(Evidence.LOADED_RESET,)
+    "TIER-1",
+    "pool emptied and asked again",
+    needs=(*TIER, Capability.CACHE_RESET),
+    shows=(Evidence.LOADED_RESET,),
+    upstream=("vllm#46453", "LMCache#4247"),
 )
 @given(data=st.data())
 def test_pool_emptied_and_asked_again(lab: Lab, data: st.DataObject) -> None:
@@ -52,7 +62,13 @@ def test_pool_emptied_and_asked_again(lab: Lab, data: st.DataObject) -> None:
     lab.check(data.draw(asked_back(lab.grounds), label="workload"))
 
 
-@requirement("TIER-2", "preempted and resumed", needs=SIZED, shows=(Evidence.PREEMPTIONS, Evidence.LOADED))
+@requirement(
+    "TIER-2",
+    "preempted and resumed",
+    needs=SIZED,
+    shows=(Evidence.PREEMPTIONS, Evidence.LOADED),
+    upstream=("vllm#29870", "vllm#46014", "LMCache#1969"),
+)
 @given(data=st.data())
 def test_preempted_and_resumed_with_a_second_tier(lab: Lab, data: st.DataObject) -> None:
     """With a second KV tier, a request that was preempted and resumed is answered by a conforming engine as cold, and
@@ -70,6 +86,7 @@ def test_preempted_and_resumed_with_a_second_tier(lab: Lab, data: st.DataObject)
     "salts and adapters across tiers",
     needs=(*TIER, Capability.CACHE_SALT),
     shows=(Evidence.STALE_CHANCES, Evidence.LOADED),
+    upstream=("vllm#53495", "vllm#54342", "vllm#51748", "LMCache#2878"),
 )
 @given(data=st.data())
 def test_identities_across_tiers(lab: Lab, data: st.DataObject) -> None:
@@ -84,7 +101,11 @@ def test_identities_across_tiers(lab: Lab, data: st.DataObject) -> None:
 
 
 @requirement(
-    "TIER-4", "loads that fail", needs=TIER, shows=(Evidence.FAILED_LOADS, Evidence.AFTER_FAILURE, Evidence.LOADED)
+    "TIER-4",
+    "loads that fail",
+    needs=TIER,
+    shows=(Evidence.FAILED_LOADS, Evidence.AFTER_FAILURE, Evidence.LOADED),
+    upstream=("LMCache#3388", "vllm#49250", "vllm#45474"),
 )
 @given(data=st.data())
 def test_loads_that_fail(lab: Lab, data: st.DataObject) -> None:
@@ -126,6 +147,7 @@ def test_everything_at_once_with_a_second_tier(lab: Lab, data: st.DataObject) ->
     "clients that hang up during a load",
     needs=(*SIZED, Capability.STREAMING, Capability.ABORT),
     shows=(Evidence.LOADED, Evidence.AFTER_ABORT, Evidence.IDLE_LOOKS),
+    upstream=("vllm#32255", "vllm#46283", "vllm#46240"),
 )
 @given(data=st.data())
 def test_aborts_during_loads(lab: Lab, data: st.DataObject) -> None:

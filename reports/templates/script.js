@@ -21,40 +21,72 @@
     button.addEventListener("click", function () { copy(button); });
   });
 
-  function unfold() {
-    var target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    for (var node = target; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
-    var own = target && target.querySelector(":scope > details");
-    if (own) own.open = true;
-    if (target) target.scrollIntoView();
+  var form = document.querySelector("form[data-filter]");
+  var address = new URLSearchParams(location.search);
+  var boxes = form ? Array.from(form.querySelectorAll("input[type=checkbox]")) : [];
+  var rows = form ? Array.from(document.querySelectorAll("[data-row]")).map(function (row) {
+    return { row: row, of: document.getElementById(row.dataset.twin) || row, areas: row.dataset.area.split(" "), text: null };
+  }) : [];
+
+  function filter() {
+    var off = boxes.filter(function (box) { return !box.checked; }).map(function (box) { return box.value; });
+    var area = form.elements.area.value;
+    var wanted = form.elements.text.value.trim().toLowerCase();
+    var hidden = 0;
+    rows.forEach(function (entry) {
+      if (wanted && entry.text === null) entry.text = (entry.row.textContent + entry.of.textContent).toLowerCase();
+      entry.row.hidden = off.indexOf(entry.row.dataset.kind) >= 0
+        || (area !== "" && entry.areas.indexOf(area) < 0)
+        || (wanted !== "" && entry.text.indexOf(wanted) < 0);
+      if (entry.row.hidden) hidden += 1;
+    });
+    document.querySelectorAll("[data-group]").forEach(function (group) {
+      group.hidden = !group.querySelector("[data-row]:not([hidden])");
+    });
+    form.querySelector("output").textContent = hidden ? hidden + " rows and cases hidden" : "";
+    return { hide: off.join(" "), area: area, text: wanted };
   }
-  window.addEventListener("hashchange", unfold);
-  unfold();
+
+  // The filter stands before the fragment, so that links within the page keep it, and a copied one carries it.
+  function remember(state) {
+    Object.keys(state).forEach(function (name) {
+      if (state[name]) address.set(name, state[name]); else address.delete(name);
+    });
+    var query = address.toString();
+    try {
+      history.replaceState(null, "", location.pathname + (query ? "?" + query : "") + location.hash);
+    } catch (refused) { /* a page in a sandbox may not change its address */ }
+  }
+
+  if (form) {
+    var hide = (address.get("hide") || "").split(" ");
+    boxes.forEach(function (box) { box.checked = hide.indexOf(box.value) < 0; });
+    form.elements.area.value = address.get("area") || "";
+    if (form.elements.area.selectedIndex < 0) form.elements.area.value = "";
+    form.elements.text.value = address.get("text") || "";
+    form.addEventListener("input", function () { remember(filter()); });
+    form.addEventListener("reset", function () { setTimeout(function () { remember(filter()); }); });
+    form.addEventListener("submit", function (event) { event.preventDefault(); });
+    form.hidden = false;
+    filter();
+  }
+
+  // Whoever follows a link wants to see where it leads, folded or filtered away as it may be.
+  function reveal() {
+    var target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (var node = target; node; node = node.parentElement) {
+      if (node.tagName === "DETAILS") node.open = true;
+      if (node.hidden) node.hidden = false;
+    }
+    var own = target.querySelector(":scope > details, :scope > .more > td > details");
+    if (own) own.open = true;
+    target.scrollIntoView();
+  }
+  window.addEventListener("hashchange", reveal);
+  reveal();
 
   window.addEventListener("beforeprint", function () {
     document.querySelectorAll("details").forEach(function (fold) { fold.open = true; });
   });
-
-  var form = document.querySelector("form[data-filter]");
-  if (!form) return;
-  var boxes = Array.from(form.querySelectorAll("input[type=checkbox]"));
-  var rows = Array.from(document.querySelectorAll("[data-row]")).map(function (row) {
-    return { row: row, kind: row.dataset.kind || row.className, text: null };
-  });
-
-  function filter() {
-    var off = boxes.filter(function (box) { return !box.checked; }).map(function (box) { return box.value; });
-    var wanted = form.elements.text.value.trim().toLowerCase();
-    var hidden = 0;
-    rows.forEach(function (entry) {
-      if (wanted && entry.text === null) entry.text = entry.row.textContent.toLowerCase();
-      entry.row.hidden = off.indexOf(entry.kind) >= 0 || (wanted !== "" && entry.text.indexOf(wanted) < 0);
-      if (entry.row.hidden) hidden += 1;
-    });
-    form.querySelector("output").textContent = hidden ? hidden + " rows and cases hidden" : "";
-  }
-  form.addEventListener("input", filter);
-  form.addEventListener("submit", function (event) { event.preventDefault(); });
-  form.hidden = false;
-  filter();
 })();
