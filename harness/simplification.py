@@ -14,6 +14,7 @@ from harness.rewriting import all_changed, taken_apart
 from harness.workload import Burst, Request, Segment, Workload
 
 READABLE = 8  # steps that a reader can still follow
+TELLING = 8  # tokens of an answer: fewer may be alike by chance
 
 
 def simpler(workload: Workload) -> Iterator[Workload]:
@@ -54,9 +55,9 @@ def cut(request: Request, *, name: str, less: int) -> Request:
 
 
 def shorter_answers(workload: Workload) -> Iterator[Workload]:
-    """No answer longer than so many tokens."""
+    """No answer longer than so many tokens, and none so short that it tells little."""
     longest = max(request.max_tokens for _, _, request in workload.requests())
-    for less in parts_of(longest):
+    for less in (part for part in parts_of(longest) if longest - part >= TELLING):
         yield all_changed(workload, functools.partial(at_most, tokens=longest - less))
 
 

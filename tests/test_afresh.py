@@ -111,7 +111,7 @@ def test_steps_concurrency_and_length_that_are_not_needed_go(own_engines: bool) 
     """What is left is the smallest that fails."""
     engines = Engines(asks_twice)
     made = engines.reduced(CROWD, own_engines=own_engines)
-    asked = ask(("bad", 33), max_tokens=1)
+    asked = ask(("bad", 33))
     assert made.judgement.history.workload == Workload((burst(asked), burst(asked)))
     assert made.reproduction.fresh_failed == made.reproduction.fresh_tries == 4
     assert engines.started[-1].ran == [made.judgement.history.workload] * 4  # the last word: nothing ran before it

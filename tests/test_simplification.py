@@ -90,6 +90,13 @@ def test_an_answer_that_is_hung_up_on_keeps_its_length() -> None:
     assert all(variant != workload for variant in simpler(workload))
 
 
+def test_no_answer_gets_so_short_that_it_tells_little() -> None:
+    """Two tokens may be alike by chance."""
+    longest = [[r.max_tokens for r in asked(v)] for v in shorter_answers(Workload((burst(ask(max_tokens=12)),)))]
+    assert longest == [[9], [11]]
+    assert list(shorter_answers(Workload((burst(ask(max_tokens=8)),)))) == []
+
+
 def test_what_is_as_small_as_can_be_has_no_simpler_variant() -> None:
     """A request for one token with a prompt of one token."""
     smallest = ask(("p", 1), max_tokens=1)
