@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from reports.causes import causes
+from reports.progress import Seen, losses, progress
 from reports.schema import (
     Calibration,
     Case,
@@ -41,19 +42,20 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """What reports need of an example: when and where it ended, how many requests it had, whether it failed."""
+    """What reports need of an example: when and where it ended, its requests, what it saw, whether it failed."""
 
     at: float = 0.0
     requirement: str = ""
     cell: str = ""
     findings: tuple[msgspec.Raw, ...] = ()
     history: Asked = Asked()
+    evidence: Seen = Seen()
 
 
 def read_events(path: Path) -> list[Event]:
     """All whole lines. A line that the run did not finish writing is left out.
 
-    Examples may come to gigabytes: of them only the number of requests is kept.
+    Examples may come to gigabytes: of them only a few figures are kept.
     """
     events = []
     with path.open("rb") as lines:
@@ -69,6 +71,7 @@ def read_events(path: Path) -> list[Event]:
                             "cell": read.cell,
                             "requests": len(read.history.outcomes),
                             "failed": bool(read.findings),
+                            "evidence": msgspec.to_builtins(read.evidence),
                         }
                     )
                 else:
@@ -111,6 +114,8 @@ def assemble(events: list[Event]) -> Results:
         totals=totals(requirements, events),
         timing=timing(events, first["at"]),
         fault=injected(first.get("fault"), events),
+        progress=progress(events, first["at"]),
+        losses=losses(events, first["at"]),
     )
     code = exit_code(
         results,

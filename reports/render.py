@@ -18,12 +18,14 @@ import jinja2
 from markupsafe import Markup
 
 from reports import caseview, causes, overview, text, waivers
+from reports.runview import run_view
 from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _UNFOLDED = 3  # with more cases than this the page is a list first and detail on demand
 _LINKED = 3  # links to cases in one row of the table
 _STYLES = ("style.css", "matrix.css", "case.css", "run.css")
+_FILES = ("results.json", "summary.md", "junit.xml", "badge.svg")  # beside the page
 _FIGURES = 3  # evidence figures in one row of the table
 
 
@@ -37,6 +39,8 @@ def render_html(results: Results) -> str:
         results=results,
         cases=cases,
         causes=causes.causes_of(results),
+        run=run_view(results),
+        run_files=_FILES,
         anchors={view.case.id: view.anchor for view in reversed(cases)},
         invalid=bool(overview.missed(results)),
     )
