@@ -82,7 +82,7 @@ def headline(results: Results) -> str:
 
 
 def standing(results: Results) -> Standing:
-    """What may be said of the engine as it is: nothing after an invalid run, or one whose engines were broken on purpose.
+    """What may be said of the engine as it is: nothing after an invalid run, or with a fault injected.
 
     A violation stands whatever else went wrong; conformance takes a run that passed as a whole.
     """
@@ -101,7 +101,7 @@ def standing(results: Results) -> Standing:
 def headline_parts(results: Results) -> tuple[str, str]:
     """The headline's verdict and the rest of it; the verdict is empty where the headline has none."""
     word, dash, rest = headline(results).partition(" — ")
-    return (word, f"— {rest}") if dash else ("", headline(results))
+    return (word, rest) if dash else ("", headline(results))
 
 
 def headline_looks(results: Results) -> Verdict:

@@ -103,6 +103,7 @@ def _filters() -> dict[str, Callable[..., object]]:
         "number": text.number,
         "duration": text.duration,
         "moment": text.moment,
+        "day_and_time": text.day_and_time,
         "token_text": text.token_text,
         "tail": text.tail,
         "web_link": text.web_link,

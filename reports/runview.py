@@ -80,9 +80,7 @@ def panels(points: list[ProgressPoint], losses: list[EngineLoss], until: float) 
     return [_panel(title, meaning, [(p.at, value(p)) for p in points], lost, until) for title, meaning, value in PANELS]
 
 
-def _panel(
-    title: str, meaning: str, values: list[tuple[float, float]], lost: tuple[float, ...], until: float
-) -> Panel:
+def _panel(title: str, meaning: str, values: list[tuple[float, float]], lost: tuple[float, ...], until: float) -> Panel:
     total = values[-1][1]
     line = "M0 " + _y(0, total)
     for at, value in values:  # a counter keeps its value until the next example has ended
