@@ -80,9 +80,7 @@ def _conforming(results: Results) -> list[str]:
 def _row(requirement: RequirementResult) -> str:
     verdict = f"{overview.GLYPH[requirement.verdict]} {requirement.verdict.value}"
     name = f"{escaped(requirement.id)} {escaped(requirement.title)}"
-    return (
-        f"| {name} | {verdict} | {number(requirement.examples)} | {escaped(requirement.reason, _LONGEST)} |"
-    )
+    return f"| {name} | {verdict} | {number(requirement.examples)} | {escaped(requirement.reason, _LONGEST)} |"
 
 
 def _causes(results: Results) -> list[str]:
