@@ -302,4 +302,5 @@ def headline(results: Results) -> str:
         word = "NOT SHOWN TO CONFORM"
     if results.fault is not None:
         engine += f" with the injected fault '{results.fault.name}'"
-    return f"{word} — of {results.totals['requirements']} requirements on {engine}: {what}"
+    many = results.totals["requirements"]
+    return f"{word} — of {many} requirement{'s' * (many != 1)} on {engine}: {what}"
