@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -29,7 +30,10 @@ STYLES = {
 
 
 class Terminal:
-    """A subscriber to the run's events. On a terminal it keeps a live panel; in a log it writes a line an event."""
+    """A subscriber to the run's events. On a terminal it keeps a live panel; in a log it writes a line an event.
+
+    It is a plugin of pytest's as well, so that the panel is gone whenever pytest writes.
+    """
 
     def __init__(self, reporter: Any, capture: Any) -> None:
         self.reporter, self.capture = reporter, capture
@@ -43,6 +47,16 @@ class Terminal:
         """Show one event, if it is for people. Tests run with their output captured; this line is not theirs."""
         with self.capture.global_and_fixture_disabled() if self.capture else contextlib.nullcontext():
             self.show(kind, fields)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        """pytest is about to write a test's name: the panel would take it away again."""
+        self.stop_live()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self) -> None:
+        """pytest is about to write what became of a test."""
+        self.stop_live()
 
     def fresh_line(self) -> None:
         """End the line of dots that pytest may be writing."""

@@ -107,6 +107,30 @@ def test_the_panel_begins_on_a_line_of_its_own(screen: tuple[Terminal, Screen]) 
     assert file.getvalue().split("LORA-3")[0].count("\n") == 2  # one before the path is pytest's
 
 
+def test_the_panel_is_gone_when_pytest_writes(screen: tuple[Terminal, Screen]) -> None:
+    """A test's name, or what became of it: redrawing the panel would erase that line and not its own."""
+    terminal, file = screen
+    plugins = pytest.PytestPluginManager()
+    seen: list[bool] = []
+
+    class Writes:
+        def pytest_runtest_logstart(self) -> None:
+            seen.append(terminal.live is None)
+
+        pytest_runtest_logreport = pytest_runtest_logstart
+
+    plugins.register(terminal)
+    plugins.register(Writes())  # the later one would come first
+    for write in (
+        lambda: plugins.hook.pytest_runtest_logstart(nodeid="x", location=("x", 1, "x")),
+        lambda: plugins.hook.pytest_runtest_logreport(report=None),
+    ):
+        terminal.on_event("phase", {"words": "starting the engine"})
+        write()
+    assert seen == [True, True]
+    assert file.getvalue().endswith(2 * UP_AND_ERASE)
+
+
 def test_a_panel_is_never_wider_than_the_screen(screen: tuple[Terminal, Screen]) -> None:
     """A line that wrapped could not be taken away again."""
     terminal, file = screen
