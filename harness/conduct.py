@@ -169,7 +169,13 @@ class Conductor:
         lab.trial = trial
         trial.share = self.needed_session().budget.begin(trial.requirement.weight)
         trial.replaying = self.case is not None
-        self.log.emit("trial", requirement=trial.requirement.id, title=trial.requirement.title, cell=trial.cell)
+        self.log.emit(
+            "trial",
+            requirement=trial.requirement.id,
+            title=trial.requirement.title,
+            cell=trial.cell,
+            of=self.announced,
+        )
         if self.absent(lab, trial):
             return lambda **_: None
         return test if self.case is None else lambda **_: self.replay(lab, trial)

@@ -17,6 +17,7 @@ def prepare_folder(folder: Path, *, clear: bool) -> None:
         "events.ndjson",
         "results.json",
         "index.html",
+        "badge.svg",
         "junit.xml",
         "summary.md",
         f"*{PROPOSED}",

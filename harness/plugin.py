@@ -221,6 +221,8 @@ def open_run(config: pytest.Config, role: Role, cells: tuple[str, ...]) -> Condu
     config.stash[CONDUCTOR] = conductor
     plugins = config.pluginmanager
     conductor.attach_terminal(plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager"))
+    if conductor.terminal is not None:
+        plugins.register(conductor.terminal)
     return conductor
 
 

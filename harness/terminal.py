@@ -7,15 +7,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import pytest
+from rich.console import Console, Group
 from rich.live import Live
-from rich.spinner import Spinner
 from rich.text import Text
 
+from harness.tally import Tally, in_words
 from reports.causes import causes_of, counted
 from reports.schema import Results, Verdict
 from reports.text import visible
 from reports.waivers import scope, state_in_words
+
+REDRAW = 0.1  # seconds: an engine in process may end a hundred examples in one
+MOST_LINES = 6  # of one kind in the last words, which are to fit a screen
 
 STYLES = {
     Verdict.CONFORMS: "green",
@@ -26,20 +30,33 @@ STYLES = {
 
 
 class Terminal:
-    """A subscriber to the run's events. On a terminal it keeps a live line; in a log it writes a line an event."""
+    """A subscriber to the run's events. On a terminal it keeps a live panel; in a log it writes a line an event.
+
+    It is a plugin of pytest's as well, so that the panel is gone whenever pytest writes.
+    """
 
     def __init__(self, reporter: Any, capture: Any) -> None:
         self.reporter, self.capture = reporter, capture
         self.console = Console(file=reporter._tw._file, soft_wrap=True, highlight=False)
         self.live: Live | None = None
         self.began = time.monotonic()
-        self.done = self.examples = 0
-        self.now = ""
+        self.drawn_at = 0.0
+        self.tally = Tally()
 
     def on_event(self, kind: str, fields: dict[str, Any]) -> None:
         """Show one event, if it is for people. Tests run with their output captured; this line is not theirs."""
         with self.capture.global_and_fixture_disabled() if self.capture else contextlib.nullcontext():
             self.show(kind, fields)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        """pytest is about to write a test's name: the panel would take it away again."""
+        self.stop_live()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self) -> None:
+        """pytest is about to write what became of a test."""
+        self.stop_live()
 
     def fresh_line(self) -> None:
         """End the line of dots that pytest may be writing."""
@@ -50,34 +67,44 @@ class Terminal:
         """Write what an event has to tell."""
         match kind:
             case "phase":
-                self.working(f"{fields['words']} ...")
+                self.phase(fields["words"])
             case "calibration":
                 self.line(f"comparison rule: {fields['calibration'].rule}")
                 for note in fields["calibration"].notes:
                     self.line(f"note: {note}")
             case "trial":
-                self.examples, self.now = 0, f"{fields['requirement']} {fields['title']} [{fields['cell']}]"
-                self.working(self.now)
+                self.tally.trial(fields)
+                self.panel()
             case "example":
-                self.examples += 1
-                self.working(f"{self.now}: {self.examples} examples")
+                self.tally.example(fields)
+                if time.monotonic() - self.drawn_at > REDRAW:
+                    self.panel()
             case "engine_lost":
                 self.line("the engine was lost and is started again; the end of its log:\n" + fields["log_tail"])
             case "verdict":
                 self.verdict(fields)
             case "proposed":
                 self.proposed(**fields)
+            case "problem":
+                self.stop_live()  # pytest is about to write why it ends
+
+    def phase(self, words: str) -> None:
+        """Something that takes a while begins. It is worth a line in a log; an example is not."""
+        self.tally.phase(words)
+        if self.console.is_terminal:
+            self.panel()
+        else:
+            self.line(self.tally.now)
 
     def verdict(self, fields: dict[str, Any]) -> None:
         """A requirement is concluded: say so, and estimate the rest from the time so far."""
-        self.done += 1
+        self.tally.verdict(fields)
         verdict: Verdict = fields["verdict"]
-        elapsed = time.monotonic() - self.began
-        left = elapsed / self.done * max(0, fields["of"] - self.done)
-        about = f"; about {left / 60:.0f} min left" if left > 90 else f"; about {left:.0f} s left" if left > 1 else ""
-        words = Text(f"[{self.done}/{fields['of']}] {fields['requirement']} ")
+        left = in_words(self.tally.seconds_left(time.monotonic() - self.began))
+        words = Text(f"[{self.tally.done}/{fields['of']}] {fields['requirement']} ")
         words.append(verdict.value, style=STYLES.get(verdict, "yellow"))
         title = self.printable(fields["title"])
+        about = f"; about {left} left" if left else ""
         words.append(f" {title}: {fields['examples']} examples, {fields['seconds']:.0f} s{about}")
         self.fresh_line()
         self.console.print(words)
@@ -93,16 +120,28 @@ class Terminal:
             else f"{many} proposed, for you to review: {path}"
         )
 
-    def working(self, words: str) -> None:
-        """What is going on now. Only phases are worth a line in a log; examples are not."""
+    def panel(self) -> None:
+        """Draw the live panel anew. There is none in a log.
+
+        No thread redraws it and no stream is redirected: between two events all output is pytest's to capture.
+        """
         if not self.console.is_terminal:
-            if words.endswith("..."):
-                self.line(words)
             return
         if self.live is None:
-            self.live = Live(console=self.console, auto_refresh=False, transient=True)
+            self.reporter.ensure_newline()  # or taking the panel away would take pytest's dots with it
+            self.live = Live(
+                console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
             self.live.start()
-        self.live.update(Spinner("dots", text=Text(self.printable(words))), refresh=True)
+        self.drawn_at = time.monotonic()
+        first, *more = self.tally.lines(self.drawn_at - self.began)
+        shown = Group(self.cut(first, "bold"), *(self.cut(f"  {words}", "dim") for words in more))
+        self.live.update(shown, refresh=True)
+
+    def cut(self, words: str, style: str) -> Text:
+        """One line of the panel: a line that wrapped would be left behind on the screen."""
+        one = " ".join(self.printable(words).split("\n"))
+        return Text(one, style=style, no_wrap=True, overflow="ellipsis")
 
     def line(self, words: str) -> None:
         """One plain line."""
@@ -121,18 +160,28 @@ class Terminal:
             self.live = None
 
     def end(self, results: Results, folder: Path) -> None:
-        """The last words: headline, how many causes, waivers, where the report is."""
+        """The last words, on one screen: headline, how many causes, waivers, replays, where the report is."""
         self.line("")
         self.line(results.headline)
         if results.cases:
             self.line(counted(causes_of(results)))
-        for waiver in results.waivers:
-            if waiver.state in ("used", "stale", "expired"):
-                said = f"{waiver.requirement} in {waiver.cell}, '{scope(waiver)}' {waiver.link}"
-                self.line(f"known issue {state_in_words(waiver)}: {said}")
-        for case in results.cases:
-            if case.known_issue is None:
-                self.line(f"replay {case.id}: {case.replay}")
+        self.some(
+            [
+                f"known issue {state_in_words(waiver)}: {waiver.requirement} in {waiver.cell}, "
+                f"'{scope(waiver)}' {waiver.link}"
+                for waiver in sorted(results.waivers, key=lambda waiver: waiver.state == "used")
+                if waiver.state in ("used", "stale", "expired")
+            ],
+            "known issues",
+        )
+        self.some([f"replay {c.id}: {c.replay}" for c in results.cases if c.known_issue is None], "cases to replay")
         if results.problem:
             self.line(f"stopped: {results.problem}")
         self.line(f"report: {folder.resolve() / 'index.html'}")
+
+    def some(self, lines: list[str], what: str) -> None:
+        """The first few lines, and how many more the report has."""
+        for words in lines[:MOST_LINES]:
+            self.line(words)
+        if len(lines) > MOST_LINES:
+            self.line(f"and {len(lines) - MOST_LINES} more {what}, in the report")

@@ -15,6 +15,7 @@ import msgspec
 
 from reports.causes import causes
 from reports.distributions import History, distributions, tally
+from reports.progress import Seen, losses, progress
 from reports.schema import (
     Calibration,
     Case,
@@ -36,7 +37,7 @@ EXAMPLE = b'{"event":"example",'
 
 
 class Example(msgspec.Struct, frozen=True):
-    """What reports need of an example: when and where it ended, whether it failed, what it did."""
+    """What reports need of an example: when and where it ended, whether it failed, what it did and saw."""
 
     at: float = 0.0
     requirement: str = ""
@@ -49,7 +50,7 @@ class Example(msgspec.Struct, frozen=True):
 def read_events(path: Path) -> list[Event]:
     """All whole lines. A line that the run did not finish writing is left out.
 
-    Examples may come to gigabytes: of them only the number of requests and a tally are kept.
+    Examples may come to gigabytes: of them only a few figures are kept.
     """
     events = []
     with path.open("rb") as lines:
@@ -66,6 +67,7 @@ def read_events(path: Path) -> list[Event]:
                             "requests": len(read.history.outcomes),
                             "failed": bool(read.findings),
                             "tally": tally(read.history, read.evidence),
+                            "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, Seen)),
                         }
                     )
                 else:
@@ -108,6 +110,8 @@ def assemble(events: list[Event]) -> Results:
         totals=totals(requirements, events),
         timing=timing(events, first["at"]),
         fault=injected(first.get("fault"), events),
+        progress=progress(events, first["at"]),
+        losses=losses(events, first["at"]),
     )
     code = exit_code(
         results,
@@ -298,4 +302,5 @@ def headline(results: Results) -> str:
         word = "NOT SHOWN TO CONFORM"
     if results.fault is not None:
         engine += f" with the injected fault '{results.fault.name}'"
-    return f"{word} — of {results.totals['requirements']} requirements on {engine}: {what}"
+    many = results.totals["requirements"]
+    return f"{word} — of {many} requirement{'s' * (many != 1)} on {engine}: {what}"

@@ -5,6 +5,7 @@ The HTML page, the JUnit file and the summary all ask here, so that they cannot 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,24 @@ _NOT_SHOWN = (Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED, Verdic
 _WAIVER_ORDER = ("expired", "stale", "used")  # what needs a hand first
 
 
+class Standing(enum.StrEnum):
+    """The run in the two words that a badge has room for."""
+
+    CONFORMANT = "conformant"
+    KNOWN_ISSUES = "known issues"
+    NOT_CONFORMANT = "not conformant"
+    NOT_SHOWN = "not shown"
+
+
+# The verdict whose colour and symbol stand for it.
+LOOKS_LIKE = {
+    Standing.CONFORMANT: Verdict.CONFORMS,
+    Standing.KNOWN_ISSUES: Verdict.KNOWN_ISSUE,
+    Standing.NOT_CONFORMANT: Verdict.VIOLATED,
+    Standing.NOT_SHOWN: Verdict.NOT_EXERCISED,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class NotShown:
     """One requirement in one cell about which the run proved nothing, and why."""
@@ -60,6 +79,35 @@ def invalid_sentence(results: Results) -> str:
 def headline(results: Results) -> str:
     """The run in one sentence. An invalid run gets its own: the stored one may speak of verdicts."""
     return invalid_sentence(results) or results.headline
+
+
+def standing(results: Results) -> Standing:
+    """What may be said of the engine as it is: nothing after an invalid run, or with a fault injected.
+
+    A violation stands whatever else went wrong; conformance takes a run that passed as a whole.
+    """
+    found = [requirement.verdict for requirement in results.requirements]
+    if missed(results) or results.fault is not None:
+        return Standing.NOT_SHOWN
+    if Verdict.VIOLATED in found:
+        return Standing.NOT_CONFORMANT
+    if results.exit_code != 0 or not results.complete:
+        return Standing.NOT_SHOWN
+    if Verdict.KNOWN_ISSUE in found:
+        return Standing.KNOWN_ISSUES
+    return Standing.CONFORMANT if Verdict.CONFORMS in found else Standing.NOT_SHOWN
+
+
+def headline_parts(results: Results) -> tuple[str, str]:
+    """The headline's verdict and the rest of it; the verdict is empty where the headline has none."""
+    word, dash, rest = headline(results).partition(" — ")
+    return (word, rest) if dash else ("", headline(results))
+
+
+def headline_looks(results: Results) -> Verdict:
+    """The verdict whose colour and symbol the headline has."""
+    violated = any(requirement.verdict is Verdict.VIOLATED for requirement in results.requirements)
+    return Verdict.VIOLATED if violated else LOOKS_LIKE[standing(results)]
 
 
 def marks(results: Results) -> list[str]:

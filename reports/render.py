@@ -18,12 +18,14 @@ import jinja2
 from markupsafe import Markup
 
 from reports import caseview, causes, overview, requirementview, text, waivers
+from reports.runview import run_view
 from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _UNFOLDED = 3  # with more cases than this the page is a list first and detail on demand
 _LINKED = 3  # links to cases in one row of the table
 _STYLES = ("style.css", "matrix.css", "case.css", "run.css")
+_FILES = ("results.json", "summary.md", "junit.xml", "badge.svg")  # beside the page
 _FIGURES = 3  # evidence figures in one row of the table
 
 
@@ -40,6 +42,8 @@ def render_html(results: Results) -> str:
         requirements=requirements,
         matrix=requirementview.matrix(requirements),
         causes=causes.causes_of(results),
+        run=run_view(results),
+        run_files=_FILES,
         anchors={view.case.id: view.anchor for view in reversed(cases)},
         invalid=bool(overview.missed(results)),
     )
@@ -102,6 +106,7 @@ def _filters() -> dict[str, Callable[..., object]]:
         "number": text.number,
         "duration": text.duration,
         "moment": text.moment,
+        "day_and_time": text.day_and_time,
         "token_text": text.token_text,
         "tail": text.tail,
         "web_link": text.web_link,

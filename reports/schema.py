@@ -318,6 +318,26 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     examples_per_minute: float | None = None
 
 
+class ProgressPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run's examples had come to by a moment, in seconds since the run began; all sums only grow."""
+
+    at: float
+    examples: int = 0
+    requests: int = 0
+    hit_tokens: float = 0.0
+    evicted_tokens: float = 0.0
+    preemptions: float = 0.0
+    telling: float = 0.0  # requests that would have answered otherwise, had they hit another identity's blocks
+    failing: int = 0  # examples, those of minimising among them
+
+
+class EngineLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine died or hung and was started again, so many seconds after the run began."""
+
+    at: float
+    cell: str
+
+
 class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     """A bug that was injected into the engines on purpose. `acted`: whether it ever made a difference to them."""
 
@@ -352,6 +372,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     totals: dict[str, int]
     timing: Timing
     fault: InjectedFault | None = None
+    progress: list[ProgressPoint] = []  # at most a hundred moments; empty in files from before there was this
+    losses: list[EngineLoss] = []
 
 
 def write_results(results: Results, path: Path) -> None:

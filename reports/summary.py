@@ -7,31 +7,49 @@ from collections.abc import Iterable
 from reports import overview
 from reports.causes import causes_of, counted, seen_under
 from reports.markdown import code, escaped
-from reports.schema import Case, Cause, RequirementResult, Results, Waiver
+from reports.schema import Case, Cause, RequirementResult, Results, Verdict, Waiver
 from reports.text import duration, number
 from reports.waivers import scope, state_in_words
 
 _MOST = 50  # CI systems cut or refuse a long summary; the page has everything
+_LONGEST = 300  # characters of a reason in the table
 
 
 def summary_markdown(results: Results) -> str:
-    """Headline, verdicts, causes, violations with how to replay them, waivers, and what was not shown."""
+    """Verdict and counts, what does not conform, causes, violations with how to replay them, waivers, what is missing.
+
+    What conforms is named and no more: who reads a job's summary looks for what needs a hand.
+    """
     blocks = [*_head(results)]
     if overview.missed(results):
         blocks += _self_test(results)
     else:
-        blocks += [*_table(results), *_causes(results), *_violations(results), *_waivers(results)]
-        blocks += _not_shown(results)
-    return "\n".join(blocks).rstrip() + "\n"
+        blocks += [*_counts(results), *_table(results), *_conforming(results)]
+        blocks += [*_causes(results), *_violations(results), *_waivers(results), *_not_shown(results)]
+    return "\n".join([*blocks, *_where(results)]).rstrip() + "\n"
 
 
 def _head(results: Results) -> list[str]:
     marks = "".join(f"{mark}: " for mark in overview.marks(results))
-    lines = ["## Coldproof", "", f"**{marks}{escaped(overview.headline(results))}**", ""]
+    glyph = overview.GLYPH[overview.headline_looks(results)]
+    lines = [f"## Coldproof: {glyph} {marks}prefix cache {overview.standing(results).value}", ""]
+    lines += [f"**{escaped(overview.headline(results))}**", ""]
     if results.problem:
         lines += [f"**The run could not go on:** {escaped(results.problem)}", ""]
     facts = f"{overview.engine_name(results)}, profile {results.profile}, seed {results.seed}"
     return [*lines, f"{escaped(facts)}, {duration(results.duration_s)}, exit code {results.exit_code}", ""]
+
+
+def _counts(results: Results) -> list[str]:
+    found = [(verdict, count) for verdict, count in overview.counts(results) if count]
+    said = [f"**{count}** {overview.GLYPH[verdict]} {verdict.value}" for verdict, count in found]
+    return [" · ".join(said), ""] if said else []
+
+
+def _where(results: Results) -> list[str]:
+    files = "`index.html` (the whole report), `results.json`, `junit.xml`"
+    cases = ", and for each case `cases/ID.md`, an issue ready to file" if results.cases else ""
+    return ["### Where to look", "", f"In the report folder: {files}{cases}.", ""]
 
 
 def _self_test(results: Results) -> list[str]:
@@ -42,14 +60,27 @@ def _self_test(results: Results) -> list[str]:
 def _table(results: Results) -> list[str]:
     if not results.requirements:
         return ["No requirement was tested. Nothing is shown to conform.", ""]
-    head = ["| Requirement | Verdict | Examples | Why |", "|---|---|--:|---|"]
-    return [*head, *map(_row, results.requirements), ""]
+    order = {verdict: place for place, (verdict, _) in enumerate(overview.counts(results))}
+    wanting = [one for one in results.requirements if one.verdict is not Verdict.CONFORMS]
+    head = [
+        "### What does not conform or is not shown to",
+        "",
+        "| Requirement | Verdict | Examples | Why |",
+        "|---|---|--:|---|",
+    ]
+    rows = map(_row, sorted(wanting, key=lambda one: order[one.verdict]))
+    return [*head, *rows, ""] if wanting else []
+
+
+def _conforming(results: Results) -> list[str]:
+    ids = [escaped(one.id) for one in results.requirements if one.verdict is Verdict.CONFORMS]
+    return [f"Conforming: {', '.join(ids)}", ""] if ids else []
 
 
 def _row(requirement: RequirementResult) -> str:
     verdict = f"{overview.GLYPH[requirement.verdict]} {requirement.verdict.value}"
     name = f"{escaped(requirement.id)} {escaped(requirement.title)}"
-    return f"| {name} | {verdict} | {number(requirement.examples)} | {escaped(requirement.reason)} |"
+    return f"| {name} | {verdict} | {number(requirement.examples)} | {escaped(requirement.reason, _LONGEST)} |"
 
 
 def _causes(results: Results) -> list[str]:

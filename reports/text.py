@@ -23,6 +23,7 @@ _CONTROLS = (
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _KEPT = frozenset("\n\t")
 _NARROW_SPACE = "\u202f"
+_UTC = re.compile(r"\A(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d)?(?:Z|\+00:00)\Z")
 _WEB_LINK = re.compile(r"https://[A-Za-z0-9][^\s<>\"'\\]*")
 
 
@@ -98,6 +99,11 @@ def duration(seconds: float | None) -> str:
 def moment(seconds: float) -> str:
     """A time since the workload began, always in seconds so that a column of them compares at a glance."""
     return f"{seconds:.3f}"
+
+
+def day_and_time(stamp: str) -> str:
+    """An ISO 8601 time in UTC as one would write it; anything else as it is."""
+    return _UTC.sub(r"\1 \2 UTC", stamp)
 
 
 def web_link(text: str) -> str:

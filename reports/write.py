@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from reports.badge import badge_svg
 from reports.junit import junit_xml
 from reports.render import render_html
 from reports.schema import Results, write_results
@@ -21,7 +22,7 @@ from reports.text import storable
 
 
 def write_all(results: Results, folder: Path) -> None:
-    """Write results.json, index.html, junit.xml and summary.md into `folder`, each whole or not at all.
+    """Write results.json, index.html and the other views into `folder`, each whole or not at all.
 
     Lone surrogates, which an engine's JSON can carry but a file cannot, are replaced first: no answer of an engine may
     keep its report from being written. Raises OSError if a file cannot be written, msgspec.ValidationError if the
@@ -34,6 +35,7 @@ def write_all(results: Results, folder: Path) -> None:
     write_text(folder / "index.html", render_html(clean))
     write_text(folder / "junit.xml", junit_xml(clean))
     write_text(folder / "summary.md", summary_markdown(clean))
+    write_text(folder / "badge.svg", badge_svg(clean))
 
 
 def write_text(path: Path, content: str) -> None:

@@ -47,3 +47,15 @@ class Page(HTMLParser):
         for element, attributes in self.elements:
             if name in attributes and tag in ("", element):
                 yield attributes[name]
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, #rrggbb, as WCAG defines it."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -11,8 +11,10 @@ from reports.schema import (
     Calibration,
     Case,
     CellResult,
+    EngineLoss,
     EngineResult,
     FailureClass,
+    ProgressPoint,
     Reproduction,
     RequestRow,
     RequirementResult,
@@ -166,6 +168,19 @@ def waiver(state: str, **changes: Any) -> Waiver:
     return msgspec.structs.replace(entry, **changes)
 
 
+def progress_point(place: int) -> ProgressPoint:
+    """What the run had seen after so many eighths of its time."""
+    return ProgressPoint(
+        at=50.0 * place,
+        examples=40 * place,
+        requests=1312 * place,
+        hit_tokens=20480.0 * place,
+        evicted_tokens=96.0 * max(0, place - 3),
+        telling=11.0 * place,
+        failing=place // 4,
+    )
+
+
 def _others() -> list[RequirementResult]:
     """One requirement of each verdict that is neither pass nor violation, and some that pass."""
     missing = cell(
@@ -247,6 +262,8 @@ def results(*cases: Case, **changes: Any) -> Results:
             requests_per_minute=1697.0,
             examples_per_minute=51.8,
         ),
+        progress=[progress_point(place) for place in range(1, 9)],
+        losses=[EngineLoss(at=201.4, cell="hybrid")],
     )
     return msgspec.structs.replace(built, **changes)
 

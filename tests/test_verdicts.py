@@ -294,7 +294,7 @@ def test_results_of_a_run_are_fit_to_be_written() -> None:
 @pytest.mark.parametrize(
     ("made", "headline"),
     [
-        (run(Verdict.CONFORMS), "CONFORMANT — of 1 requirements on no engine: 1 conforms"),
+        (run(Verdict.CONFORMS), "CONFORMANT — of 1 requirement on no engine: 1 conforms"),
         (
             run(Verdict.CONFORMS, Verdict.KNOWN_ISSUE),
             "CONFORMANT, known issues aside — of 2 requirements on no engine: 1 known issue, 1 conforms",
@@ -303,9 +303,9 @@ def test_results_of_a_run_are_fit_to_be_written() -> None:
             run(Verdict.CONFORMS, Verdict.VIOLATED, Verdict.ERROR),
             "NOT CONFORMANT — of 3 requirements on no engine: 1 violated, 1 error, 1 conforms",
         ),
-        (run(Verdict.NOT_EXERCISED), "NOT SHOWN TO CONFORM — of 1 requirements on no engine: 1 not exercised"),
+        (run(Verdict.NOT_EXERCISED), "NOT SHOWN TO CONFORM — of 1 requirement on no engine: 1 not exercised"),
         (run(), "NOT SHOWN TO CONFORM — of 0 requirements on no engine: no requirement was run"),
-        (run(Verdict.CONFORMS, ended=False), "NOT SHOWN TO CONFORM — of 1 requirements on no engine: 1 conforms"),
+        (run(Verdict.CONFORMS, ended=False), "NOT SHOWN TO CONFORM — of 1 requirement on no engine: 1 conforms"),
         (run(Verdict.VIOLATED, extra=(BLIND,)), "RUN INVALID — the detector did not pass its self-test"),
     ],
 )
