@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from reports import caseview, causes, overview, text, waivers
+from reports import bounds, caseview, causes, names, overview, promptbars, text, waivers
 from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -85,6 +85,9 @@ def environment() -> jinja2.Environment:
         overview=overview,
         verdict_of=Verdict,
         caseview=caseview,
+        bounds=bounds,
+        changes_in_words=names.changes_in_words,
+        segments_in_words=promptbars.segments_in_words,
     )
     return environment
 
@@ -101,6 +104,7 @@ def _filters() -> dict[str, Callable[..., object]]:
         "moment": text.moment,
         "token_text": text.token_text,
         "tail": text.tail,
+        "one_line": text.one_line,
         "web_link": text.web_link,
         "slug": text.slug,
         "kind": verdict_class,

@@ -1,0 +1,202 @@
+"""The prompts of a case as bars of their segments, to scale in tokens: what repeats, what was hit, what was wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reports.bounds import bound_broken
+from reports.drawing import (
+    ROOMY,
+    Label,
+    Scale,
+    Tick,
+    label_within,
+    round_places,
+    shown_requests,
+    text_width,
+    tones,
+)
+from reports.schema import Case, RequestRow, SegmentRow
+from reports.text import listed, one_line
+
+TOP = 8.0
+LANE, NARROW_LANE = 54.0, 24.0
+BAR, NARROW_BAR = 18.0, 10.0
+_CLOSEST = 4.0  # block boundaries nearer to one another than this are a grey mist
+_KEYS = 12  # names explained below the picture
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One segment. `edits`: where a token of it was changed or two were swapped."""
+
+    x: float
+    width: float
+    tone: int
+    label: str
+    title: str
+    inherited: bool
+    edits: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a prompt, from its start or from `x` on."""
+
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLane:
+    """One prompt."""
+
+    request: int
+    y: float
+    height: float
+    roomy: bool
+    failing: bool
+    label: str
+    pieces: list[Piece]
+    blocks: str
+    shared: Stretch | None
+    hit: Stretch | None
+    wrong: Stretch | None
+    pin: Label | None
+    broken: bool
+    notes: list[str]
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBars:
+    """Everything the drawing needs. `keys`: (name, tone) of what is not labelled in place."""
+
+    height: float
+    lanes: list[PromptLane]
+    ticks: list[Tick]
+    keys: list[tuple[str, int]]
+    block_size: int | None
+    blocks_shown: bool
+    requests: int
+
+
+def prompt_bars(case: Case) -> PromptBars | None:
+    """The picture, or None where nobody recorded what the prompts are made of."""
+    shown = shown_requests(case)
+    end = max((row.prompt_tokens for row in shown), default=0)
+    if end <= 0 or not any(row.segments for row in shown):
+        return None
+    scale = Scale(float(end))
+    block = case.block_size if case.block_size and scale.x(case.block_size) - scale.x(0) >= _CLOSEST else None
+    tone = tones(segment.name for row in shown for segment in row.segments)
+    height = LANE if len(shown) <= ROOMY else NARROW_LANE
+    lanes = [
+        _lane(
+            row, TOP + height * i, scale, tone, block, roomy=height == LANE, failing=row.request == case.failing_request
+        )
+        for i, row in enumerate(shown)
+    ]
+    return PromptBars(
+        height=TOP + height * len(shown) + 22,
+        lanes=lanes,
+        ticks=[Tick(scale.x(at), f"{at:g}") for at in _places(end, block)],
+        keys=[(one_line(name, 24), tone[name]) for name in list(tone)[:_KEYS]],
+        block_size=case.block_size,
+        blocks_shown=block is not None,
+        requests=len(case.requests),
+    )
+
+
+def _places(end: int, block: int | None) -> list[float]:
+    """Whole blocks where they are known, a round number of them apart."""
+    if block is None:
+        return [place for place in round_places(float(end)) if place == int(place)]
+    return [place * block for place in round_places(end / block, most=8) if place == int(place)]
+
+
+def _lane(
+    row: RequestRow, y: float, scale: Scale, tone: dict[str, int], block: int | None, *, roomy: bool, failing: bool
+) -> PromptLane:
+    height = BAR if roomy else NARROW_BAR
+    hit = min(row.cached_tokens or 0, row.prompt_tokens)
+    wrong = [min(position, row.prompt_tokens) for position in row.wrong_kv]
+    words = f"wrong KV from position {row.wrong_kv[0]} to {row.wrong_kv[1]}" if len(row.wrong_kv) == 2 else ""
+    return PromptLane(
+        request=row.request,
+        y=y,
+        height=height,
+        roomy=roomy,
+        failing=failing,
+        label=one_line(f"r{row.request} {row.adapter or row.model}", 21),
+        pieces=_pieces(row.segments, scale, tone, roomy=roomy),
+        blocks=_blocks(row.prompt_tokens, y, height, scale, block),
+        shared=_stretch(0, row.shared_tokens, scale),
+        hit=_stretch(0, hit, scale),
+        wrong=_stretch(wrong[0], wrong[1] + 1, scale) if words else None,
+        pin=label_within(scale.x(wrong[0]), y + height + 26, f"✕ {words}") if words and roomy else None,
+        broken=bool(bound_broken(row)),
+        notes=_notes(row) if roomy else [one_line(f"{hit} hit of {row.prompt_tokens}", 30)],
+        title=one_line("; ".join([segments_in_words(row), *_notes(row), *filter(None, [words])]), 400),
+    )
+
+
+def _pieces(segments: list[SegmentRow], scale: Scale, tone: dict[str, int], *, roomy: bool) -> list[Piece]:
+    pieces, at = [], 0
+    for segment in segments:
+        x = scale.x(at)
+        width = round(scale.x(at + segment.tokens) - x, 1)
+        name = one_line(segment.name, 40)
+        edits = [i for i in (segment.changed, segment.swapped) if i is not None]
+        pieces.append(
+            Piece(
+                x=x,
+                width=width,
+                tone=tone[segment.name],
+                label=name if roomy and text_width(name) + 8 <= width else "",
+                title=one_line(segment_in_words(segment), 120),
+                inherited=segment.inherited is not None,
+                edits=[scale.x(at + edit + 0.5) for edit in edits],
+            )
+        )
+        at += segment.tokens
+    return pieces
+
+
+def _blocks(tokens: int, y: float, height: float, scale: Scale, block: int | None) -> str:
+    """The boundaries of whole blocks as one path."""
+    if block is None:
+        return ""
+    return "".join(f"M{scale.x(at):g} {y - 3:g}v{height + 6:g}" for at in range(block, tokens + 1, block))
+
+
+def _stretch(first: int, last: int, scale: Scale) -> Stretch | None:
+    x = scale.x(first)
+    return Stretch(x, round(max(scale.x(last) - x, 2.0), 1)) if last > first else None
+
+
+def _notes(row: RequestRow) -> list[str]:
+    hit = "hits not reported" if row.cached_tokens is None else f"{row.cached_tokens} of {row.prompt_tokens} hit"
+    begun = (
+        "begins like no earlier prompt"
+        if row.shared_with is None
+        else f"{row.shared_tokens} begin as r{row.shared_with}"
+    )
+    return [hit, begun]
+
+
+def segments_in_words(row: RequestRow) -> str:
+    """The stretches of a prompt, for the table."""
+    return " + ".join(segment_in_words(segment) for segment in row.segments)
+
+
+def segment_in_words(segment: SegmentRow) -> str:
+    """Name, length, edits and where it was taken over from."""
+    said = []
+    if segment.inherited is not None:
+        said.append(f"from r{segment.inherited}")
+    if segment.changed is not None:
+        said.append(f"token {segment.changed} changed")
+    if segment.swapped is not None:
+        said.append(f"tokens {segment.swapped} and {segment.swapped + 1} swapped")
+    return f"{segment.name}:{segment.tokens}" + (f" ({listed(said)})" if said else "")
