@@ -64,7 +64,7 @@ def bar(row: RequestRow, lane: float, scale: Scale, *, failing: bool, roomy: boo
         failing=failing,
         phases=_phases(row, x, width, scale),
         written=min(scale.x(row.first_token if row.first_token is not None else row.finished), x + width),
-        cached=label_within(x + (9 if row.written_by is not None else 0), y - 4, _cached(row)) if roomy else None,
+        cached=Label(x + (9 if row.written_by is not None else 0), y - 4, _cached(row)) if roomy else None,
         pin=_pin(row, y + BAR + 12, scale),
         aborted=bool(row.aborted),
         notes=_notes(row) if roomy else [_short(row)],
@@ -100,14 +100,14 @@ def _pin(row: RequestRow, y: float, scale: Scale) -> Label | None:
     """Where the first wrong token came."""
     if row.wrong_token is None or row.wrong_token_at is None:
         return None
-    placed = label_within(scale.x(row.wrong_token_at), y, f"first wrong token: position {row.wrong_token}")
+    placed = label_within(scale.x(row.wrong_token_at), y, f"wrong from token {row.wrong_token} on")
     return Label(scale.x(row.wrong_token_at), y, placed.words, placed.anchor)
 
 
 def _cached(row: RequestRow) -> str:
     if row.cached_tokens is None:
-        return f"cached tokens of {row.prompt_tokens} not reported"
-    return f"{row.cached_tokens} of {row.prompt_tokens} tokens from the cache"
+        return f"cached of {row.prompt_tokens} not told"
+    return f"{row.cached_tokens} of {row.prompt_tokens} cached"
 
 
 def _notes(row: RequestRow) -> list[str]:

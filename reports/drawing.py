@@ -18,7 +18,7 @@ NOTES = 812.0
 MAX_LANES = 48  # more is not readable; the tables hold them all
 ROOMY = 14  # up to so many lanes there is room for words at the bars
 TONES = 6  # in the style sheet; further names begin again, and their labels tell them apart
-_LETTER = 6.1  # of 11 px, on average and rather too wide
+_LETTER = 6.4  # of 11 px, on average and rather too wide
 
 
 @dataclass(frozen=True, slots=True)

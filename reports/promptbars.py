@@ -20,7 +20,7 @@ from reports.schema import Case, RequestRow, SegmentRow
 from reports.text import listed, one_line
 
 TOP = 8.0
-LANE, NARROW_LANE = 54.0, 24.0
+LANE, NARROW_LANE = 54.0, 26.0
 BAR, NARROW_BAR = 18.0, 10.0
 _CLOSEST = 4.0  # block boundaries nearer to one another than this are a grey mist
 _KEYS = 12  # names explained below the picture
@@ -78,6 +78,7 @@ class PromptBars:
     keys: list[tuple[str, int]]
     block_size: int | None
     blocks_shown: bool
+    edited: bool
     requests: int
 
 
@@ -104,6 +105,7 @@ def prompt_bars(case: Case) -> PromptBars | None:
         keys=[(one_line(name, 24), tone[name]) for name in list(tone)[:_KEYS]],
         block_size=case.block_size,
         blocks_shown=block is not None,
+        edited=any(piece.edits for lane in lanes for piece in lane.pieces),
         requests=len(case.requests),
     )
 

@@ -14,7 +14,6 @@ from reports.drawing import (
     LEFT,
     RIGHT,
     ROOMY,
-    WIDTH,
     Label,
     Scale,
     Tick,
@@ -23,28 +22,15 @@ from reports.drawing import (
     text_width,
     tones,
 )
-from reports.names import NameSpan, changes_in_words, name_spans
+from reports.marks import Mark, below, marks
+from reports.names import NameSpan, name_spans
 from reports.schema import Case, QueueRow, RequestRow
 from reports.text import one_line
 
-LEVEL = 15.0  # one row of words above the plot
 STRIP = 18.0  # one adapter's name
 LANE, NARROW_LANE = 48.0, 20.0
 POOL = 34.0
-_MOST_LEVELS = 5
 _MOST_NAMES = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One step that sends no request, or a change in the midst of a burst."""
-
-    step: int
-    kind: str  # change, reset, pause
-    x: float
-    width: float
-    words: str
-    label: Label | None  # None where there was no room for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +76,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything the drawing needs. The plot reaches from `top` to `bottom`."""
+    """Everything the drawing needs. The plot reaches from `top` to `bottom`; `kinds`: what a legend has to explain."""
 
     height: float
     top: float
@@ -102,6 +88,7 @@ class Timeline:
     arrows: list[Arrow]
     pool: Pool | None
     ticks: list[Tick]
+    kinds: frozenset[str]
     names_left_out: int
     requests: int  # how many there are; `bars` may hold fewer
 
@@ -113,11 +100,11 @@ def timeline(case: Case) -> Timeline | None:
     if end <= 0 or not case.requests:
         return None
     scale, shown = Scale(end), shown_requests(case)
-    marks, levels = _marks(case, scale)
+    drawn_marks = marks(case, scale)
     spans = name_spans(case, end)
     names = list(spans)[:_MOST_NAMES]
     tone = tones(span.content for name in spans for span in spans[name])
-    head = 6 + LEVEL * levels
+    head = below(drawn_marks)
     strips = [
         Strip(name, head + STRIP * i, _bands(spans[name], head + STRIP * i, STRIP - 3, tone, scale, words=True))
         for i, name in enumerate(names)
@@ -136,53 +123,23 @@ def timeline(case: Case) -> Timeline | None:
         bottom=bottom,
         strips=strips,
         grounds=_grounds(shown, spans, top, lane, tone, scale),
-        marks=marks,
+        marks=drawn_marks,
         bars=bars,
         arrows=_arrows(shown, bars),
         pool=pool,
         ticks=[Tick(scale.x(at), f"{at:g} s") for at in round_places(end)],
+        kinds=_kinds(bars),
         names_left_out=len(spans) - len(names),
         requests=len(case.requests),
     )
 
 
-def _marks(case: Case, scale: Scale) -> tuple[list[Mark], int]:
-    """Marks with their words, in as many rows above the plot as keep them apart; and the number of rows."""
-    told = changes_in_words(case)
-    bursts = {row.step for row in case.requests} | {change.step for change in case.changes}
-    plain = [
-        (row.step, "pause" if case.changes else "change", row.started, row.finished, row.words)
-        for row in case.steps
-        if row.step not in bursts
-    ]
-    changes = [
-        (change.step, "reset" if change.kind == "reset" else "change", change.began, change.ended, words)
-        for change, words in zip(case.changes, told, strict=True)
-    ]
-    marks: list[Mark] = []
-    taken = [0.0] * _MOST_LEVELS  # up to where each row is full
-    for step, kind, began, ended, words in sorted(plain + changes, key=lambda mark: (mark[2], mark[0])):
-        x = scale.x(began)
-        said = one_line(words, 64)
-        level, label = _placed(x, said, taken)
-        width = round(max(scale.x(ended) - x, 1.5), 1)
-        marks.append(Mark(step, kind, x, width, one_line(words, 200), label))
-        if label is not None:
-            taken[level] = label.x + (text_width(said) if label.anchor == "start" else 0) + 10
-    used = max((int((mark.label.y - 6) // LEVEL) + 1 for mark in marks if mark.label is not None), default=0)
-    return marks, used
-
-
-def _placed(x: float, words: str, taken: list[float]) -> tuple[int, Label | None]:
-    """The first row in which words fit: from the mark to the right, or up to it from the left."""
-    width = text_width(words)
-    for level, full in enumerate(taken):
-        y = 6 + LEVEL * level + 10
-        if x >= full and x + width <= WIDTH:
-            return level, Label(x, y, words)
-        if x - width >= max(full, 0.0) and x + width > WIDTH:
-            return level, Label(x, y, words, "end")
-    return 0, None
+def _kinds(bars: list[Bar]) -> frozenset[str]:
+    """What of a bar occurs in this picture; answers by whether they were right."""
+    phases = {phase.kind for one in bars for phase in one.phases}
+    answers = {one.kind for one in bars}
+    pins = {"pin" for one in bars if one.pin is not None}
+    return frozenset(phases | answers | pins | {"aborted" for one in bars if one.aborted})
 
 
 def _bands(
@@ -234,12 +191,12 @@ def _arrow(writer: RequestRow, start: Bar, end: Bar) -> Arrow:
     to, tip = end.x + 2, end.y + (0 if down > 0 else end.height)
     neck = tip - 6 * down
     words = one_line(f"r{writer.request}'s KV, of {writer.identity}", 40)
-    fits = to - 10 - text_width(words) > LEFT and end.roomy
+    fits = to - 14 - text_width(words) > LEFT and end.roomy
     return Arrow(
         path=f"M{x:g} {y:g}C{x:g} {neck:g} {to:g} {(y + tip) / 2:g} {to:g} {neck:g}",
         head=f"{to - 4:g},{neck:g} {to + 4:g},{neck:g} {to:g},{tip:g}",
         words=one_line(f"r{end.request} read what r{writer.request} had written for {writer.identity}", 200),
-        label=Label(to - 8, end.y + 11, words, "end") if fits else None,
+        label=Label(to - 12, end.y + 11, words, "end") if fits else None,
     )
 
 
@@ -251,4 +208,4 @@ def _pool(looks: list[QueueRow], top: float, scale: Scale) -> Pool | None:
         return None
     points = [(scale.x(at), round(top + POOL * (1 - usage / most), 1)) for at, usage in told]
     path = f"M{points[0][0]:g} {points[0][1]:g}" + "".join(f"H{x:g}V{y:g}" for x, y in points[1:]) + f"H{RIGHT:g}"
-    return Pool(path, top, top + POOL, f"{most:.0%}" if most >= 0.01 else f"{most:.2%}")
+    return Pool(path, top, top + POOL, f"{100 * most:.3g} %")
