@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from reports.bounds import bound_broken
 from reports.drawing import (
+    LEFT,
+    RIGHT,
     ROOMY,
     Label,
     Scale,
@@ -34,9 +36,17 @@ class Piece:
     width: float
     tone: int
     label: str
-    title: str
     inherited: bool
     edits: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Strokes one unit wide from the first whole block's end to the last one's, with so much room between them."""
+
+    first: float
+    last: float
+    gap: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class PromptLane:
     failing: bool
     label: str
     pieces: list[Piece]
-    blocks: str
+    blocks: Blocks | None
     shared: Stretch | None
     hit: Stretch | None
     wrong: Stretch | None
@@ -132,7 +142,7 @@ def _lane(
         failing=failing,
         label=one_line(f"r{row.request} {row.adapter or row.model}", 21),
         pieces=_pieces(row.segments, scale, tone, roomy=roomy),
-        blocks=_blocks(row.prompt_tokens, y, height, scale, block),
+        blocks=_blocks(row.prompt_tokens, scale, block),
         shared=_stretch(0, row.shared_tokens, scale),
         hit=_stretch(0, hit, scale),
         wrong=_stretch(wrong[0], wrong[1] + 1, scale) if words else None,
@@ -156,7 +166,6 @@ def _pieces(segments: list[SegmentRow], scale: Scale, tone: dict[str, int], *, r
                 width=width,
                 tone=tone[segment.name],
                 label=name if roomy and text_width(name) + 8 <= width else "",
-                title=one_line(segment_in_words(segment), 120),
                 inherited=segment.inherited is not None,
                 edits=[scale.x(at + edit + 0.5) for edit in edits],
             )
@@ -165,11 +174,12 @@ def _pieces(segments: list[SegmentRow], scale: Scale, tone: dict[str, int], *, r
     return pieces
 
 
-def _blocks(tokens: int, y: float, height: float, scale: Scale, block: int | None) -> str:
-    """The boundaries of whole blocks as one path."""
-    if block is None:
-        return ""
-    return "".join(f"M{scale.x(at):g} {y - 3:g}v{height + 6:g}" for at in range(block, tokens + 1, block))
+def _blocks(tokens: int, scale: Scale, block: int | None) -> Blocks | None:
+    """The boundaries of whole blocks; None where there is none."""
+    if block is None or tokens < block:
+        return None
+    apart = round((RIGHT - LEFT) * block / scale.end, 3)  # not of rounded places: they would add up
+    return Blocks(scale.x(block), scale.x(tokens // block * block) + 1, apart - 1)
 
 
 def _stretch(first: int, last: int, scale: Scale) -> Stretch | None:
