@@ -64,7 +64,7 @@ def bar(row: RequestRow, lane: float, scale: Scale, *, failing: bool, roomy: boo
         failing=failing,
         phases=_phases(row, x, width, scale),
         written=min(scale.x(row.first_token if row.first_token is not None else row.finished), x + width),
-        cached=Label(x + (9 if row.written_by is not None else 0), y - 4, _cached(row)) if roomy else None,
+        cached=Label(x + (9 if row.written_by is not None else 2), y - 4, _cached(row)) if roomy else None,
         pin=_pin(row, y + BAR + 12, scale),
         aborted=bool(row.aborted),
         notes=_notes(row) if roomy else [_short(row)],

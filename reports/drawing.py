@@ -73,7 +73,12 @@ def shown_requests(case: Case) -> list[RequestRow]:
 
 def tones(names: Iterable[str]) -> dict[str, int]:
     """A tone for each name, in the order of their first appearance."""
-    return {name: place % TONES for place, name in enumerate(dict.fromkeys(names))}
+    return {name: place % TONES for name, place in places(names).items()}
+
+
+def places(names: Iterable[str]) -> dict[str, int]:
+    """The place of each name in the order of their first appearance."""
+    return {name: place for place, name in enumerate(dict.fromkeys(names))}
 
 
 def round_places(end: float, most: int = 6) -> list[float]:

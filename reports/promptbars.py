@@ -9,14 +9,15 @@ from reports.drawing import (
     LEFT,
     RIGHT,
     ROOMY,
+    TONES,
     Label,
     Scale,
     Tick,
     label_within,
+    places,
     round_places,
     shown_requests,
     text_width,
-    tones,
 )
 from reports.schema import Case, RequestRow, SegmentRow
 from reports.text import listed, one_line
@@ -30,11 +31,12 @@ _KEYS = 12  # names explained below the picture
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One segment. `edits`: where a token of it was changed or two were swapped."""
+    """One segment. `dotted`: another name had its tone already. `edits`: where a token was changed or two swapped."""
 
     x: float
     width: float
     tone: int
+    dotted: bool
     label: str
     inherited: bool
     edits: list[float]
@@ -79,13 +81,22 @@ class PromptLane:
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """A name and how its segments are drawn."""
+
+    name: str
+    tone: int
+    dotted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PromptBars:
-    """Everything the drawing needs. `keys`: (name, tone) of what is not labelled in place."""
+    """Everything the drawing needs."""
 
     height: float
     lanes: list[PromptLane]
     ticks: list[Tick]
-    keys: list[tuple[str, int]]
+    keys: list[Key]
     block_size: int | None
     blocks_shown: bool
     edited: bool
@@ -100,19 +111,18 @@ def prompt_bars(case: Case) -> PromptBars | None:
         return None
     scale = Scale(float(end))
     block = case.block_size if case.block_size and scale.x(case.block_size) - scale.x(0) >= _CLOSEST else None
-    tone = tones(segment.name for row in shown for segment in row.segments)
-    height = LANE if len(shown) <= ROOMY else NARROW_LANE
+    place = places(segment.name for row in shown for segment in row.segments)
+    roomy = len(shown) <= ROOMY
+    height = LANE if roomy else NARROW_LANE
     lanes = [
-        _lane(
-            row, TOP + height * i, scale, tone, block, roomy=height == LANE, failing=row.request == case.failing_request
-        )
+        _lane(row, TOP + height * i, scale, place, block, roomy=roomy, failing=row.request == case.failing_request)
         for i, row in enumerate(shown)
     ]
     return PromptBars(
         height=TOP + height * len(shown) + 22,
         lanes=lanes,
         ticks=[Tick(scale.x(at), f"{at:g}") for at in _places(end, block)],
-        keys=[(one_line(name, 24), tone[name]) for name in list(tone)[:_KEYS]],
+        keys=[Key(one_line(name, 24), i % TONES, i >= TONES) for name, i in list(place.items())[:_KEYS]],
         block_size=case.block_size,
         blocks_shown=block is not None,
         edited=any(piece.edits for lane in lanes for piece in lane.pieces),
@@ -123,12 +133,12 @@ def prompt_bars(case: Case) -> PromptBars | None:
 def _places(end: int, block: int | None) -> list[float]:
     """Whole blocks where they are known, a round number of them apart."""
     if block is None:
-        return [place for place in round_places(float(end)) if place == int(place)]
-    return [place * block for place in round_places(end / block, most=8) if place == int(place)]
+        return [at for at in round_places(float(end)) if at == int(at)]
+    return [at * block for at in round_places(end / block, most=8) if at == int(at)]
 
 
 def _lane(
-    row: RequestRow, y: float, scale: Scale, tone: dict[str, int], block: int | None, *, roomy: bool, failing: bool
+    row: RequestRow, y: float, scale: Scale, place: dict[str, int], block: int | None, *, roomy: bool, failing: bool
 ) -> PromptLane:
     height = BAR if roomy else NARROW_BAR
     hit = min(row.cached_tokens or 0, row.prompt_tokens)
@@ -141,7 +151,7 @@ def _lane(
         roomy=roomy,
         failing=failing,
         label=one_line(f"r{row.request} {row.adapter or row.model}", 21),
-        pieces=_pieces(row.segments, scale, tone, roomy=roomy),
+        pieces=_pieces(row.segments, scale, place, roomy=roomy),
         blocks=_blocks(row.prompt_tokens, scale, block),
         shared=_stretch(0, row.shared_tokens, scale),
         hit=_stretch(0, hit, scale),
@@ -153,7 +163,7 @@ def _lane(
     )
 
 
-def _pieces(segments: list[SegmentRow], scale: Scale, tone: dict[str, int], *, roomy: bool) -> list[Piece]:
+def _pieces(segments: list[SegmentRow], scale: Scale, place: dict[str, int], *, roomy: bool) -> list[Piece]:
     pieces, at = [], 0
     for segment in segments:
         x = scale.x(at)
@@ -164,7 +174,8 @@ def _pieces(segments: list[SegmentRow], scale: Scale, tone: dict[str, int], *, r
             Piece(
                 x=x,
                 width=width,
-                tone=tone[segment.name],
+                tone=place[segment.name] % TONES,
+                dotted=place[segment.name] >= TONES,
                 label=name if roomy and text_width(name) + 8 <= width else "",
                 inherited=segment.inherited is not None,
                 edits=[scale.x(at + edit + 0.5) for edit in edits],

@@ -215,6 +215,18 @@ def test_a_prompt_is_to_scale_and_a_name_has_one_tone() -> None:
     assert bars.edited
 
 
+def test_names_beyond_the_tones_are_told_apart_by_dots() -> None:
+    """The seventh has the first one's tone, and dots."""
+    names = [SegmentRow(name=f"part {i}", tokens=20) for i in range(7)]
+    bars = prompt_bars(with_request(case_samples.stale(), 0, segments=names, prompt_tokens=140))
+    assert bars is not None
+    looks = [(key.tone, key.dotted) for key in bars.keys]
+    assert looks[0] == (0, False)
+    assert looks[6] == (0, True)
+    assert len(looks) == len(set(looks))
+    assert [piece.dotted for piece in bars.lanes[0].pieces] == [False] * 6 + [True]
+
+
 def test_what_is_shared_hit_and_wrong_is_marked_below() -> None:
     """Each from its own first token to its last."""
     bars = prompt_bars(case_samples.stale())
@@ -358,6 +370,15 @@ def test_every_picture_has_a_name_and_its_words_or_is_hidden_from_who_cannot_see
         assert picture.get("aria-hidden") == "true" or (
             picture["role"] == "img" and set(named) <= ids and len(named) == 2
         )
+
+
+def test_the_engines_own_gap_has_a_column_where_it_is_known() -> None:
+    """And none where it is not."""
+    rows = [msgspec.structs.replace(row, observed_gap=0.123) for row in samples.case().tokens]
+    for tokens, told in ((rows, True), (samples.case().tokens, False)):
+        _, page = page_of(samples.case(tokens=tokens))
+        assert ("Engine's gap" in page.text) is told
+        assert ("0.123 nats" in page.text) is told
 
 
 @pytest.mark.parametrize("count", [2, 60])
