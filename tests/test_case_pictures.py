@@ -279,6 +279,14 @@ def test_gaps_are_drawn_in_proportion_beside_the_noise() -> None:
     assert picture.columns[2].warm == "⏎"
 
 
+def test_noise_above_every_gap_is_the_top_of_the_strip() -> None:
+    """So that nobody takes a difference within it for one above."""
+    picture = margins(samples.case(noise_nats=1.922))
+    assert picture is not None
+    assert picture.floor == TOP
+    assert max(column.height for column in picture.columns) == pytest.approx((BOTTOM - TOP) / 2, abs=0.1)
+
+
 def test_there_is_no_strip_without_gaps_and_no_floor_without_noise() -> None:
     """What the oracle did not tell is not drawn."""
     silent = [msgspec.structs.replace(row, expected_gap=None) for row in samples.case().tokens]
