@@ -1,4 +1,4 @@
-"""Turns a minimal counterexample into a case: the file that is replayed, and the rows that a report draws."""
+"""Turns a minimal counterexample into a case: the file that is replayed and that a report is drawn from."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Any
 import msgspec
 
 from adapters.base import COUNTED, Engine
-from harness.checkers.finding import Finding, Rule
+from harness.case_changes import change_rows, queue_rows
+from harness.case_rows import in_names, request_rows, step_rows, token_rows
+from harness.checkers.finding import Rule
 from harness.checkers.hashes import computed
-from harness.checkers.tokens import agrees, closest
 from harness.evidence import same_path_reloads
-from harness.history import History, Identity, Outcome
+from harness.history import History
 from harness.judge import Judgement
 from harness.options import UsageError
-from harness.oracle.base import Answers, judged
+from harness.oracle.base import judged
 from harness.provenance import sentences, whereabouts
 from harness.reduction import is_valid
-from harness.reference_cache import bounds
 from harness.requirement import Requirement
-from harness.workload import Burst, Request, Route, SetAdapter, Workload, changes, describe
-from reports.schema import SCHEMA_VERSION, Case, FailureClass, Reproduction, RequestRow, StepRow, TokenRow, read_case
-
-CONTEXT_TOKENS = 16  # around the first difference; an answer is seldom longer than this suite's 130 tokens
+from harness.workload import Burst, Route, SetAdapter, Workload, changes
+from reports.schema import SCHEMA_VERSION, Case, FailureClass, Reproduction, read_case
 
 
 def make_case(
@@ -77,6 +75,10 @@ def make_case(
         log_tail=log_tail,
         provenance=[in_names(words, history) for words in sentences(history, finding.request)],
         counters=counters(history),
+        changes=change_rows(history),
+        queue=queue_rows(history),
+        block_size=history.shape.block_size,
+        noise_nats=None if rule.exact else rule.noise,
     )
 
 
@@ -133,114 +135,6 @@ def features(history: History) -> list[str]:
         "structured output": any(request.surface.pattern for request in asked),
     }
     return [name for name, true in happened.items() if true]
-
-
-def step_rows(history: History) -> list[StepRow]:
-    """The workload in words, as it ran."""
-    rows, first = [], 0
-    times = {record.step: record for record in history.steps}
-    for number, step in enumerate(history.workload.steps):
-        record = times.get(number)
-        rows.append(
-            StepRow(
-                step=number,
-                words=describe(step, first),
-                started=record.started if record else 0.0,
-                finished=record.finished if record else 0.0,
-                error=(record.error or "") if record else "not reached",
-            )
-        )
-        first += len(step.requests) if isinstance(step, Burst) else 0
-    return rows
-
-
-def request_rows(judgement: Judgement) -> list[RequestRow]:
-    """Every request with its bounds and whether it was right."""
-    history, limits = judgement.history, bounds(judgement.history)
-    asked = {number: request for number, _, request in history.workload.requests()}
-    wrong = {f.request for f in judgement.findings if f.checker == "tokens"}
-    return [
-        RequestRow(
-            request=o.request,
-            step=o.step,
-            model=o.model,
-            identity=" or ".join(name_identity(i, history) for i in o.identities),
-            prompt_in_words=prompt_words(asked[o.request]),
-            prompt_tokens=len(o.prompt),
-            output_tokens=len(o.tokens),
-            cached_tokens=o.cached_tokens,
-            cached_at_least=limits[o.request].at_least,
-            cached_at_most=limits[o.request].at_most,
-            sent=o.sent,
-            finished=o.finished,
-            correct=None if o.error else o.request not in wrong,
-            answers_as=answers_as(o, judgement.answers, history),
-            error=o.error or "",
-            answer=list(o.token_ids),
-            answer_text=o.text,
-        )
-        for o in history.outcomes
-    ]
-
-
-def prompt_words(request: Request) -> str:
-    """The prompt's segments."""
-    return str(request.prompt)
-
-
-def in_names(sentence: str, history: History) -> str:
-    """A sentence with the adapters' names of the steps instead of their digests."""
-    for name, digest in history.contents.items():
-        sentence = sentence.replace(f"adapter content {digest}", f"adapter {name}")
-    return sentence
-
-
-def name_identity(identity: Identity, history: History) -> str:
-    """An identity with the content's symbolic name, which the steps use too."""
-    names = {digest: name for name, digest in history.contents.items()}
-    adapter = "base model" if identity.adapter is None else f"adapter {names[identity.adapter]}"
-    return adapter if identity.salt is None else f"{adapter}, salt {identity.salt!r}"
-
-
-def answers_as(outcome: Outcome, answers: Answers, history: History) -> str:
-    """Whose cold answer this one equals, or where its client hung up, begins."""
-    if not outcome.tokens:
-        return ""
-    equal = [
-        name_identity(Identity(asked.adapter, None), history)
-        for asked, answer in answers.items()
-        if asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens and agrees(outcome, answer)
-    ]
-    return " and ".join(dict.fromkeys(equal)) or ("" if outcome.error else "no known cold answer")
-
-
-def token_rows(outcome: Outcome, answers: Answers, finding: Finding) -> list[TokenRow]:
-    """Cold and observed tokens side by side, around the first difference."""
-    if outcome.error is not None:
-        return []
-    expected = closest(outcome, answers)
-    last = max(len(expected.tokens), len(outcome.tokens))
-    middle = finding.position or 0
-    rows = []
-    for i in range(max(0, middle - CONTEXT_TOKENS), min(last, middle + CONTEXT_TOKENS)):
-        cold = expected.tokens[i] if i < len(expected.tokens) else None
-        warm = outcome.tokens[i].id if i < len(outcome.tokens) else None
-        rows.append(
-            TokenRow(
-                position=i,
-                expected=cold.id if cold else None,
-                observed=warm,
-                expected_text=text(cold.id) if cold else "",
-                observed_text=text(warm) if warm is not None else "",
-                expected_gap=cold.gap if cold else None,
-            )
-        )
-    return rows
-
-
-def text(token: int) -> str:
-    """A token of the byte vocabulary as text; ids above it have no text here."""
-    return bytes([token]).decode("latin-1") if token < 256 else ""
 
 
 def load_case(path: Path) -> tuple[Case, Workload]:

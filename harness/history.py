@@ -109,7 +109,8 @@ class ResetRecord(msgspec.Struct, frozen=True, kw_only=True):
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One step: when it ran, what it said, and the engine's metrics before and after it.
 
-    Counters count from the run's start. `queue` was looked at while several requests were in flight.
+    Counters count from the run's start. `queue` was looked at while several requests were in flight; `change_began` and
+    `change_ended` are of the change in a burst's midst.
     """
 
     step: int
@@ -118,6 +119,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     before: Metrics
     after: Metrics
     queue: tuple[Queue, ...] = ()
+    change_began: float | None = None
+    change_ended: float | None = None
     error: str | None = None
     silent: bool = False
 

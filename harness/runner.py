@@ -132,6 +132,7 @@ class Run:
         """Run one step between two looks at the metrics."""
         before, started, error, silent = self.last_metrics, self.clock(), None, False
         self.queue: tuple[Queue, ...] = ()
+        self.changed: tuple[float, float] | None = None
         try:
             match step:
                 case SetAdapter():
@@ -157,6 +158,8 @@ class Run:
             before=before,
             after=self.last_metrics,
             queue=self.queue,
+            change_began=self.changed and self.changed[0],
+            change_ended=self.changed and self.changed[1],
             error=error,
             silent=silent,
         )
@@ -181,6 +184,8 @@ class Run:
             self.lost = f"nothing moved for {self.stall_seconds:.0f} s with requests in flight ({watch.stalled})"
         elif change is not None and not change.tried:
             change.try_it()  # the first request ended before it had that many tokens
+        if change is not None and change.tried:
+            self.changed = change.began, change.ended
         for plan, one in zip(planned, served, strict=True):
             outcome = self.widened(self.outcome(plan, one), change)
             self.outcomes[outcome.request] = outcome

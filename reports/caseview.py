@@ -9,7 +9,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from reports.schema import Case, Reproduction, RequestRow, TokenRow
+from reports.margins import Margins, margins
+from reports.promptbars import PromptBars, prompt_bars
+from reports.schema import Case, Reproduction, TokenRow
 from reports.text import file_link, slug
 from reports.timeline import Timeline, timeline
 
@@ -26,6 +28,8 @@ class CaseView:
     anchor: str
     open: bool
     timeline: Timeline | None
+    prompts: PromptBars | None
+    margins: Margins | None
     near: list[TokenRow]
     far: list[TokenRow]
     far_left_out: int
@@ -58,6 +62,8 @@ def _view(case: Case, anchor: str, *, unfold: bool) -> CaseView:
         anchor=anchor,
         open=unfold,
         timeline=timeline(case),
+        prompts=prompt_bars(case),
+        margins=margins(case),
         near=near,
         far=far[:_MAX_FOLDED],
         far_left_out=max(0, len(far) - _MAX_FOLDED),
@@ -70,28 +76,6 @@ def _view(case: Case, anchor: str, *, unfold: bool) -> CaseView:
 def _is_near(row: TokenRow, first: int | None) -> bool:
     middle = first or 0
     return middle - _BEFORE <= row.position <= middle + _AFTER
-
-
-def bound_broken(row: RequestRow) -> str:
-    """Which bound of the reference cache the count is outside of, in words; empty if it is inside or not known."""
-    if row.cached_tokens is None:
-        return ""
-    if row.cached_at_most is not None and row.cached_tokens > row.cached_at_most:
-        return "more than may be cached"
-    if row.cached_at_least is not None and row.cached_tokens < row.cached_at_least:
-        return "less than must be cached"
-    return ""
-
-
-def bounds_in_words(row: RequestRow) -> str:
-    """The reference cache's bounds of the cached-token count."""
-    if row.cached_at_least is None and row.cached_at_most is None:
-        return "no bounds known"
-    if row.cached_at_least == row.cached_at_most:
-        return f"exactly {row.cached_at_least}"
-    least = "" if row.cached_at_least is None else f"at least {row.cached_at_least}"
-    most = "" if row.cached_at_most is None else f"at most {row.cached_at_most}"
-    return ", ".join(filter(None, (least, most)))
 
 
 def reproduction_in_words(seen: Reproduction) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from reports import caseview, causes, overview, requirementview, text, waivers
+from reports import bounds, caseview, causes, names, overview, promptbars, requirementview, text, waivers
 from reports.runview import run_view
 from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
 
@@ -92,6 +92,9 @@ def environment() -> jinja2.Environment:
         overview=overview,
         verdict_of=Verdict,
         caseview=caseview,
+        bounds=bounds,
+        changes_in_words=names.changes_in_words,
+        segments_in_words=promptbars.segments_in_words,
     )
     return environment
 
@@ -109,6 +112,7 @@ def _filters() -> dict[str, Callable[..., object]]:
         "day_and_time": text.day_and_time,
         "token_text": text.token_text,
         "tail": text.tail,
+        "one_line": text.one_line,
         "web_link": text.web_link,
         "slug": text.slug,
         "report_name": text.report_name,

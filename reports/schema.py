@@ -72,6 +72,21 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     expected_text: str = ""
     observed_text: str = ""
     expected_gap: float | None = None  # the oracle's top-2 logprob gap, nats
+    observed_gap: float | None = None  # the engine's own, where it was asked for
+
+
+class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of a prompt: the same name stands for the same tokens, as far as both reach.
+
+    `changed` and `swapped` are indices within it; `inherited`: taken over from that request, which this one goes on
+    from.
+    """
+
+    name: str
+    tokens: int
+    changed: int | None = None
+    swapped: int | None = None
+    inherited: int | None = None
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +109,18 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     answer: list[int] = []  # the token ids, which a next turn goes on from
     answer_text: str = ""
+    adapter: str = ""  # the name that the steps use; "": the base model, or not recorded
+    first_token: float | None = None
+    wrong_token: int | None = None  # the first position of the answer that is not as cold
+    wrong_token_at: float | None = None
+    preempted_at: list[float] = []
+    resumed_at: list[float] = []  # the next token's time, one for each preemption
+    aborted: str = ""  # how far it had come when its client hung up
+    segments: list[SegmentRow] = []  # the prompt from its start
+    shared_tokens: int = 0  # the longest beginning that an earlier request had computed, under whichever identity
+    shared_with: int | None = None
+    written_by: int | None = None  # the request that wrote what this one wrongly read, where known
+    wrong_kv: list[int] = []  # first and last position of the prompt and answer whose KV was wrong, where known
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +131,27 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     finished: float
     error: str = ""
+
+
+class ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What was put behind a name, or a reset of the cache, and when. `content` is "" where nothing is left there."""
+
+    step: int
+    kind: str  # the route, "unload" or "reset"
+    name: str = ""
+    content: str = ""
+    began: float
+    ended: float
+    refused: bool = False
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at the engine's queue and pool; None: not told."""
+
+    at: float
+    running: float | None = None
+    waiting: float | None = None
+    pool_usage: float | None = None
 
 
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +243,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     provenance: list[str] = []  # whose KV each request read, where the engine can tell; the failing request first
     counters: dict[str, float] = {}  # how much the engine's own counters grew while it ran
     diagnosis: Diagnosis | None = None
+    changes: list[ChangeRow] = []
+    queue: list[QueueRow] = []
+    block_size: int | None = None  # the unit that hits come in, where the engine states it
+    noise_nats: float | None = None  # what the rule lets pass; None: every token counts
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ _WEB_LINK = re.compile(r"https://[A-Za-z0-9][^\s<>\"'\\]*")
 
 def visible(text: str) -> str:
     """The same text with every character that cannot be seen written out; line ends become plain newlines."""
-    if text.isprintable():  # holds for most text and rules out all that is looked for below
+    if text.replace("\n", "").replace("\t", "").isprintable():  # most text: rules out all that is looked for below
         return text
     return "".join(map(_shown, text.replace("\r\n", "\n")))
 

@@ -11,7 +11,8 @@ import pytest
 
 from adapters.base import Abort, GroupShape, Metrics, Surface
 from adapters.provenance import NO_BLOCK, WrongRead
-from harness.cases import answers_as, features, request_rows, signature
+from harness.case_rows import answers_as, request_rows
+from harness.cases import features, signature
 from harness.checkers.finding import Rule
 from harness.history import History, Identity, ResetRecord
 from harness.judge import judge

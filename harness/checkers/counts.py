@@ -60,12 +60,20 @@ def check_one(history: History, outcome: Outcome, limit: Bounds) -> list[Finding
 
 def written_before_a_reset(history: History, outcome: Outcome, cached: int) -> str:
     """Where blocks came from that no other identity wrote."""
+    other = writer_before_a_reset(history, outcome, cached)
+    if other is None:
+        return "; no request of this workload wrote them"
+    return f"; request {other.request} wrote them before a cache reset that reported success"
+
+
+def writer_before_a_reset(history: History, outcome: Outcome, cached: int) -> Outcome | None:
+    """Who of this identity had computed so much of the prompt before a reset that should have left nothing of it."""
     for other in history.outcomes:
         reset = any(r.success and other.finished <= r.began and r.ended <= outcome.sent for r in history.resets)
         same = set(other.identities) & set(outcome.identities)
         if reset and same and common_prefix(computed(other), outcome.prompt) >= cached:
-            return f"; request {other.request} wrote them before a cache reset that reported success"
-    return "; no request of this workload wrote them"
+            return other
+    return None
 
 
 class Span(msgspec.Struct, frozen=True):
