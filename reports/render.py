@@ -19,10 +19,12 @@ from markupsafe import Markup
 
 from reports import bounds, caseview, causes, names, overview, promptbars, requirementview, text, waivers
 from reports.runview import run_view
-from reports.schema import VERDICT_MEANING, RequirementResult, Results, Verdict
+from reports.schema import VERDICT_MEANING, Case, RequirementResult, Results, Verdict
+from reports.text import file_link
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _UNFOLDED = 3  # with more cases than this the page is a list first and detail on demand
+_DRAWN = 100  # cases with all their pictures: 4 MB; the page of a thousand would be ten times as large
 _LINKED = 3  # links to cases in one row of the table
 _STYLES = ("style.css", "matrix.css", "case.css", "run.css")
 _FILES = ("results.json", "summary.md", "junit.xml", "badge.svg")  # beside the page
@@ -31,7 +33,8 @@ _FIGURES = 3  # evidence figures in one row of the table
 
 def render_html(results: Results) -> str:
     """The report as one HTML document. Does no I/O but reading its own templates, and reads no clock."""
-    cases = caseview.case_views(overview.ordered_cases(results.cases), unfolded=_UNFOLDED)
+    drawn, listed = told_and_listed(overview.ordered_cases(results.cases), most=_DRAWN)
+    cases = caseview.case_views(drawn, unfolded=_UNFOLDED)
     requirements = requirementview.requirement_views(results.requirements)
     return page(
         "index.html.j2",
@@ -39,6 +42,7 @@ def render_html(results: Results) -> str:
         own("script.js"),
         results=results,
         cases=cases,
+        listed=[(case, file_link("cases", f"{case.id}.md")) for case in listed],
         requirements=requirements,
         matrix=requirementview.matrix(requirements),
         causes=causes.causes_of(results),
@@ -47,6 +51,18 @@ def render_html(results: Results) -> str:
         anchors={view.case.id: view.anchor for view in reversed(cases)},
         invalid=bool(overview.missed(results)),
     )
+
+
+def told_and_listed(cases: list[Case], *, most: int) -> tuple[list[Case], list[Case]]:
+    """The cases that get a section of their own and those that are only listed: one of each cause goes before any other
+    of it. Both stay in order.
+    """
+    first: dict[str, int] = {}
+    for place, case in enumerate(cases):
+        first.setdefault(causes.fingerprint(case.signature), place)
+    others = (place for place in range(len(cases)) if place not in first.values())
+    told = set([*first.values(), *others][:most])
+    return [c for i, c in enumerate(cases) if i in told], [c for i, c in enumerate(cases) if i not in told]
 
 
 def page(template: str, style: str, script: str = "", **shown: object) -> str:
