@@ -151,9 +151,11 @@ class Conductor:
         return lab
 
     def close_lab(self, lab: Lab) -> None:
-        """Stop a cell's engines before the next cell's start."""
+        """Stop a cell's engines before the next cell's start; after Ctrl-C the run was closed, and they with it."""
+        session = self.session
+        if session is None:
+            return
         lab.standby.discard()
-        session = self.needed_session()
         session.close_engine(lab.engine)
         if lab.oracle_engine is not None and session.cell_of_answers(lab.cell) == lab.cell != CELLS["default"]:
             session.close_engine(lab.oracle_engine)
