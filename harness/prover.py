@@ -122,10 +122,12 @@ class Prover(Bench):
         return None
 
     def prove(self, trial: Trial) -> tuple[Case, Confirmed]:
-        """Reduce the smallest counterexample, confirm it on a fresh engine and make its case."""
+        """Reduce the smallest counterexample, confirm it on a fresh engine and make its case. What is replayed has been
+        reduced before, and whoever replays it waits.
+        """
         if trial.best is None or trial.first is None:
             raise RuntimeError("nothing to confirm")
-        failing = self.reduce(trial, trial.best)
+        failing = trial.best if trial.replaying else self.reduce(trial, trial.best)
         cold = self.on_cold(trial)
         with self.standby.one_by_one(caching=not cold) as another:
             engine, problem = another()
@@ -133,7 +135,7 @@ class Prover(Bench):
             confirmed = self.confirmed(failing, engine, control)
             if confirmed.history_dependent:
                 confirmed = self.confirm_further(trial, confirmed, another, control)
-            elif engine is not None:
+            elif engine is not None and not trial.replaying:
                 confirmed = self.reduce_afresh(trial, confirmed, engine, another, control)
         case = self.case(trial, confirmed, cold=cold, problem=problem)
         if mine and control is not None:
