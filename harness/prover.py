@@ -140,7 +140,7 @@ class Prover(Bench):
         case = self.case(trial, confirmed, cold=cold, problem=problem)
         if mine and control is not None:
             self.session.close_engine(control)
-        if not cold:
+        if not cold and not trial.replaying:
             self.standby.order(caching=True)  # where one requirement failed another may, and starting is slow
         return case, confirmed
 
