@@ -6,6 +6,7 @@ A verdict is derived from what was observed, never from how a test function ende
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
@@ -160,9 +161,12 @@ class Lab(Prover):
             noise=judgement.noise,
         )
 
-    def confirm(self, trial: Trial) -> Case:
-        """The case of a trial that found something; a mixture that the ground gave way under is left out from now."""
-        case, self.confirmed_last = self.prove(trial)
+    def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> Case:
+        """The case of a trial that found something; a mixture that the ground gave way under is left out from now.
+
+        `is_known`: whether a known issue waives a case.
+        """
+        case, self.confirmed_last = self.prove(trial, is_known)
         mixed = self.confirmed_last.judgement.evidence[Evidence.MIXED] and self.grounds.may_mix(BASE_WITH_ADAPTER)
         if self.on_cold(trial) and mixed:
             self.leave_out(BASE_WITH_ADAPTER)

@@ -121,9 +121,10 @@ class Prover(Bench):
                 return Failing(workload, judgement, failed=1, tries=attempt)
         return None
 
-    def prove(self, trial: Trial) -> tuple[Case, Confirmed]:
-        """Reduce the smallest counterexample, confirm it on a fresh engine and make its case. What is replayed has been
-        reduced before, and whoever replays it waits.
+    def prove(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
+        """Reduce the smallest counterexample, confirm it on a fresh engine and make its case.
+
+        What is replayed has been reduced before, and nobody reads a known issue again: neither is reduced afresh.
         """
         if trial.best is None or trial.first is None:
             raise RuntimeError("nothing to confirm")
@@ -136,7 +137,8 @@ class Prover(Bench):
             if confirmed.history_dependent:
                 confirmed = self.confirm_further(trial, confirmed, another, control)
             elif engine is not None and not trial.replaying:
-                confirmed = self.reduce_afresh(trial, confirmed, engine, another, control)
+                known = is_known(self.case(trial, confirmed, cold=cold, problem=problem))
+                confirmed = confirmed if known else self.reduce_afresh(trial, confirmed, engine, another, control)
         case = self.case(trial, confirmed, cold=cold, problem=problem)
         if mine and control is not None:
             self.session.close_engine(control)
