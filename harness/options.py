@@ -144,6 +144,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine == "endpoint"
 
     @property
+    def quick(self) -> bool:
+        """Whether an engine starts in seconds, so that each run may have its own."""
+        return self.engine == "vllm-inproc"
+
+    @property
     def fingerprint(self) -> bool:
         """Whether the engine keeps digests instead of keys and values."""
         return self.worker == "fingerprint"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reports.bounds import bound_broken
-from reports.drawing import Label, Scale, label_within
+from reports.drawing import Label, Scale, label_within, lane_label
 from reports.schema import RequestRow
 from reports.text import one_line
 
@@ -58,7 +58,7 @@ def bar(row: RequestRow, lane: float, scale: Scale, *, failing: bool, roomy: boo
         width=width,
         height=BAR if roomy else NARROW_BAR,
         roomy=roomy,
-        label=one_line(f"r{row.request} {row.adapter or row.model}", 21),
+        label=lane_label(row),
         identity=one_line(row.identity, 22),
         kind=kind_of(row),
         failing=failing,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from reports.margins import Margins, margins
 from reports.promptbars import PromptBars, prompt_bars
 from reports.schema import Case, Reproduction, TokenRow
-from reports.text import file_link, slug
+from reports.text import file_link, slug, unique
 from reports.timeline import Timeline, timeline
 
 _BEFORE = 6  # positions shown before the first difference, and after it; the rest is folded
@@ -41,17 +41,9 @@ class CaseView:
 def case_views(cases: list[Case], *, unfolded: int) -> list[CaseView]:
     """The sections in order, the first few unfolded. Anchors are unique whatever the ids are."""
     taken: set[str] = set()
-    return [_view(case, _anchor(case, taken), unfold=place < unfolded) for place, case in enumerate(cases)]
-
-
-def _anchor(case: Case, taken: set[str]) -> str:
-    name = base = f"case-{slug(case.id)}"
-    count = 1
-    while name in taken:
-        count += 1
-        name = f"{base}-{count}"
-    taken.add(name)
-    return name
+    return [
+        _view(case, unique(f"case-{slug(case.id)}", taken), unfold=place < unfolded) for place, case in enumerate(cases)
+    ]
 
 
 def _view(case: Case, anchor: str, *, unfold: bool) -> CaseView:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reports.schema import Case, RequestRow
-from reports.text import visible
+from reports.text import one_line, visible
 
 WIDTH = 1000.0
 LEFT = 150.0  # room for whose lane it is
@@ -69,6 +69,11 @@ def shown_requests(case: Case) -> list[RequestRow]:
     failing = next((i for i, row in enumerate(case.requests) if row.request == case.failing_request), MAX_LANES - 1)
     start = max(0, failing - MAX_LANES + 1)
     return case.requests[start : start + MAX_LANES]
+
+
+def lane_label(row: RequestRow) -> str:
+    """Which request a lane is, and to whom."""
+    return one_line(f"r{row.request} {row.adapter or row.model}", 21)
 
 
 def tones(names: Iterable[str]) -> dict[str, int]:

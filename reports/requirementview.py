@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from reports.schema import CellResult, Distribution, RequirementResult
 from reports.statement import Told, told
-from reports.text import slug
+from reports.text import slug, unique
 
 WIDE = 7  # more cells than this do not fit beside each other, on a screen or on paper
 
@@ -116,7 +116,7 @@ def matrix(views: Sequence[RequirementView]) -> Matrix:
         areas.setdefault(view.area, []).append(Row(view, [here.get(name) for name in cells]))
     told_by_cell = all([cell.row.verdict for cell in view.cells] == [view.requirement.verdict] for view in views)
     return Matrix(
-        cells=[(name, _unique(f"cell-{slug(name)}", taken)) for name in cells],
+        cells=[(name, unique(f"cell-{slug(name)}", taken)) for name in cells],
         areas=[Area(name, ABOUT.get(name, ""), rows) for name, rows in areas.items()],
         overall=len(cells) != 1 or not told_by_cell,
         wide=len(cells) > WIDE,
@@ -144,24 +144,15 @@ def _bars(distribution: Distribution) -> list[Bar]:
 
 
 def _view(requirement: RequirementResult, taken: set[str]) -> RequirementView:
-    anchor = _unique(f"requirement-{slug(requirement.id).lower()}", taken)
+    anchor = unique(f"requirement-{slug(requirement.id).lower()}", taken)
     needed = {name: requirement.evidence[name] for name in requirement.needed if name in requirement.evidence}
     return RequirementView(
         requirement=requirement,
         anchor=anchor,
         area=area(requirement.id),
         told=told(requirement.statement),
-        cells=[CellView(row, _unique(f"{anchor}-in-{slug(row.cell)}", taken)) for row in requirement.cells],
+        cells=[CellView(row, unique(f"{anchor}-in-{slug(row.cell)}", taken)) for row in requirement.cells],
         plots=plots(requirement.distributions),
         needed=needed,
         further={name: value for name, value in requirement.evidence.items() if name not in needed},
     )
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    found, count = name, 1
-    while found in taken:
-        count += 1
-        found = f"{name}-{count}"
-    taken.add(found)
-    return found

@@ -127,6 +127,16 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text) or "unnamed"
 
 
+def unique(name: str, taken: set[str]) -> str:
+    """The name, or with a number behind it where it is taken already; it is taken from then on."""
+    found, count = name, 1
+    while found in taken:
+        count += 1
+        found = f"{name}-{count}"
+    taken.add(found)
+    return found
+
+
 def file_link(*parts: str) -> str:
     """A relative link to a file of the report's own folder; a part cannot climb out of it."""
     return "/".join(quote(part.encode("utf-8", "replace").strip(b"."), safe="") for part in parts)

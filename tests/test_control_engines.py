@@ -34,7 +34,7 @@ class Session:
     """Starts engines in name only, and knows which run."""
 
     def __init__(self, engine: str, *, attached: bool = False, refuses: bool = False) -> None:
-        self.options = SimpleNamespace(engine=engine, attached=attached)
+        self.options = SimpleNamespace(attached=attached, quick=engine == "vllm-inproc")
         self.started: list[Engine] = []
         self.refuses = refuses
 

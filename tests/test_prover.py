@@ -38,7 +38,8 @@ class Worn(Prover):
         self.session = cast(
             Any,
             SimpleNamespace(
-                options=SimpleNamespace(engine=engine, attached=attached), log=SimpleNamespace(emit=self.note)
+                options=SimpleNamespace(attached=attached, quick=engine == "vllm-inproc"),
+                log=SimpleNamespace(emit=self.note),
             ),
         )
         self.trial = cast(
