@@ -52,11 +52,6 @@ class Prover(Bench):
             raise RuntimeError("a workload can only be checked inside a test that is marked with its requirement")
         return self.trial
 
-    @property
-    def quick(self) -> bool:
-        """Whether an engine starts in seconds, so that each run may have its own."""
-        return self.session.options.engine == "vllm-inproc"
-
     def on_cold(self, trial: Trial) -> bool:
         """Whether a trial is about the engine without its cache: switched off, or bypassed by salts used once."""
         return trial.requirement.id.startswith("GROUND")
@@ -89,7 +84,11 @@ class Prover(Bench):
         once a trial over HTTP.
         """
         trial = self.current()
-        if engine is self.engine and not self.session.options.attached and (self.quick or not trial.renewed):
+        if (
+            engine is self.engine
+            and not self.session.options.attached
+            and (self.session.options.quick or not trial.renewed)
+        ):
             trial.renewed += 1
             self.session.log.emit("phase", words="starting the engine anew, for what failed may have left its mark")
             self.replaced(engine, lost=False)
@@ -162,12 +161,12 @@ class Prover(Bench):
         self, trial: Trial, confirmed: Confirmed, engine: CheckedEngine, another: Another, control: CheckedEngine | None
     ) -> Confirmed:
         """The second reduction. Where a start is slow one fresh engine serves all of it, and another the last word."""
-        if not self.quick:
+        if not self.session.options.quick:
             self.standby.order(caching=not self.on_cold(trial))
         return reduce_afresh(
             confirmed,
             engine,
-            another=(lambda: another()[0]) if self.quick else None,
+            another=(lambda: another()[0]) if self.session.options.quick else None,
             variants=lambda w, about: chain(self.cuts(trial, w, about), joined(w, about), simpler(w)),
             observe=self.observe,
             confirm=lambda smallest: self.confirmed(smallest, another()[0], control),

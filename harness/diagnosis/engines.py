@@ -28,8 +28,7 @@ class ControlEngines:
             if not self.tested.alive():
                 raise EngineDied("the attached engine is gone")
             return self.tested
-        quick = self.session.options.engine == "vllm-inproc"
-        if self.current is None or quick or not self.own or not self.current.alive():
+        if self.current is None or self.session.options.quick or not self.own or not self.current.alive():
             self.drop()
             self.current, problem = self.standby.take(caching=True)
             self.own = True
