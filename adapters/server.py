@@ -5,10 +5,8 @@ It only translates; what the server can do was found out by `adapters.probes`, n
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -17,7 +15,6 @@ from adapters.base import (
     Capability,
     Completion,
     CompletionRequest,
-    EngineError,
     EngineShape,
     Message,
     Metrics,
@@ -30,8 +27,7 @@ from adapters.openai_http import Wire
 from adapters.probes import Probed, is_success
 from adapters.process import EngineProcess
 from adapters.provenance import WrongRead
-
-LOOK_SECONDS = 0.05  # how often the caller looks up while no token comes
+from adapters.serving import serve_in_threads
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -105,34 +101,7 @@ class ServerEngine:
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
         """A thread and a connection for each request; the caller's thread looks after them meanwhile."""
-        began, wake = self.clock(), threading.Event()
-
-        def ask(number: int, arrival: Arrival) -> Served:
-            time.sleep(max(0.0, arrival.offset_ms / 1000 - (self.clock() - began)))
-            sent = self.clock()
-
-            def on_count(count: int) -> None:
-                on_token(number, count)
-                wake.set()
-
-            try:
-                result: Completion | EngineError = self.completed(arrival.request, on_count)
-            except EngineError as problem:
-                result = problem
-            finally:
-                wake.set()
-            return Served(sent, self.clock(), result)
-
-        pool = ThreadPoolExecutor(len(arrivals))
-        try:
-            asked = [pool.submit(ask, i, arrival) for i, arrival in enumerate(arrivals)]
-            while not all(future.done() for future in asked):
-                wake.wait(LOOK_SECONDS)
-                wake.clear()
-                between()
-            return [future.result() for future in asked]
-        finally:
-            pool.shutdown(wait=False)  # after Ctrl-C nobody waits: closing the run ends the engine and the threads
+        return serve_in_threads(arrivals, self.completed, self.clock, on_token, between)
 
     def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """POST /tokenize."""

@@ -39,10 +39,16 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     numeric: bool = False  # about numbers, of which the fingerprint worker has none
     events: bool = False  # KV events are published
     only_fingerprint: bool = False  # layers that no model small enough for a CPU has
+    engine: str = "vllm"  # whose flags these are
 
     def covers(self, requirement_id: str) -> bool:
         """Whether a requirement is worth testing here."""
         return requirement_id.startswith(self.areas)
+
+    def fits(self, engine: str) -> bool:
+        """Whether an engine of this adapter can be started so: vLLM's cells are for both of its adapters."""
+        stepped = engine == "vllm-inproc"
+        return self.engine == ("vllm" if stepped else engine) and (self.in_process or not stepped)
 
     def is_for(self, fingerprint: bool) -> bool:
         """Whether the engine with (or without) the fingerprint worker can be started so."""
@@ -174,6 +180,23 @@ SECOND_TIERS = (
         package="lmcache",
         in_process=False,
     ),
+)
+
+# llama.cpp: fields of its parameters instead of flags. Cold answers come from an engine of each cell's own kind.
+SEQUENCES = ("GROUND", "LORA", "REUSE", "CTRL-1", "CTRL-2", "MIXED")
+NO_HOST_CACHE = "cache_ram_mib=0"
+
+
+def llamacpp(name: str, about: str, *fields: str) -> Cell:
+    """A llama.cpp server with these fields of its parameters."""
+    return Cell(name=name, about=about, arguments=fields, areas=SEQUENCES, alike=False, engine="llamacpp")
+
+
+LLAMACPP = (
+    llamacpp("llamacpp", "four slots of 2,048 tokens, without the host's prompt cache", NO_HOST_CACHE),
+    llamacpp("llamacpp-one-slot", "one slot, without the host's prompt cache", "n_parallel=1", NO_HOST_CACHE),
+    llamacpp("llamacpp-host-cache", "one slot, and the host's prompt cache for what it loses", "n_parallel=1"),
+    llamacpp("llamacpp-unified", "four slots that share one KV buffer", "kv_unified=1", NO_HOST_CACHE),
 )
 
 CELLS = {
@@ -315,6 +338,7 @@ CELLS = {
         ),
         *GROUPS,
         *SECOND_TIERS,
+        *LLAMACPP,
     )
 }
 ATTACHED = Cell(name="attached", about="the server as its owner configured it")

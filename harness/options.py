@@ -101,7 +101,8 @@ PROFILES = {
 DIAGNOSED = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 WORKERS = ("model", "fingerprint")
-ENGINES = ("vllm", "vllm-inproc", "endpoint")
+ENGINES = ("vllm", "vllm-inproc", "llamacpp", "endpoint")
+QUICK = ("vllm-inproc", "llamacpp")  # start in a second or two
 PROPOSED = ".proposed.toml"  # how the names of proposed known issues end in the report folder
 
 
@@ -146,7 +147,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def quick(self) -> bool:
         """Whether an engine starts in seconds, so that each run may have its own."""
-        return self.engine == "vllm-inproc"
+        return self.engine in QUICK
 
     @property
     def fingerprint(self) -> bool:
@@ -191,6 +192,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"unknown fault {self.fault!r}: --fault list prints them")
         if self.fingerprint and self.attached:
             raise UsageError("--worker fingerprint is for an engine that Coldproof spawns: leave out --engine-url")
+        if self.engine == "llamacpp" and (self.fingerprint or self.fault is not None):
+            raise UsageError("--worker fingerprint and --fault are for vLLM: leave out --engine llamacpp")
         if len(self.adapters) == 1:
             raise UsageError("one --adapter cannot be told from itself: give at least two that answer differently")
         self.check_proposals()

@@ -46,8 +46,11 @@ def cells_of(config: pytest.Config) -> list[Cell]:
     lacking = [cell for cell in cells if not cell.installed]
     if lacking:
         raise UsageError(f"cell {lacking[0].name!r} needs the package {lacking[0].package!r}, which is not installed")
-    apart = [cell.name for cell in cells if not cell.in_process]
-    if apart and engine == "vllm-inproc":
+    others = [cell for cell in cells if cell.engine != ("vllm" if engine == "vllm-inproc" else engine)]
+    if others:
+        raise UsageError(f"cell {others[0].name!r} is one of {others[0].engine}'s, and the engine is {engine}")
+    apart = [cell.name for cell in cells if not cell.fits(engine)]
+    if apart:
         raise UsageError(f"cell {apart[0]!r} needs a server: leave out --engine vllm-inproc, or choose other cells")
     return cells
 
@@ -58,9 +61,11 @@ def cell_names(config: pytest.Config) -> tuple[str, ...]:
     if given is not None:
         return tuple(given.split(","))
     profile = PROFILES.get(config.getoption("--profile"))  # an unknown one is reported with the other options
-    stepped, fingerprint = engine_of(config) == "vllm-inproc", is_fingerprint(config)
+    engine, fingerprint = engine_of(config), is_fingerprint(config)
     names = (profile.fingerprint_cells if fingerprint else profile.cells) if profile else ()
-    fitting = [cell for cell in CELLS.values() if (cell.in_process or not stepped) and cell.is_for(fingerprint)]
+    fitting = [cell for cell in CELLS.values() if cell.fits(engine) and cell.is_for(fingerprint)]
+    if not any(cell.name in names for cell in fitting):
+        names = ()
     return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in names)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from adapters import endpoint, vllm, vllm_inproc
+from adapters import endpoint, llamacpp, vllm, vllm_inproc
 from adapters.base import Capability, Engine, EngineStartError, GroupShape
 from adapters.checked import CheckedEngine
 from adapters.fingerprint.topology import TOPOLOGIES
@@ -119,6 +119,8 @@ class Session:
         """Start an engine of ours. Raises EngineStartError or UsageError."""
         self.started_engines += 1
         log = self.options.report_dir / f"engine-{self.started_engines:02d}-{purpose}.log"
+        if self.options.engine == "llamacpp":
+            return self.start_llamacpp(cell, caching=caching, log=log)
         port, arguments = split_port(self.options.engine_args)
         options = vllm.VllmOptions(
             model=self.model(cell),
@@ -139,6 +141,17 @@ class Session:
         engine = vllm.spawn(options, on_process=self.keep)
         self.probed[cell, caching] = engine.probed
         return engine
+
+    def start_llamacpp(self, cell: Cell, *, caching: bool, log: Path) -> Engine:
+        """A llama.cpp server with every adapter content registered. Raises EngineStartError."""
+        options = llamacpp.LlamaCppOptions(
+            model=self.model(cell),
+            prefix_caching=caching,
+            adapters=tuple(files.folder for files in self.contents_of(cell).values()),
+            arguments=(*cell.arguments, *self.options.engine_args),
+            log=log.resolve(),
+        )
+        return llamacpp.spawn(options, on_process=self.keep)
 
     def check_fault(self, engine: Engine, before: int) -> None:
         """Raise EngineStartError when the chosen fault is not in the engine: no verdict on it would mean anything.
