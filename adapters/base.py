@@ -24,6 +24,9 @@ class Capability(enum.StrEnum):
     STREAMING = "streamed tokens"
     CACHED_TOKENS = "cached-token counts"
     LOGPROBS = "logprobs"
+    ADAPTER_CHOICE = "adapters chosen request by request"
+    MIXED_ADAPTERS = "requests of several adapters side by side"
+    ADAPTER_SWITCH = "an adapter switched on for every request"
     RUNTIME_LORA = "adapter load and unload at run time"
     LORA_IN_PLACE = "in-place adapter reload"
     CACHE_SALT = "cache salt"
@@ -305,7 +308,16 @@ class Engine(Protocol):
         """The token ids that the chat template makes of these messages, ready for an answer."""
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """Load or, `in_place`, replace an adapter under a name. Returning means the engine acknowledged it."""
+        """Load or, `in_place`, replace an adapter under a name. Returning means the engine acknowledged it.
+
+        An engine that takes adapters at its start only (no RUNTIME_LORA, but ADAPTER_CHOICE) has the name bound to the
+        one with these files, which requests to the name then choose.
+        """
+
+    def switch_adapter(self, name: str, path: str) -> None:
+        """Switch an adapter on for every request that chooses none (ADAPTER_SWITCH): requests to this name, the only
+        one of its kind, are sent without a choice from now on. `unload_adapter` switches it off again.
+        """
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter name."""

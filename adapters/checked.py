@@ -111,6 +111,10 @@ class CheckedEngine:
         """Load or replace an adapter."""
         self.engine.load_adapter(name, path, in_place=in_place)
 
+    def switch_adapter(self, name: str, path: str) -> None:
+        """Switch an adapter on for every request."""
+        self.engine.switch_adapter(name, path)
+
     def unload_adapter(self, name: str) -> None:
         """Unload an adapter."""
         self.engine.unload_adapter(name)

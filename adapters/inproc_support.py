@@ -9,7 +9,7 @@ from adapters.base import Capability, EngineShape, GroupShape, Message, Support
 from adapters.counting import counts_first_lookups
 from adapters.inproc_setup import Built, vllm_module
 from adapters.kv_events import ALGORITHM
-from adapters.probes import CACHE_FIELDS, provenance_support
+from adapters.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
 
 CORE = (
     Capability.TOKEN_PROMPTS,
@@ -43,6 +43,9 @@ def capabilities(built: Built, version: str, *, digests: bool) -> dict[Capabilit
         Capability.STOP_STRINGS: text,
         Capability.STRUCTURED_OUTPUT: text,
         Capability.CHAT: chat_support(built),
+        Capability.ADAPTER_CHOICE: lora,
+        Capability.MIXED_ADAPTERS: lora,
+        Capability.ADAPTER_SWITCH: Support(False, NO_SWITCH),
         Capability.RUNTIME_LORA: lora,
         Capability.LORA_IN_PLACE: lora,
         Capability.PRIORITY: Support(policy == "priority", f"the scheduling policy is {policy}"),

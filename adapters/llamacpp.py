@@ -153,6 +153,7 @@ class LlamaCppEngine:
         self.options, self.wire, self.process, self.slots = options, wire, process, slots
         self.registered = {digest: number for number, digest in enumerate(digests)}
         self.bound: dict[str, int] = {}
+        self.everywhere: str | None = None  # the name of what is switched on for all who choose nothing
         self.config: Mapping[str, str] = {"command": command}
         facts = wire.get("/props").json()
         self.version: str | None = package_version()
@@ -160,8 +161,11 @@ class LlamaCppEngine:
         self.capabilities: Mapping[Capability, Support] = {
             **{capability: Support(True, evidence) for capability, evidence in PRESENT.items()},
             **{capability: Support(False, evidence) for capability, evidence in ABSENT.items()},
-            Capability.RUNTIME_LORA: loads,
-            Capability.LORA_IN_PLACE: loads,
+            Capability.ADAPTER_CHOICE: loads,
+            Capability.MIXED_ADAPTERS: loads,
+            Capability.ADAPTER_SWITCH: msgspec.structs.replace(loads, evidence="POST /lora-adapters"),
+            Capability.RUNTIME_LORA: Support(False, "adapters are read at the start (--lora)"),
+            Capability.LORA_IN_PLACE: Support(False, "adapters are read at the start (--lora)"),
             Capability.SECOND_TIER: Support(False, "the host's prompt cache tells no counts of its own"),
             Capability.VERSION: Support(self.version is not None, f"the package says {self.version}"),
         }
@@ -204,7 +208,8 @@ class LlamaCppEngine:
             raise EngineDied(f"{what} ({type(problem).__name__})") from problem
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
-        """The request's JSON. Who asks the base model says nothing of adapters, as most clients would."""
+        """The request's JSON. Who asks the base model says nothing of adapters, as most clients would, unless one is
+        switched on for all."""
         said: dict[str, Any] = {
             "prompt": list(request.prompt),
             "n_predict": request.max_tokens,
@@ -214,10 +219,12 @@ class LlamaCppEngine:
             "stream": True,
             "cache_prompt": self.options.prefix_caching,
         }
-        if request.model != self.base_model:
-            if request.model not in self.bound:
-                raise RequestRefused(404, f"no adapter is called {request.model}")
+        if request.model in self.bound:
             said["lora"] = [{"id": self.bound[request.model], "scale": 1.0}]
+        elif request.model not in (self.base_model, self.everywhere):
+            raise RequestRefused(404, f"no adapter is called {request.model}")
+        elif request.model == self.base_model and self.everywhere is not None:
+            said["lora"] = [{"id": number, "scale": 0.0} for number in self.registered.values()]
         if request.surface.logprobs:
             said["n_probs"] = 2
         return said
@@ -260,13 +267,28 @@ class LlamaCppEngine:
         digest = content_digest(Path(path))
         if digest not in self.registered:
             raise RequestRefused(404, f"the adapter files in {path} were not registered at the start")
-        if name in self.bound and not in_place:
-            raise RequestRefused(400, f"{name} is bound already")
+        if in_place or name in self.bound:
+            raise RequestRefused(400, f"{name}: an adapter that was read at the start cannot be replaced")
         self.bound[name] = self.registered[digest]
 
+    def switch_adapter(self, name: str, path: str) -> None:
+        """POST /lora-adapters: from now on requests that say nothing of adapters are under this one."""
+        digest = content_digest(Path(path))
+        if digest not in self.registered:
+            raise RequestRefused(404, f"the adapter files in {path} were not registered at the start")
+        self.set_scales(self.registered[digest])
+        self.everywhere = name
+
+    def set_scales(self, on: int | None) -> None:
+        """One adapter for all requests that choose none, or none."""
+        self.wire.post("/lora-adapters", [{"id": i, "scale": float(i == on)} for i in self.registered.values()])
+
     def unload_adapter(self, name: str) -> None:
-        """Forget a name."""
-        if self.bound.pop(name, None) is None:
+        """Forget a name; switch off what was switched on for it."""
+        if name == self.everywhere:
+            self.set_scales(None)
+            self.everywhere = None
+        elif self.bound.pop(name, None) is None:
             raise RequestRefused(404, f"no adapter is called {name}")
 
     def reset_cache(self) -> bool:

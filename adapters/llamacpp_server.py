@@ -1,7 +1,7 @@
 """llama.cpp's own HTTP server in a process of its own: `python llamacpp_server.py MODEL.gguf --port P [...]`.
 
 The package xllamacpp holds the whole server as a library; this is the few lines that start it. Runs by its path, with
-nothing of ours imported, so that a reproducer can carry a copy. `--set NAME=VALUE` sets a field of llama.cpp's parameters.
+nothing of ours imported, so that a reproducer can carry a copy. `--set NAME=VALUE` sets a field of its parameters.
 """
 
 from __future__ import annotations

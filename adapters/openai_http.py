@@ -96,7 +96,7 @@ class Wire:
             raise EngineDied("the engine's process has ended")
         return self.session().get(self.url + path, timeout=(CONNECT_SECONDS, min(LOOK_SECONDS, self.patience)))
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> requests.Response:
+    def post(self, path: str, body: dict[str, Any] | list[Any] | None = None) -> requests.Response:
         """POST once. Raises RequestRefused for an error status, EngineDied or EngineSilent for the wire."""
         try:
             response = self.session().post(self.url + path, json=body, timeout=(CONNECT_SECONDS, self.patience))

@@ -27,6 +27,7 @@ from adapters.probe_surface import attempt, probe_surface
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 PROBE_TOKENS = 512  # more than two blocks of any usual size (16 ... 256), so that asking twice must hit
 NO_ADAPTER = "no adapter at hand to try: name the served model's folder with --model, or give two with --adapter"
+NO_SWITCH = "vLLM's requests name their adapter; there is none for all of them"
 NO_EVENTS = "Coldproof listens only to a server that it started to publish them: choose a cell that does (events)"
 CACHE_FIELDS = (
     "block_size",
@@ -242,6 +243,14 @@ def is_success(body: str) -> bool:
 
 def probe_adapters(wire: Wire, path: str | None, found: dict[Capability, Support]) -> None:
     """Load, replace in place and unload a real adapter under a name of our own."""
+    probe_loading(wire, path, found)
+    named = found[Capability.RUNTIME_LORA]  # a name that was loaded is what a request chooses by
+    found |= {Capability.ADAPTER_CHOICE: named, Capability.MIXED_ADAPTERS: named}
+    found[Capability.ADAPTER_SWITCH] = Support(False, NO_SWITCH)
+
+
+def probe_loading(wire: Wire, path: str | None, found: dict[Capability, Support]) -> None:
+    """What comes of loading, replacing and unloading."""
     wanted = (Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)
     if path is None:
         found |= dict.fromkeys(wanted, Support(None, NO_ADAPTER))

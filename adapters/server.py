@@ -18,13 +18,14 @@ from adapters.base import (
     EngineShape,
     Message,
     Metrics,
+    RequestRefused,
     Served,
     Support,
 )
 from adapters.event_socket import SLACK_SECONDS, EventSocket
 from adapters.kv_events import HashRule, Published
 from adapters.openai_http import Wire
-from adapters.probes import Probed, is_success
+from adapters.probes import NO_SWITCH, Probed, is_success
 from adapters.process import EngineProcess
 from adapters.provenance import WrongRead
 from adapters.serving import serve_in_threads
@@ -110,6 +111,10 @@ class ServerEngine:
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """POST /v1/load_lora_adapter."""
         load_adapter(self.wire, name, path, in_place=in_place)
+
+    def switch_adapter(self, name: str, path: str) -> None:
+        """There is no such switch. Raises RequestRefused."""
+        raise RequestRefused(501, f"{name}, {path}: {NO_SWITCH}")
 
     def unload_adapter(self, name: str) -> None:
         """POST /v1/unload_lora_adapter."""

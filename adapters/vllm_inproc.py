@@ -35,6 +35,7 @@ from adapters.inproc_request import STEP_MS, Live, engine_input, sampling, secon
 from adapters.inproc_setup import LOCK, LOGGER, Built, build, flags, logged_to, take_down, vllm_module
 from adapters.inproc_support import cache_settings, capabilities, chat_ids, known_seed, shape
 from adapters.kv_events import Published, hash_rule
+from adapters.probes import NO_SWITCH
 from adapters.process import TAIL_LINES
 from adapters.provenance import WrongRead
 from adapters.redact import redacted
@@ -162,6 +163,10 @@ class InprocEngine:
         """Load or replace, between two steps."""
         with self._entered():
             self._adapters.load(name, path, in_place=in_place)
+
+    def switch_adapter(self, name: str, path: str) -> None:
+        """There is no such switch. Raises RequestRefused."""
+        raise RequestRefused(501, f"{name}, {path}: {NO_SWITCH}")
 
     def unload_adapter(self, name: str) -> None:
         """Forget a name."""

@@ -16,7 +16,7 @@ import msgspec
 from adapters.base import Capability, EngineDied, Metrics
 from adapters.checked import CheckedEngine
 from harness.calibration import calibrate, found_earlier
-from harness.cells import Cell
+from harness.cell import Cell
 from harness.checkers.finding import Rule
 from harness.contents import Contents
 from harness.event_ledger import EventLedger

@@ -20,7 +20,8 @@ from adapters.base import EngineError, EngineStartError
 from harness.budget import Budget
 from harness.bugreport import bug_report
 from harness.cases import load_case
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from harness.checks import counted
 from harness.environment import coldproof_version, environment
 from harness.events import EventLog

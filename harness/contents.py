@@ -35,7 +35,7 @@ def vetted(contents: Contents, engine: Engine, *, given: bool, left_out: Callabl
 
     Raises UsageError when it refuses one that the user gave: a run without it would not be what was asked for.
     """
-    support = engine.capabilities[Capability.RUNTIME_LORA]
+    support = engine.capabilities[Capability.ADAPTER_CHOICE]
     if support.present is not True:
         if given:
             raise UsageError(f"the engine does not load {next(iter(contents.values())).folder}: {support.evidence}")

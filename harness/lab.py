@@ -15,7 +15,7 @@ from hypothesis import currently_in_test_context, event, target
 from adapters.base import Capability
 from adapters.checked import CheckedEngine
 from harness.budget import BudgetSpent
-from harness.cells import Cell
+from harness.cell import Cell
 from harness.confirm import Confirmed
 from harness.evidence import Evidence
 from harness.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, Grounds

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.engines.kinds import KINDS
 from harness.faults.catalogue import FAULTS
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -101,8 +102,7 @@ PROFILES = {
 DIAGNOSED = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 WORKERS = ("model", "fingerprint")
-ENGINES = ("vllm", "vllm-inproc", "llamacpp", "endpoint")
-QUICK = ("vllm-inproc", "llamacpp")  # start in a second or two
+ENGINES = ("vllm", "vllm-inproc", "endpoint", *KINDS)
 PROPOSED = ".proposed.toml"  # how the names of proposed known issues end in the report folder
 
 
@@ -147,7 +147,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def quick(self) -> bool:
         """Whether an engine starts in seconds, so that each run may have its own."""
-        return self.engine in QUICK
+        return self.engine == "vllm-inproc" or (self.engine in KINDS and KINDS[self.engine].quick)
 
     @property
     def fingerprint(self) -> bool:
@@ -192,8 +192,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"unknown fault {self.fault!r}: --fault list prints them")
         if self.fingerprint and self.attached:
             raise UsageError("--worker fingerprint is for an engine that Coldproof spawns: leave out --engine-url")
-        if self.engine == "llamacpp" and (self.fingerprint or self.fault is not None):
-            raise UsageError("--worker fingerprint and --fault are for vLLM: leave out --engine llamacpp")
+        if self.engine in KINDS and (self.fingerprint or self.fault is not None):
+            raise UsageError(f"--worker fingerprint and --fault are for vLLM: leave out --engine {self.engine}")
         if len(self.adapters) == 1:
             raise UsageError("one --adapter cannot be told from itself: give at least two that answer differently")
         self.check_proposals()

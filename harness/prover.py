@@ -13,7 +13,7 @@ from adapters.checked import CheckedEngine
 from harness.afresh import reduce_afresh
 from harness.bench import Bench
 from harness.cases import make_case
-from harness.cells import Cell
+from harness.cell import Cell
 from harness.confirm import Confirmed, confirm
 from harness.descent import descend
 from harness.diagnosis.controls import in_the_workload

@@ -296,7 +296,10 @@ class Run:
         name = self.actual(step.name)
         if step.route is Route.UNLOAD_LOAD and step.name in self.slots:
             self.unload(step.name)
-        self.engine.load_adapter(name, str(path), in_place=step.route is Route.IN_PLACE and step.name in self.slots)
+        if step.route is Route.SWITCH:
+            self.engine.switch_adapter(name, str(path))
+        else:
+            self.engine.load_adapter(name, str(path), in_place=step.route is Route.IN_PLACE and step.name in self.slots)
         self.loads += 1
         self.slots[step.name] = Slot(step.content, self.loads)
 

@@ -85,6 +85,10 @@ class ScriptedEngine:
         if not (in_place and self.plant is Plant.STALE_WEIGHTS):
             self.contents[name] = digest_of(Path(path))
 
+    def switch_adapter(self, name: str, path: str) -> None:
+        """Read the adapter's files now; the name is the only one of its kind."""
+        self.contents[name] = digest_of(Path(path))
+
     def unload_adapter(self, name: str) -> None:
         """Forget a name."""
         if self.contents.pop(name, None) is None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.cases import load_case
-from harness.cells import ATTACHED, CELLS, Cell, chosen
+from harness.cell import Cell
+from harness.cells import ATTACHED, CELLS, chosen
 from harness.options import PROFILES, UsageError
 from harness.requirement import Requirement
 

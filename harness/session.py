@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from adapters import endpoint, llamacpp, vllm, vllm_inproc
+from adapters import endpoint, vllm, vllm_inproc
 from adapters.base import Capability, Engine, EngineStartError, GroupShape
 from adapters.checked import CheckedEngine
 from adapters.fingerprint.topology import TOPOLOGIES
@@ -26,9 +26,12 @@ from adapters.process import EngineProcess
 from adapters.server import ServerEngine
 from adapters.tiers import TIERS
 from harness.budget import Budget
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from harness.checkers.finding import Rule
 from harness.contents import Contents, make_contents, vetted
+from harness.engines.kind import Kind, Setting
+from harness.engines.kinds import KINDS
 from harness.events import EventLog
 from harness.faults import plugin as faults
 from harness.models.adapters import tiny_model
@@ -39,6 +42,7 @@ from reports.schema import Calibration
 
 CACHE = Path(".coldproof")
 SLIDING_WINDOW_GROUPS = 6 * (GroupShape(vllm.BLOCK),)  # the tiny Gemma's, one a layer
+OF_ADAPTERS = {Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS, Capability.RUNTIME_LORA}
 ENGINE_BYTES = 3 * 2**30  # what a small CPU engine takes, and as much again to be safe
 
 
@@ -119,8 +123,9 @@ class Session:
         """Start an engine of ours. Raises EngineStartError or UsageError."""
         self.started_engines += 1
         log = self.options.report_dir / f"engine-{self.started_engines:02d}-{purpose}.log"
-        if self.options.engine == "llamacpp":
-            return self.start_llamacpp(cell, caching=caching, log=log)
+        kind = KINDS.get(self.options.engine)
+        if kind is not None:
+            return self.start_kind(kind, cell, caching=caching, log=log)
         port, arguments = split_port(self.options.engine_args)
         options = vllm.VllmOptions(
             model=self.model(cell),
@@ -142,16 +147,20 @@ class Session:
         self.probed[cell, caching] = engine.probed
         return engine
 
-    def start_llamacpp(self, cell: Cell, *, caching: bool, log: Path) -> Engine:
-        """A llama.cpp server with every adapter content registered. Raises EngineStartError."""
-        options = llamacpp.LlamaCppOptions(
+    def start_kind(self, kind: Kind, cell: Cell, *, caching: bool, log: Path) -> Engine:
+        """An engine that is not vLLM. Raises EngineStartError."""
+        if kind.start is None:
+            raise UsageError(f"--engine {kind.name} needs --engine-url http://HOST:PORT")
+        setting = Setting(
             model=self.model(cell),
-            prefix_caching=caching,
             adapters=tuple(files.folder for files in self.contents_of(cell).values()),
+            cell=cell,
+            caching=caching,
             arguments=(*cell.arguments, *self.options.engine_args),
             log=log.resolve(),
+            on_process=self.keep,
         )
-        return llamacpp.spawn(options, on_process=self.keep)
+        return kind.start(setting)
 
     def check_fault(self, engine: Engine, before: int) -> None:
         """Raise EngineStartError when the chosen fault is not in the engine: no verdict on it would mean anything.
@@ -279,7 +288,7 @@ def missing(engine: CheckedEngine, needs: tuple[Capability, ...], *, contents: i
     Adapters need at least two contents to tell apart.
     """
     absent = []
-    if Capability.RUNTIME_LORA in needs and contents < 2:
+    if OF_ADAPTERS & set(needs) and contents < 2:
         absent.append(f"{contents} usable adapter contents: give two that the engine loads with --adapter")
     for need in needs:
         support = engine.capabilities[need]

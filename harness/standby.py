@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from adapters.base import EngineStartError
 from adapters.checked import CheckedEngine
-from harness.cells import Cell
+from harness.cell import Cell
 from harness.session import Session
 
 

@@ -28,6 +28,7 @@ class Route(enum.StrEnum):
     LOAD = "load"
     IN_PLACE = "in-place reload"
     UNLOAD_LOAD = "unload, then load"
+    SWITCH = "switch on for every request"
 
 
 class Segment(msgspec.Struct, frozen=True):

@@ -29,5 +29,5 @@ def test_salts_keep_apart_what_they_should(lab: Lab, data: st.DataObject) -> Non
     start. Vacuous when no block of another salt lay ready, or nothing was ever hit under a salt.
     """
     # Several answers are SURFACE-1's matter: vLLM 0.32.0 dies of seeded ones where a prompt is computed in chunks.
-    story = salted(lab.grounds, with_adapter=lab.can(Capability.RUNTIME_LORA), several=not lab.cell.chunked)
+    story = salted(lab.grounds, with_adapter=lab.can(Capability.ADAPTER_CHOICE), several=not lab.cell.chunked)
     lab.check(data.draw(story, label="workload"))

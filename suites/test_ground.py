@@ -15,7 +15,7 @@ from harness.requirement import requirement
 @requirement(
     "GROUND-1",
     "alone and in any batch, caching off",
-    needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.RUNTIME_LORA),
+    needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.MIXED_ADAPTERS),
     shows=(Evidence.TOGETHER, Evidence.MIXED),
     upstream=("vllm#27034", "vllm#39146"),
 )

@@ -21,9 +21,10 @@ ADAPTERS = (
     Capability.TOKEN_OUTPUTS,
     Capability.STREAMING,
     Capability.CACHED_TOKENS,
-    Capability.RUNTIME_LORA,
+    Capability.ADAPTER_CHOICE,
 )
-IN_PLACE = (*ADAPTERS, Capability.LORA_IN_PLACE)
+RELOADS = (*ADAPTERS, Capability.RUNTIME_LORA)
+IN_PLACE = (*RELOADS, Capability.LORA_IN_PLACE)
 RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
 
 
@@ -67,7 +68,7 @@ def test_in_place_reload_of_changed_files(lab: Lab, data: st.DataObject) -> None
 @requirement(
     "LORA-2",
     "unload + load, other path",
-    needs=ADAPTERS,
+    needs=RELOADS,
     shows=(Evidence.UNLOAD_LOADS, *RISK),
     upstream=("vllm#42125", "vllm#30931"),
 )
@@ -84,7 +85,7 @@ def test_unload_and_load_from_another_path(lab: Lab, data: st.DataObject) -> Non
 @requirement(
     "LORA-3",
     "unload + load, same path, changed files",
-    needs=ADAPTERS,
+    needs=RELOADS,
     shows=(Evidence.UNLOAD_LOADS, Evidence.SAME_PATH_RELOADS, *RISK),
 )
 @given(data=st.data())

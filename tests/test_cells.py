@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.cells import ATTACHED, CELLS, Cell, cells_for, chosen, listing, tight
+from harness.cell import Cell
+from harness.cells import ATTACHED, CELLS, cells_for, chosen, listing, tight
 from harness.options import PROFILES, UsageError
 
 ROOT = Path(__file__).parent.parent

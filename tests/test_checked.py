@@ -66,6 +66,9 @@ class Scripted:
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         self.calls.append(("load", name, path, in_place))
 
+    def switch_adapter(self, name: str, path: str) -> None:
+        self.calls.append(("switch", name, path))
+
     def unload_adapter(self, name: str) -> None:
         self.calls.append(("unload", name))
 

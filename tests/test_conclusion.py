@@ -8,7 +8,7 @@ import pytest
 
 from harness.diagnosis.conclusion import Facts, conclude, runs_needed, told
 from harness.diagnosis.controls import BEFORE, HANG_UP, NAME, PATH, TOGETHER
-from harness.diagnosis.variants import CACHING, POOL, TIER
+from harness.variant import CACHING, POOL, TIER
 from reports.schema import ControlRow, FailureClass, Strength
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from adapters.base import EngineDied, EngineStartError
 from adapters.checked import CheckedEngine
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from harness.diagnosis.engines import ControlEngines
-from harness.diagnosis.variants import Variant
 from harness.standby import Standby
+from harness.variant import Variant
 
 DEFAULT, TIGHT = CELLS["default"], CELLS["tight"]
 ROOMY = Variant(name="a roomy pool", removes="a pool this small", cell=TIGHT)

@@ -21,10 +21,10 @@ from harness.checkers.finding import Rule
 from harness.confirm import Confirmed
 from harness.diagnosis.controls import in_the_workload
 from harness.diagnosis.diagnose import NO_TIME, Patience, diagnose
-from harness.diagnosis.variants import CACHING, Variant
 from harness.judge import Judgement, judge
 from harness.runner import Run
 from harness.scripted import ClosedFormOracle, Plant, ScriptedEngine
+from harness.variant import CACHING, Variant
 from harness.workload import Burst, Request, Reset, Route, Segment, SetAdapter, Step, Workload
 from reports.schema import ControlRow, Diagnosis, Reproduction, Strength
 from tests.histories import ask, burst, contents, put

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from suites import test_cache_salt as salts
 from suites import test_chat_preludes as chats
 from suites import test_control as control

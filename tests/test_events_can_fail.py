@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from reports.schema import FailureClass, Verdict
 from suites import test_events as events
 from tests.planting import plant

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.budget import BudgetSpent
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from harness.conduct import Conductor, Role
 from harness.options import PROFILES, Options, Profile
 from harness.requirement import Requirement, Trial

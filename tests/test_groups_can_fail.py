@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from reports.schema import Verdict
 from suites import test_groups as groups
 from tests.planting import plant

@@ -17,6 +17,7 @@ from tests.fake_server import BARE_METRICS, VERSION, Counts, FakeServer, Fault, 
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
 ALWAYS_ABSENT = {
+    Capability.ADAPTER_SWITCH,
     Capability.SPAWNABLE,
     Capability.PROVENANCE,
     Capability.SEVERAL_GROUPS,
@@ -50,7 +51,12 @@ OF_TOKEN_IDS = {
     Capability.STRUCTURED_OUTPUT,
 }
 OF_METRICS = {Capability.METRICS, Capability.BLOCK_SIZE, Capability.POOL_SIZE}
-OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE}
+OF_ADAPTERS = {
+    Capability.ADAPTER_CHOICE,
+    Capability.MIXED_ADAPTERS,
+    Capability.RUNTIME_LORA,
+    Capability.LORA_IN_PLACE,
+}
 ANOTHER_ENGINE = Manners(metrics=BARE_METRICS)  # nothing of vLLM in its metrics
 
 

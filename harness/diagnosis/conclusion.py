@@ -26,7 +26,7 @@ from harness.diagnosis.controls import (
     SURFACE,
     TOGETHER,
 )
-from harness.diagnosis.variants import CACHING, CHUNKS, POOL, TIER
+from harness.variant import CACHING, CHUNKS, POOL, TIER
 from reports.schema import ControlRow, Diagnosis, FailureClass, Strength
 from reports.text import listed
 

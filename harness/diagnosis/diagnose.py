@@ -14,9 +14,9 @@ from harness.checkers.tokens import closest
 from harness.confirm import Confirmed, Observe
 from harness.diagnosis.conclusion import Facts, conclude, runs_needed
 from harness.diagnosis.controls import Control
-from harness.diagnosis.variants import CACHING, Variant
 from harness.judge import Judgement
 from harness.oracle.base import OracleError, judged
+from harness.variant import CACHING, Variant
 from harness.workload import Workload
 from reports.schema import ControlRow, Diagnosis
 

@@ -6,10 +6,10 @@ from types import TracebackType
 
 from adapters.base import EngineDied, EngineStartError
 from adapters.checked import CheckedEngine
-from harness.cells import Cell
-from harness.diagnosis.variants import Variant
+from harness.cell import Cell
 from harness.session import Session
 from harness.standby import Standby
+from harness.variant import Variant
 
 
 class ControlEngines:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from adapters.base import EngineShape
-from harness.cells import CHUNK_OF_ONE, CHUNK_TOKENS, Cell
+from harness.cell import CHUNK_OF_ONE, CHUNK_TOKENS, Cell
+from harness.engines.kinds import KINDS
+from harness.variant import CHUNKS, POOL, TIER, Variant
 
-CACHING, POOL, CHUNKS, TIER = "prefix caching", "a pool this small", "prefill in chunks", "the second tier"
 HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
 POOL_FLAG, HASH_FLAG, DRAFTS_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo", "--speculative-config"
 ROOMY_BLOCKS = 2048
@@ -17,16 +18,14 @@ OTHER_HASH = {"sha256_cbor": "sha256"}  # by what is in use; vLLM's own default 
 ANY_OTHER_HASH = "sha256_cbor"
 
 
-class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine configuration. `removes`: what the case's own has and this one has not."""
-
-    name: str
-    removes: str
-    cell: Cell
-
-
 def in_the_engine(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[Variant]:
     """The variants of a cell that differ from it. `arguments`: the user's, which come behind the cell's own."""
+    kind = KINDS.get(cell.engine)
+    return of_vllm(cell, shape, arguments) if kind is None else kind.variants(cell, arguments)
+
+
+def of_vllm(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[Variant]:
+    """Those of vLLM, by its flags."""
     given = (*cell.arguments, *arguments)
 
     def variant(name: str, removes: str, *more: str, **changes: object) -> Variant:

@@ -69,7 +69,7 @@ def mixed(draw: st.DrawFn, grounds: Grounds) -> Workload:
 def dressed(draw: st.DrawFn, grounds: Grounds, chapter: Workload, before: int) -> list[Step]:
     """A chapter renumbered to follow `before` requests, under one adapter and salt; it leaves no name loaded."""
     own = [step.name for step in chapter.steps if isinstance(step, SetAdapter) and step.route is Route.LOAD]
-    under = not own and Capability.RUNTIME_LORA in grounds.can and draw(st.booleans())
+    under = not own and Capability.ADAPTER_CHOICE in grounds.can and draw(st.booleans())
     content = draw(st.sampled_from(grounds.contents)) if under else ""
     salt = draw(st.sampled_from(SALTS)) if Capability.CACHE_SALT in grounds.can else None
     steps: list[Step] = []

@@ -30,7 +30,7 @@ def crowds(draw: st.DrawFn, grounds: Grounds, *, afterwards: bool, adapters: boo
         prompt = max(grounds.unit // 2, (share * grounds.unit) // 2 + draw(st.sampled_from((2, 0, -2))))
     answer = (share * grounds.unit) // 2 + grounds.unit + 3
     shared = draw(st.sampled_from((None, None, Segment("prelude", grounds.unit))))
-    names = (None, None, "tenant") if adapters and Capability.RUNTIME_LORA in grounds.can else (None,)
+    names = (None, None, "tenant") if adapters and Capability.ADAPTER_CHOICE in grounds.can else (None,)
     adapter = draw(st.sampled_from(names))
     surface, latest = draw(surfaces_of(grounds, answer)), count - (2 if filled else 1)  # who is preempted first
     requests = []

@@ -93,7 +93,7 @@ def aborted_loads(draw: st.DrawFn, grounds: Grounds) -> Workload:
 @st.composite
 def partitions(draw: st.DrawFn, grounds: Grounds) -> Workload:
     """Equal prompts under salts and adapters that are not equal, with gaps."""
-    stories = [salted(grounds, with_adapter=Capability.RUNTIME_LORA in grounds.can)]
+    stories = [salted(grounds, with_adapter=Capability.ADAPTER_CHOICE in grounds.can)]
     if Capability.RUNTIME_LORA in grounds.can:
         stories.append(neighbours(grounds))
     if {Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE} <= grounds.can and len(grounds.contents) > 1:

@@ -16,7 +16,8 @@ import msgspec
 
 from harness.bench import Bench
 from harness.budget import Budget
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from harness.events import EventLog
 from harness.judge import judge
 from harness.options import Options

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.cells import CELLS, Cell
+from harness.cell import Cell
+from harness.cells import CELLS
 from harness.faults.fault import Fault
 from harness.power.suites import Ask
 

@@ -1,0 +1,56 @@
+"""What the harness has to know of an engine: its cells, how to start it, what its controls change.
+
+The adapter itself lives in `adapters/` and knows nothing of this. See docs/adding-an-engine.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from adapters.base import Engine
+from adapters.process import EngineProcess
+from harness.cell import Cell
+from harness.variant import Variant
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start: a model folder, the folders of all adapters that are going to be used, a cell's arguments with the
+    user's behind them, and where the log goes. `caching`: whether the prefix cache is on.
+
+    `on_process` wants to know a process as soon as there is one, so that Ctrl-C ends it.
+    """
+
+    model: str
+    adapters: tuple[Path, ...]
+    cell: Cell
+    caching: bool
+    arguments: tuple[str, ...]
+    log: Path
+    on_process: Callable[[EngineProcess], None]
+
+
+def no_variants(_cell: Cell, _arguments: tuple[str, ...]) -> Iterator[Variant]:
+    """For an engine that has nothing to change beside its cache."""
+    return iter(())
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine. `package`: what to install, where it is a Python package.
+
+    `start` raises EngineStartError with the reason and the log's end; None: Coldproof does not start it, `attach` takes
+    the URL of one that its owner did, and the folder of an adapter to try it with.
+    `quick`: it starts in a second or two. `dialect`: the template that speaks its language in reproducers.
+    """
+
+    name: str
+    about: str
+    cells: tuple[Cell, ...]
+    start: Callable[[Setting], Engine] | None = None
+    attach: Callable[[str], Engine] | None = None
+    package: str | None = None
+    quick: bool = True
+    variants: Callable[[Cell, tuple[str, ...]], Iterator[Variant]] = no_variants
+    dialect: str = "openai"

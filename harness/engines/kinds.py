@@ -1,0 +1,8 @@
+"""Every engine beside vLLM, by its name on the command line."""
+
+from __future__ import annotations
+
+from harness.engines.kind import Kind
+from harness.engines.llamacpp import LLAMACPP
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (LLAMACPP,)}

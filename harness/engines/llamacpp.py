@@ -1,0 +1,60 @@
+"""llama.cpp: its server as a library (package xllamacpp), with a model and adapters in its own format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from adapters import llamacpp
+from adapters.base import Engine
+from harness.cell import Cell
+from harness.engines.kind import Kind, Setting
+from harness.variant import TIER, Variant
+
+AREAS = ("GROUND", "LORA", "REUSE", "CTRL-1", "CTRL-2", "MIXED")
+NO_HOST_CACHE = "cache_ram_mib=0"
+ONE_SLOT, HOST_CACHE = "n_parallel=1", "the host's prompt cache"
+
+
+def cell(name: str, about: str, *fields: str) -> Cell:
+    """A server with these fields of its parameters. Cold answers come from an engine of each cell's own kind."""
+    return Cell(name=name, about=about, arguments=fields, areas=AREAS, alike=False, engine="llamacpp")
+
+
+CELLS = (
+    cell("llamacpp", "four slots of 2,048 tokens, without the host's prompt cache", NO_HOST_CACHE),
+    cell("llamacpp-one-slot", "one slot, without the host's prompt cache", ONE_SLOT, NO_HOST_CACHE),
+    cell("llamacpp-host-cache", "one slot, and the host's prompt cache for what it loses", ONE_SLOT),
+    cell("llamacpp-unified", "four slots that share one KV buffer", "kv_unified=1", NO_HOST_CACHE),
+)
+
+
+def start(setting: Setting) -> Engine:
+    """A server with every adapter registered."""
+    options = llamacpp.LlamaCppOptions(
+        model=setting.model,
+        prefix_caching=setting.caching,
+        adapters=setting.adapters,
+        arguments=setting.arguments,
+        log=setting.log,
+    )
+    return llamacpp.spawn(options, on_process=setting.on_process)
+
+
+def variants(cell: Cell, arguments: tuple[str, ...]) -> Iterator[Variant]:
+    """Without the host's cache, where it is on."""
+    if NO_HOST_CACHE not in (*cell.arguments, *arguments):
+        changed = msgspec.structs.replace(cell, arguments=(*cell.arguments, NO_HOST_CACHE))
+        yield Variant(name="no host prompt cache", removes=TIER, cell=changed)
+
+
+LLAMACPP = Kind(
+    name="llamacpp",
+    about="llama.cpp's server",
+    cells=CELLS,
+    start=start,
+    package="xllamacpp",
+    variants=variants,
+    dialect="llamacpp",
+)
