@@ -1,0 +1,150 @@
+"""The engines that the contract is tried on: all that this Python can start, and the scripted one, which is always here.
+
+`--engine NAME` leaves that one alone; with `--engine-url` an engine that its owner started.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters import endpoint, vllm, vllm_inproc
+from adapters.base import Engine
+from adapters.checked import CheckedEngine
+from adapters.fingerprint.topology import TOPOLOGIES
+from harness.engines.kind import Kind, Setting
+from harness.engines.kinds import KINDS
+from harness.models.adapters import AdapterFiles, forge_adapter, tiny_model
+from harness.scripted import ScriptedEngine
+from harness.session import CACHE
+
+CACHED = Path(__file__).resolve().parents[2] / CACHE / "cache"
+SEEDS = {"A": (1, 8), "B": (2, 8), "C": (3, 16)}  # content -> (seed, rank)
+STRANGER = (9, 8)  # a content that no engine is told of at its start
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine under contract. `start(caching, log)`; `spare`: a second one costs little, so there is one for what
+    needs its cache off."""
+
+    name: str
+    start: Callable[[bool, Path], Engine]
+    spare: bool = True
+
+
+class Held:
+    """The engines of one subject while its tests run: a new one where a test has ended the last."""
+
+    def __init__(self, subject: Subject, folder: Path) -> None:
+        self.subject, self.folder = subject, folder
+        self.engines: dict[bool, CheckedEngine] = {}
+        self.starts = 0
+
+    def engine(self, *, caching: bool) -> CheckedEngine:
+        """The one with its cache on or off; for a subject without a spare there is the one."""
+        caching = caching or not self.subject.spare
+        held = self.engines.get(caching)
+        if held is None or not held.alive():
+            self.starts += 1
+            log = self.folder / f"engine-{self.starts}.log"
+            held = self.engines[caching] = CheckedEngine(self.subject.start(caching, log))
+        return held
+
+    def stop(self) -> None:
+        """End all."""
+        for engine in self.engines.values():
+            engine.stop()
+
+
+def subjects(engine: str | None, url: str | None) -> list[Subject]:
+    """What to try. Raises UsageError where what was asked for is not here."""
+    if url is not None:
+        return [attached(engine or "endpoint", url)]
+    here = [*of_coldproof(), *(of_kind(kind) for kind in KINDS.values() if kind.start is not None and kind.installed)]
+    chosen = [one for one in here if engine is None or one.name.split(":")[0] == engine]
+    if not chosen:
+        package = KINDS[engine].package if engine in KINDS else None
+        hint = f": install {package}" if package else f": choose one of {', '.join(sorted({s.name for s in here}))}"
+        raise pytest.UsageError(f"no engine {engine!r} to try the contract on{hint}")
+    return chosen
+
+
+def of_coldproof() -> Iterator[Subject]:
+    """The scripted engine, and vLLM both ways where it is installed."""
+    yield Subject(name="scripted", start=lambda caching, _log: ScriptedEngine(caching=caching))
+    if importlib.util.find_spec("vllm") is not None:
+        yield Subject(name="vllm-inproc", start=stepped(None))
+        yield Subject(name="vllm-inproc:fingerprint", start=stepped("full"))
+        yield Subject(name="vllm", start=spawned, spare=False)  # half a minute to start
+
+
+def of_kind(kind: Kind) -> Subject:
+    """An engine as the harness would start it for its first cell."""
+    start, cell = kind.start, kind.cells[0]
+    assert start is not None
+
+    def started(caching: bool, log: Path) -> Engine:
+        setting = Setting(
+            model=str(tiny_model(CACHED)),
+            adapters=tuple(files.folder for files in contents().values()),
+            cell=cell,
+            caching=caching,
+            arguments=cell.arguments,
+            log=log,
+            on_process=lambda _process: None,
+        )
+        return start(setting)
+
+    return Subject(name=kind.name, start=started, spare=kind.quick)
+
+
+def attached(name: str, url: str) -> Subject:
+    """An engine that runs already, and goes on when the tests are over."""
+    kind = KINDS.get(name)
+    if kind is not None and kind.attach is None:
+        raise pytest.UsageError(f"--engine {name} is started here: leave out --engine-url")
+    if kind is None or kind.attach is None:
+        path = str(contents()["A"].folder.resolve())
+        return Subject(name=name, start=lambda *_: endpoint.attach(url, adapter_for=lambda _root: path), spare=False)
+    attach = kind.attach
+    return Subject(name=name, start=lambda *_: attach(url), spare=False)
+
+
+def stepped(topology: str | None) -> Callable[[bool, Path], Engine]:
+    """vLLM in this process, with the tiny model or with the fingerprint worker."""
+
+    def started(caching: bool, log: Path) -> Engine:
+        layers = TOPOLOGIES[topology] if topology is not None else None
+        return vllm_inproc.start(
+            vllm.VllmOptions(model=str(tiny_model(CACHED)), prefix_caching=caching, log=log, topology=layers)
+        )
+
+    return started
+
+
+def spawned(caching: bool, log: Path) -> Engine:
+    """vLLM's server."""
+    adapter = str(contents()["A"].folder.resolve())
+    options = vllm.VllmOptions(model=str(tiny_model(CACHED)), prefix_caching=caching, log=log, adapter_path=adapter)
+    return vllm.spawn(options, on_process=lambda _process: None)
+
+
+def contents() -> dict[str, AdapterFiles]:
+    """The adapters that an engine is told of at its start."""
+    return {name: forged(seed, rank) for name, (seed, rank) in SEEDS.items()}
+
+
+def stranger() -> AdapterFiles:
+    """One that fits the model, and of which it is not told."""
+    return forged(*STRANGER)
+
+
+def forged(seed: int, rank: int) -> AdapterFiles:
+    """An adapter for the tiny model."""
+    config = json.loads((tiny_model(CACHED) / "config.json").read_text())
+    return forge_adapter(CACHED, config, seed=seed, rank=rank)
