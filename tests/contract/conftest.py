@@ -9,7 +9,7 @@ import pytest
 from adapters.checked import CheckedEngine
 from harness.models.adapters import AdapterFiles
 from tests.contract import subjects
-from tests.contract.subjects import Held, Subject
+from tests.contract.subjects import Held, Subject, Wanted
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -32,13 +32,19 @@ def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def engine(held: Held) -> CheckedEngine:
     """The engine, its cache on."""
-    return held.engine(caching=True)
+    return held.engine(Wanted())
 
 
 @pytest.fixture
 def uncached(held: Held) -> CheckedEngine:
     """The same without its cache; where there is none to spare, the same engine, which is asked under salts."""
-    return held.engine(caching=False)
+    return held.engine(Wanted(caching=False))
+
+
+@pytest.fixture
+def bare(held: Held) -> CheckedEngine:
+    """The same without its cache and without any adapter."""
+    return held.engine(Wanted(caching=False, adapters=False))
 
 
 @pytest.fixture(scope="session")

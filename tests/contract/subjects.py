@@ -1,4 +1,4 @@
-"""The engines that the contract is tried on: all that this Python can start, and the scripted one, which is always here.
+"""The engines that the contract is tried on: all that this Python can start, and always the scripted one.
 
 `--engine NAME` leaves that one alone; with `--engine-url` an engine that its owner started.
 """
@@ -28,12 +28,19 @@ SEEDS = {"A": (1, 8), "B": (2, 8), "C": (3, 16)}  # content -> (seed, rank)
 STRANGER = (9, 8)  # a content that no engine is told of at its start
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine to start: its cache on or off, told of adapters or of none, its log there."""
+
+    caching: bool = True
+    adapters: bool = True
+    log: Path = Path()
+
+
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine under contract. `start(caching, log)`; `spare`: a second one costs little, so there is one for what
-    needs its cache off."""
+    """An engine under contract. `spare`: more of it cost little: one without its cache, one without adapters."""
 
     name: str
-    start: Callable[[bool, Path], Engine]
+    start: Callable[[Wanted], Engine]
     spare: bool = True
 
 
@@ -42,17 +49,18 @@ class Held:
 
     def __init__(self, subject: Subject, folder: Path) -> None:
         self.subject, self.folder = subject, folder
-        self.engines: dict[bool, CheckedEngine] = {}
+        self.engines: dict[Wanted, CheckedEngine] = {}
         self.starts = 0
 
-    def engine(self, *, caching: bool) -> CheckedEngine:
-        """The one with its cache on or off; for a subject without a spare there is the one."""
-        caching = caching or not self.subject.spare
-        held = self.engines.get(caching)
+    def engine(self, wanted: Wanted) -> CheckedEngine:
+        """The one that is wanted; of a subject without spares there is one engine for all."""
+        wanted = wanted if self.subject.spare else Wanted()
+        held = self.engines.get(wanted)
         if held is None or not held.alive():
             self.starts += 1
             log = self.folder / f"engine-{self.starts}.log"
-            held = self.engines[caching] = CheckedEngine(self.subject.start(caching, log))
+            held = CheckedEngine(self.subject.start(msgspec.structs.replace(wanted, log=log)))
+            self.engines[wanted] = held
         return held
 
     def stop(self) -> None:
@@ -76,7 +84,7 @@ def subjects(engine: str | None, url: str | None) -> list[Subject]:
 
 def of_coldproof() -> Iterator[Subject]:
     """The scripted engine, and vLLM both ways where it is installed."""
-    yield Subject(name="scripted", start=lambda caching, _log: ScriptedEngine(caching=caching))
+    yield Subject(name="scripted", start=lambda wanted: ScriptedEngine(caching=wanted.caching))
     if importlib.util.find_spec("vllm") is not None:
         yield Subject(name="vllm-inproc", start=stepped(None))
         yield Subject(name="vllm-inproc:fingerprint", start=stepped("full"))
@@ -88,14 +96,14 @@ def of_kind(kind: Kind) -> Subject:
     start, cell = kind.start, kind.cells[0]
     assert start is not None
 
-    def started(caching: bool, log: Path) -> Engine:
+    def started(wanted: Wanted) -> Engine:
         setting = Setting(
             model=str(tiny_model(CACHED)),
-            adapters=tuple(files.folder for files in contents().values()),
+            adapters=tuple(files.folder for files in contents().values()) if wanted.adapters else (),
             cell=cell,
-            caching=caching,
+            caching=wanted.caching,
             arguments=cell.arguments,
-            log=log,
+            log=wanted.log,
             on_process=lambda _process: None,
         )
         return start(setting)
@@ -110,28 +118,36 @@ def attached(name: str, url: str) -> Subject:
         raise pytest.UsageError(f"--engine {name} is started here: leave out --engine-url")
     if kind is None or kind.attach is None:
         path = str(contents()["A"].folder.resolve())
-        return Subject(name=name, start=lambda *_: endpoint.attach(url, adapter_for=lambda _root: path), spare=False)
+        return Subject(
+            name=name, start=lambda _wanted: endpoint.attach(url, adapter_for=lambda _root: path), spare=False
+        )
     attach = kind.attach
-    return Subject(name=name, start=lambda *_: attach(url), spare=False)
+    return Subject(name=name, start=lambda _wanted: attach(url), spare=False)
 
 
-def stepped(topology: str | None) -> Callable[[bool, Path], Engine]:
+def stepped(topology: str | None) -> Callable[[Wanted], Engine]:
     """vLLM in this process, with the tiny model or with the fingerprint worker."""
 
-    def started(caching: bool, log: Path) -> Engine:
-        layers = TOPOLOGIES[topology] if topology is not None else None
-        return vllm_inproc.start(
-            vllm.VllmOptions(model=str(tiny_model(CACHED)), prefix_caching=caching, log=log, topology=layers)
-        )
+    def started(wanted: Wanted) -> Engine:
+        return vllm_inproc.start(options(wanted, topology))
 
     return started
 
 
-def spawned(caching: bool, log: Path) -> Engine:
+def spawned(wanted: Wanted) -> Engine:
     """vLLM's server."""
-    adapter = str(contents()["A"].folder.resolve())
-    options = vllm.VllmOptions(model=str(tiny_model(CACHED)), prefix_caching=caching, log=log, adapter_path=adapter)
-    return vllm.spawn(options, on_process=lambda _process: None)
+    return vllm.spawn(options(wanted, None), on_process=lambda _process: None)
+
+
+def options(wanted: Wanted, topology: str | None) -> vllm.VllmOptions:
+    """What vLLM is started with; it takes adapters at any time."""
+    return vllm.VllmOptions(
+        model=str(tiny_model(CACHED)),
+        prefix_caching=wanted.caching,
+        log=wanted.log,
+        adapter_path=str(contents()["A"].folder.resolve()),
+        topology=TOPOLOGIES[topology] if topology is not None else None,
+    )
 
 
 def contents() -> dict[str, AdapterFiles]:

@@ -52,6 +52,13 @@ def test_an_adapter_answers_as_itself(uncached: CheckedEngine, contents: Content
     hold(last == base, "Engine.unload_adapter", "the base model is what it was", (base, last))
 
 
+def test_the_base_model_has_no_adapter_on(uncached: CheckedEngine, bare: CheckedEngine) -> None:
+    """Not even those that the engine was told of at its start: it answers as if there were none."""
+    about = prompt(40)
+    without, beside = (cold(engine, engine.base_model, about) for engine in (bare, uncached))
+    hold(without == beside, "Engine.base_model", "the served name of the model without any adapter", (without, beside))
+
+
 def test_one_content_under_two_names_is_one_content(
     uncached: CheckedEngine, contents: Contents, tmp_path: Path
 ) -> None:
