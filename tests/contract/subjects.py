@@ -17,6 +17,7 @@ from adapters import endpoint, vllm, vllm_inproc
 from adapters.base import Engine
 from adapters.checked import CheckedEngine
 from adapters.fingerprint.topology import TOPOLOGIES
+from harness.cell import Cell
 from harness.engines.kind import Kind, Setting
 from harness.engines.kinds import KINDS
 from harness.models.adapters import AdapterFiles, forge_adapter, tiny_model
@@ -73,7 +74,8 @@ def subjects(engine: str | None, url: str | None) -> list[Subject]:
     """What to try. Raises UsageError where what was asked for is not here."""
     if url is not None:
         return [attached(engine or "endpoint", url)]
-    here = [*of_coldproof(), *(of_kind(kind) for kind in KINDS.values() if kind.start is not None and kind.installed)]
+    kinds = [kind for kind in KINDS.values() if kind.start is not None and kind.installed]
+    here = [*of_coldproof(), *(of_kind(kind, cell) for kind in kinds for cell in telling(kind.cells))]
     chosen = [one for one in here if engine is None or one.name.split(":")[0] == engine]
     if not chosen:
         package = KINDS[engine].package if engine in KINDS else None
@@ -91,9 +93,15 @@ def of_coldproof() -> Iterator[Subject]:
         yield Subject(name="vllm", start=spawned, spare=False)  # half a minute to start
 
 
-def of_kind(kind: Kind) -> Subject:
-    """An engine as the harness would start it for its first cell."""
-    start, cell = kind.start, kind.cells[0]
+def telling(cells: tuple[Cell, ...]) -> list[Cell]:
+    """The first of a kind's cells and, where that one has no adapters, the first that has."""
+    with_adapters = [cell for cell in cells if cell.covers("LORA-4")]
+    return [cells[0], *([] if cells[0] in with_adapters else with_adapters[:1])]
+
+
+def of_kind(kind: Kind, cell: Cell) -> Subject:
+    """An engine as the harness would start it for a cell."""
+    start = kind.start
     assert start is not None
 
     def started(wanted: Wanted) -> Engine:
@@ -108,7 +116,8 @@ def of_kind(kind: Kind) -> Subject:
         )
         return start(setting)
 
-    return Subject(name=kind.name, start=started, spare=kind.quick)
+    name = kind.name if cell is kind.cells[0] else f"{kind.name}:{cell.name}"
+    return Subject(name=name, start=started, spare=kind.quick)
 
 
 def attached(name: str, url: str) -> Subject:

@@ -80,13 +80,13 @@ def test_a_prompt_too_long_is_refused(engine: CheckedEngine) -> None:
 
 
 def test_scores_where_there_are_some(engine: CheckedEngine) -> None:
-    """The margin rule goes by the gap: of two logprobs, in nats, never below zero."""
+    """The margin rule goes by the gap, where one is told: of two logprobs, in nats, never below zero."""
     need(engine, Capability.LOGPROBS)
     tokens = engine.complete(asked(engine, surface=Surface(logprobs=True))).tokens
     scores = [(token.logprob, token.gap) for token in tokens]
     told = all(logprob is not None and logprob <= 1e-3 for logprob, _ in scores)
     hold(told, "Token.logprob", "of the token, where scores are asked for", scores)
-    hold(all(gap is not None and gap >= 0 for _, gap in scores), "Token.gap", "top-2 gap in nats", scores)
+    hold(all(gap is None or gap >= 0 for _, gap in scores), "Token.gap", "top-2 gap in nats, or None", scores)
 
 
 def test_scores_change_no_token(uncached: CheckedEngine) -> None:

@@ -367,7 +367,7 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
     (answers.test_many_threads_may_ask, OneAtATime, "Engine.complete"),
     (answers.test_an_unknown_model_is_refused, AnswersAnybody, "Engine.complete"),
     (answers.test_a_prompt_too_long_is_refused, CutsPrompts, "Engine.complete"),
-    (answers.test_scores_where_there_are_some, lambda: Broken(each_token(gap=None)), "Token.gap"),
+    (answers.test_scores_where_there_are_some, lambda: Broken(each_token(gap=-1.0)), "Token.gap"),
     (answers.test_scores_where_there_are_some, lambda: Broken(each_token(logprob=None)), "Token.logprob"),
     (answers.test_scores_change_no_token, lambda: Broken(other_with_scores), "Surface.logprobs"),
     (
