@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 from collections.abc import Callable, Iterator
@@ -70,10 +71,11 @@ class Held:
             engine.stop()
 
 
-def subjects(engine: str | None, url: str | None) -> list[Subject]:
+@functools.cache  # pytest runs the tests of equal parameters together
+def subjects(engine: str | None, url: str | None) -> tuple[Subject, ...]:
     """What to try. Raises UsageError where what was asked for is not here."""
     if url is not None:
-        return [attached(engine or "endpoint", url)]
+        return (attached(engine or "endpoint", url),)
     kinds = [kind for kind in KINDS.values() if kind.start is not None and kind.installed]
     here = [*of_coldproof(), *(of_kind(kind, cell) for kind in kinds for cell in telling(kind.cells))]
     chosen = [one for one in here if engine is None or one.name.split(":")[0] == engine]
@@ -81,7 +83,7 @@ def subjects(engine: str | None, url: str | None) -> list[Subject]:
         package = KINDS[engine].package if engine in KINDS else None
         hint = f": install {package}" if package else f": choose one of {', '.join(sorted({s.name for s in here}))}"
         raise pytest.UsageError(f"no engine {engine!r} to try the contract on{hint}")
-    return chosen
+    return tuple(chosen)
 
 
 def of_coldproof() -> Iterator[Subject]:
