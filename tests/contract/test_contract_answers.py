@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from adapters.base import Abort, Capability, RequestRefused, Stage, Surface
+from adapters.base import Abort, Capability, EngineDied, RequestRefused, Stage, Surface
 from adapters.checked import CheckedEngine
-from tests.contract.rules import asked, can, cold, goes_on, hold, ids, need, new_name, prompt, refused, settled
+from tests.contract.rules import asked, broken, can, cold, goes_on, hold, ids, need, new_name, prompt, refused, settled
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 33])
@@ -72,11 +72,18 @@ def test_an_unknown_model_is_refused(engine: CheckedEngine) -> None:
     goes_on(engine, "an unknown model")
 
 
-def test_a_prompt_too_long_is_refused(engine: CheckedEngine) -> None:
-    """And neither cut short nor left waiting; the next one is answered."""
-    with refused("Engine.complete", "RequestRefused for a prompt longer than EngineShape.max_model_tokens"):
-        engine.complete(asked(engine, engine.shape.max_model_tokens + 1))
-    goes_on(engine, "a prompt that was too long")
+def test_a_prompt_too_long_has_no_answer(engine: CheckedEngine) -> None:
+    """It is refused, neither cut short nor left waiting. An engine that dies of it has a fault, which is for PRESS-3 to
+    say; its adapter says that it died."""
+    rule = "a prompt longer than EngineShape.max_model_tokens has no answer"
+    try:
+        answer = engine.complete(asked(engine, engine.shape.max_model_tokens + 1))
+    except RequestRefused:
+        goes_on(engine, "a prompt that was too long")
+    except EngineDied:
+        hold(engine.alive() is False, "Engine.alive", "False where the engine has died", engine.alive())
+    else:
+        broken("Engine.complete", rule, answer)
 
 
 def test_scores_where_there_are_some(engine: CheckedEngine) -> None:

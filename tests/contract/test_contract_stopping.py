@@ -11,7 +11,7 @@ from tests.contract.rules import asked, hold, is_error, need, serve
 
 def test_a_stop_in_the_midst_ends_every_request(engine: CheckedEngine) -> None:
     """The harness stops an engine that hangs: each request is over then, with what became of it."""
-    need(engine, Capability.SPAWNABLE)
+    need(engine, Capability.SPAWNABLE, Capability.STREAMING)  # without tokens to tell of there is nothing in between
     tokens = engine.shape.max_model_tokens - 100
     served = serve(engine, *(asked(engine, tokens=tokens) for _ in range(3)), between=engine.stop)
     hold(len(served) == 3, "Engine.serve", "return what became of each, also where the engine is stopped", served)
