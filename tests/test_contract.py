@@ -486,6 +486,7 @@ def test_a_broken_rule_is_named(
     given: dict[str, Any] = {
         "engine": engine,
         "uncached": engine,
+        "stopped": engine,
         "bare": ScriptedEngine(),
         "contents": subjects.contents(),
         "stranger": subjects.stranger(),

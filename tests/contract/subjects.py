@@ -54,11 +54,12 @@ class Held:
         self.engines: dict[Wanted, CheckedEngine] = {}
         self.starts = 0
 
-    def engine(self, wanted: Wanted) -> CheckedEngine:
-        """The one that is wanted; of a subject without spares there is one engine for all."""
+    def engine(self, wanted: Wanted, *, dead_too: bool = False) -> CheckedEngine:
+        """The one that is wanted; of a subject without spares there is one engine for all. `dead_too`: or what is left
+        of it."""
         wanted = wanted if self.subject.spare else Wanted()
         held = self.engines.get(wanted)
-        if held is None or not held.alive():
+        if held is None or not (held.alive() or dead_too):
             self.starts += 1
             log = self.folder / f"engine-{self.starts}.log"
             held = CheckedEngine(self.subject.start(msgspec.structs.replace(wanted, log=log)))
