@@ -51,8 +51,8 @@ def facts(old: Results, new: Results) -> list[Fact]:
 def doubts(old: Results, new: Results) -> list[str]:
     """Why the two may not be comparable, a sentence or two each; none where they are."""
     return [
-        *states(old, "earlier"),
-        *states(new, "later"),
+        *states(old, "The earlier run"),
+        *states(new, "The later run"),
         *_unlike(old, new),
         *_selected(old, new),
         *_budgets(old, new),
@@ -107,9 +107,9 @@ def traits(results: Results) -> dict[str, str]:
 def states(results: Results, which: str) -> Iterator[str]:
     """Why a run taken by itself is no whole one."""
     if overview.missed(results):
-        yield f"The {which} run is invalid, its detector failed the self-test: none of its verdicts is used."
+        yield f"{which} is invalid, its detector failed the self-test: none of its verdicts is used."
     if not results.complete:
-        yield f"The {which} run is incomplete: what it had not reached is not shown there."
+        yield f"{which} is incomplete: what it had not reached is not shown there."
 
 
 def _unlike(old: Results, new: Results) -> Iterator[str]:

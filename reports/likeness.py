@@ -15,7 +15,8 @@ from reports.comparability import CONSEQUENCE, MUCH
 from reports.schema import Results
 from reports.text import duration, listed, number
 
-_COMMIT = "coldproof commit"  # of the environment
+UNKNOWN = "unknown"  # as an environment says that was no checkout
+_NAMED = 6  # requirements; more are counted, and the page has them row by row
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +67,7 @@ class Suite(Trait, frozen=True):
 
     def alike(self, one: Results, other: Results) -> bool:
         """One commit is one suite, whatever its package says; of one version there may be several."""
-        commits = [results.environment.get(_COMMIT) for results in (one, other)]
-        return one.coldproof_version == other.coldproof_version or (commits[0] is not None and len(set(commits)) == 1)
+        return one.coldproof_version == other.coldproof_version or _commit(one) == _commit(other) != UNKNOWN
 
 
 def differences(runs: Sequence[Run]) -> list[Difference]:
@@ -79,11 +79,12 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
 def notes(runs: Sequence[Run]) -> list[str]:
     """What is missing in a run taken by itself, and which requirements of the others it lacks."""
     asked = {requirement.id for run in runs for requirement in run.results.requirements}
-    said = [note for run in runs for note in comparability.states(run.results, run.label)]
+    said = [note for run in runs for note in comparability.states(run.results, f"The run of {run.label}")]
     for run in runs:
         lacking = sorted(asked - {requirement.id for requirement in run.results.requirements})
         if lacking:
-            said.append(f"Not in the run of {run.label}: {listed(lacking)}.")
+            what = listed(lacking) if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(asked)} requirements"
+            said.append(f"Not in the run of {run.label}: {what}.")
     return said
 
 
@@ -107,7 +108,11 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _sentence(group: list[Run], first: list[Run]) -> str:
     said = "Can be compared with each other" if len(group) > 1 else "Stands by itself"
-    unlike = "" if group is first else f". Not with {first[0].label}: another {listed(_unlike(group[0], first[0]))}"
+    unlike = (
+        ""
+        if group is first
+        else f". Not comparable with {first[0].label}: another {listed(_unlike(group[0], first[0]))}"
+    )
     return f"{said}: {listed([run.label for run in group])}{unlike}."
 
 
@@ -120,13 +125,19 @@ def _difference(trait: Trait, runs: Sequence[Run]) -> Difference:
     sides: dict[str, list[str]] = {}
     for run in runs:
         sides.setdefault(trait.value(run.results), []).append(run.label)
-    return Difference(what=trait.what, sides=list(sides.items()), consequence=trait.consequence, decisive=trait.decisive)
+    return Difference(
+        what=trait.what, sides=list(sides.items()), consequence=trait.consequence, decisive=trait.decisive
+    )
 
 
 def _given(results: Results) -> float:
     """Seconds that were given, on average, for drawing one requirement's examples in one cell; 0: not recorded."""
     shares = [cell.share for requirement in results.requirements for cell in requirement.cells if cell.share]
     return comparability.budget(results) / len(shares) if shares else 0.0
+
+
+def _commit(results: Results) -> str:
+    return results.environment.get("coldproof commit", UNKNOWN)
 
 
 def _noise(results: Results) -> str:
@@ -165,7 +176,7 @@ _TRAITS = (
     ),
     Trait(
         what="commit of Coldproof",
-        value=lambda results: results.environment.get(_COMMIT, "not recorded"),
+        value=_commit,
         consequence="Requirements may be put in other ways.",
         decisive=False,
     ),

@@ -45,6 +45,11 @@ class Column:
         return self.source.results
 
     @property
+    def engine(self) -> str:
+        """Engine and version, whichever other runs there are."""
+        return _named(self.source)[0]
+
+    @property
     def invalid(self) -> bool:
         """Whether none of its verdicts counts."""
         return bool(overview.missed(self.results))
@@ -131,7 +136,7 @@ class Lineup:
     @property
     def engines(self) -> list[str]:
         """Each engine and its version once."""
-        return list(dict.fromkeys(overview.engine_name(column.results) for column in self.columns))
+        return list(dict.fromkeys(column.engine for column in self.columns if column.results.engine))
 
     @property
     def facts(self) -> list[tuple[str, list[str]]]:
@@ -185,13 +190,17 @@ def cells_in_words(cells: Sequence[str]) -> str:
 
 def labels(sources: Sequence[Source]) -> list[str]:
     """Each engine and its version, and as much of the rest as it takes to tell it from the others."""
-    found: list[tuple[str, ...]] = [(overview.engine_name(source.results),) for source in sources]
+    found = [_named(source) for source in sources]
     for more in _MORE:
         said = [more(source) for source in sources]
         apart = [len({word for other, word in zip(found, said, strict=True) if other == one}) > 1 for one in found]
         found = [(*one, word) if needed else one for one, word, needed in zip(found, said, apart, strict=True)]
     taken: set[str] = set()
     return [unique(f"{name} ({'; '.join(more)})" if more else name, taken) for name, *more in found]
+
+
+def _named(source: Source) -> tuple[str, ...]:
+    return (overview.engine_name(source.results),) if source.results.engine else ("no engine", source.name)
 
 
 def _adapter(source: Source) -> str:
