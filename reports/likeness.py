@@ -78,9 +78,10 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
 
 def notes(runs: Sequence[Run]) -> list[str]:
     """What is missing in a run taken by itself, and which requirements of the others it lacks."""
-    asked = {requirement.id for run in runs for requirement in run.results.requirements}
     said = [note for run in runs for note in comparability.states(run.results, f"The run of {run.label}")]
-    for run in runs:
+    valid = _valid(runs)
+    asked = {requirement.id for run in valid for requirement in run.results.requirements}
+    for run in valid:
         lacking = sorted(asked - {requirement.id for requirement in run.results.requirements})
         if lacking:
             what = listed(lacking) if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(asked)} requirements"
@@ -90,8 +91,12 @@ def notes(runs: Sequence[Run]) -> list[str]:
 
 def standing_together(runs: Sequence[Run]) -> list[str]:
     """Whose verdicts can be compared and whose stand alone, a sentence each; none where there is but one run."""
-    groups = _groups([run for run in runs if not overview.missed(run.results)])
+    groups = _groups(_valid(runs))
     return [_sentence(group, groups[0]) for group in groups] if len(runs) > 1 else []
+
+
+def _valid(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if not overview.missed(run.results)]
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:

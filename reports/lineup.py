@@ -7,67 +7,17 @@ verdict. No verdict of a run whose detector failed its self-test is in any squar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports import comparability, overview
 from reports.causes import causes
+from reports.columns import Column, Source, columns
 from reports.likeness import Run
 from reports.requirementview import ABOUT, WIDE, RequirementView, area, requirement_views
 from reports.schema import Cause, RequirementResult, Results, Verdict
 from reports.statement import Told, told
 from reports.text import many, slug, unique
-
-_NAMED = 3  # cells in a heading; more are counted
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A run, where its own report is from the page's point of view ("" where no link would hold), and a name for it."""
-
-    results: Results
-    link: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One run. `label`: the engine, with as much beside it as tells it from the others."""
-
-    label: str
-    anchor: str
-    source: Source
-    cells: list[str]
-
-    @property
-    def results(self) -> Results:
-        """What the run left."""
-        return self.source.results
-
-    @property
-    def engine(self) -> str:
-        """Engine and version, whichever other runs there are."""
-        return _named(self.source)[0]
-
-    @property
-    def invalid(self) -> bool:
-        """Whether none of its verdicts counts."""
-        return bool(overview.missed(self.results))
-
-    @property
-    def counted(self) -> str:
-        """How many requirements have which verdict, in words."""
-        if self.invalid:
-            return overview.invalid_sentence(self.results)
-        found = [f"{count} {verdict.value.lower()}" for verdict, count in overview.counts(self.results) if count]
-        return ", ".join(found) or "no requirement was tested"
-
-    @property
-    def headed(self) -> list[str]:
-        """What stands in the column's head under the engine's name and version."""
-        engine = self.results.engine
-        reached = [f"{engine.adapter} adapter, {engine.worker} worker"] if engine else []
-        return [*reached, cells_in_words(self.cells)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +38,7 @@ class Square:
         return [
             many(requirement.examples, "example"),
             *([many(len(requirement.cases), "counterexample")] if requirement.cases else []),
-            *([f"in {alike} of {len(cells)} cells"] if alike != len(cells) else []),
+            *([f"in {alike} of {len(cells)} cells"] if 0 < alike < len(cells) else []),
         ]
 
 
@@ -163,60 +113,14 @@ class Lineup:
 
 def lineup(sources: Sequence[Source]) -> Lineup:
     """The columns in the order given, the requirements by id."""
-    columns = [
-        Column(label, f"engine-{place}", source, cells_of(source.results))
-        for place, (label, source) in enumerate(zip(labels(sources), sources, strict=True), start=1)
-    ]
-    views = [_views(column) for column in columns]
+    runs = columns(sources)
+    views = [_views(run) for run in runs]
     taken: set[str] = set()
     areas: dict[str, list[Row]] = {}
     for name in sorted({name for one in views for name in one}, key=_by_number):
-        row = _row(name, unique(f"requirement-{slug(name).lower()}", taken), columns, views)
+        row = _row(name, unique(f"requirement-{slug(name).lower()}", taken), runs, views)
         areas.setdefault(area(name), []).append(row)
-    return Lineup(columns, [Area(name, ABOUT.get(name, ""), rows) for name, rows in areas.items()])
-
-
-def cells_of(results: Results) -> list[str]:
-    """Every cell that the run has a requirement in, in the run's order."""
-    return list(dict.fromkeys(cell.cell for requirement in results.requirements for cell in requirement.cells))
-
-
-def cells_in_words(cells: Sequence[str]) -> str:
-    """The cells by name, or how many there are."""
-    if len(cells) > _NAMED:
-        return f"{len(cells)} cells"
-    return f"{'cell' if len(cells) == 1 else 'cells'} {', '.join(cells)}" if cells else "no cell"
-
-
-def labels(sources: Sequence[Source]) -> list[str]:
-    """Each engine and its version, and as much of the rest as it takes to tell it from the others."""
-    found = [_named(source) for source in sources]
-    for more in _MORE:
-        said = [more(source) for source in sources]
-        apart = [len({word for other, word in zip(found, said, strict=True) if other == one}) > 1 for one in found]
-        found = [(*one, word) if needed else one for one, word, needed in zip(found, said, apart, strict=True)]
-    taken: set[str] = set()
-    return [unique(f"{name} ({'; '.join(more)})" if more else name, taken) for name, *more in found]
-
-
-def _named(source: Source) -> tuple[str, ...]:
-    return (overview.engine_name(source.results),) if source.results.engine else ("no engine", source.name)
-
-
-def _adapter(source: Source) -> str:
-    return f"{source.results.engine.adapter} adapter" if source.results.engine else "no adapter"
-
-
-def _worker(source: Source) -> str:
-    return f"{source.results.engine.worker} worker" if source.results.engine else "no worker"
-
-
-_MORE: tuple[Callable[[Source], str], ...] = (
-    _adapter,
-    _worker,
-    lambda source: cells_in_words(cells_of(source.results)),
-    lambda source: source.name,
-)
+    return Lineup(runs, [Area(name, ABOUT.get(name, ""), rows) for name, rows in areas.items()])
 
 
 def _views(column: Column) -> dict[str, RequirementView]:
@@ -226,8 +130,8 @@ def _views(column: Column) -> dict[str, RequirementView]:
     return {view.requirement.id: view for view in reversed(requirement_views(column.results.requirements))}
 
 
-def _row(name: str, anchor: str, columns: list[Column], views: list[dict[str, RequirementView]]) -> Row:
-    here = [(column, one.get(name)) for column, one in zip(columns, views, strict=True)]
+def _row(name: str, anchor: str, runs: list[Column], views: list[dict[str, RequirementView]]) -> Row:
+    here = [(run, one.get(name)) for run, one in zip(runs, views, strict=True)]
     asked = [(column, view.requirement) for column, view in here if view is not None]
     first = asked[0][1]
     return Row(
@@ -263,7 +167,7 @@ def _help(requirement: RequirementResult, results: Results) -> str:
             what = f" that has: {'; '.join(lacking)}" if lacking else ""
             return f"another cell, build of the engine or adapter of Coldproof{what}"
         case Verdict.NOT_EXERCISED:
-            never = [name for name in requirement.needed if not requirement.evidence.get(name)]
+            never = [name for name in requirement.needed if _never(name, requirement)]
             what = f" in which these are likelier: {'; '.join(never)}" if never else ""
             return f"a larger budget, or a cell{what}"
         case Verdict.INCONCLUSIVE:
@@ -281,6 +185,12 @@ def _lacking(requirement: RequirementResult, results: Results) -> list[str]:
     return [name for name in absent if f"{name}: " in said]
 
 
+def _never(name: str, requirement: RequirementResult) -> bool:
+    """Whether some evidence was not seen at all, or not in the cell that the reason is of."""
+    return not requirement.evidence.get(name) or name in requirement.reason
+
+
 def _by_number(name: str) -> list[tuple[bool, int, str]]:
     """LORA-2 before LORA-10."""
-    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split("([0-9]{1,9})", name)]
+    parts = re.split("([0-9]{1,9})", name)
+    return [(place % 2 == 1, int(part) if place % 2 else 0, part) for place, part in enumerate(parts)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from reports import comparability, overview
+from reports.columns import Column
 from reports.likeness import Difference, differences, notes, standing_together
-from reports.lineup import Column, Lineup, Row, Square
+from reports.lineup import Lineup, Row, Square
 from reports.markdown import MOST, escaped, section
 from reports.schema import Verdict
 from reports.text import day_and_time, duration
@@ -28,7 +29,7 @@ def _engine(column: Column) -> list[str]:
     results, traits = column.results, comparability.traits(column.results)
     return [
         f"**{escaped(column.label)}** {escaped(', '.join(column.headed))}",
-        escaped("".join(f"{mark}: " for mark in overview.marks(results)) + column.counted),
+        escaped("".join(f"{mark}: " for mark in column.marks) + column.counted),
         duration(results.timing.command_to_first_verdict),
         duration(results.duration_s),
         escaped(traits["rule"]),
@@ -52,16 +53,16 @@ def _matrix(lineup: Lineup) -> list[str]:
         return ["No run has a verdict that counts.", ""]
     head = ["Requirement", *(escaped(column.label) for column in lineup.columns)]
     more = [f"And {len(rows) - MOST} more requirements.", ""] if len(rows) > MOST else []
-    return ["### Requirements", "", *_table(head, map(_row, rows[:MOST])), *more]
+    return ["### Requirements", "", *_table(head, (_row(row, lineup.columns) for row in rows[:MOST])), *more]
 
 
-def _row(row: Row) -> list[str]:
-    return [f"{escaped(row.id)} {escaped(row.title)}", *map(_square, row.squares)]
+def _row(row: Row, columns: list[Column]) -> list[str]:
+    return [f"{escaped(row.id)} {escaped(row.title)}", *map(_square, row.squares, columns)]
 
 
-def _square(square: Square | None) -> str:
+def _square(square: Square | None, column: Column) -> str:
     if square is None:
-        return "not in this run"
+        return column.absent
     verdict = square.requirement.verdict
     return ", ".join([f"{overview.GLYPH[verdict]} {verdict.value}", *square.figures])
 

@@ -13,7 +13,8 @@ from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from reports import command
-from reports.lineup import Source, lineup
+from reports.columns import Source
+from reports.lineup import lineup
 from reports.lineup_markdown import lineup_markdown
 from reports.lineup_page import render_lineup
 
@@ -33,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Read all runs, write what was asked for; returns the exit code. Raises command.Refusal."""
     page = options.out or (None if options.markdown else Path(_PAGE))
-    check(options.runs, [target for target in (page, options.markdown) if target])
     here = (page or options.markdown).parent
     shown = lineup([source(one, here) for one in options.runs])
+    check(options.runs, [target for target in (page, options.markdown) if target])
     if page is not None:
         command.write(page, render_lineup(shown))
     if options.markdown is not None:
