@@ -14,7 +14,7 @@ from reports import comparability, overview
 from reports.causes import causes
 from reports.columns import Column, Source, columns
 from reports.likeness import Run
-from reports.requirementview import ABOUT, WIDE, RequirementView, area, requirement_views
+from reports.requirementview import ABOUT, WIDE, Area, RequirementView, area, requirement_views
 from reports.schema import Cause, RequirementResult, Results, Verdict
 from reports.statement import Told, told
 from reports.text import many, slug, unique
@@ -62,20 +62,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Area:
-    """The requirements whose ids begin alike."""
-
-    name: str
-    about: str
-    rows: list[Row]
-
-
-@dataclass(frozen=True, slots=True)
 class Lineup:
     """All columns, and all requirements by area."""
 
     columns: list[Column]
-    areas: list[Area]
+    areas: list[Area[Row]]
 
     @property
     def headline(self) -> str:
