@@ -46,8 +46,22 @@ from adapters.serving import serve_in_threads
 
 SERVER = Path(__file__).with_name("llamacpp_server.py")
 START_SECONDS = 60.0
-CONTEXT, SLOTS = 8192, 4  # tokens of all slots together; each has its share
-DEFAULTS = {"n_ctx": str(CONTEXT), "n_parallel": str(SLOTS)}
+SLOTS = "--parallel"
+SIZES = {"--ctx-size": "8192", SLOTS: "4"}  # tokens of all slots together; each has its share
+# llama.cpp's default, KV in half precision, gives other tokens now and then without any cache.
+EXACT = (
+    "--cache-type-k",
+    "f32",
+    "--cache-type-v",
+    "f32",
+    "--flash-attn",
+    "off",
+    "--threads",
+    "1",
+    "--threads-batch",
+    "1",
+)
+ALWAYS = ("--no-warmup", "--metrics", "--slots", "--lora-init-without-apply")  # each request says what it wants
 HIT, COMPUTED = "llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"
 RUNNING, WAITING = "llamacpp:requests_processing", "llamacpp:requests_deferred"
 BOUND = "registered at the start; a name is bound to one of them, which its requests then choose by their lora field"
@@ -61,8 +75,8 @@ ABSENT = {
     Capability.STRUCTURED_OUTPUT: "the model made on the spot has no text of its own",
     Capability.CACHE_RESET: "no route empties every slot and the host's prompt cache",
     Capability.KV_EVENTS: "nothing is published about the cache",
-    Capability.BLOCK_SIZE: "there are no blocks: a slot goes on from any token",
-    Capability.POOL_SIZE: "there is no pool: each slot holds one sequence",
+    Capability.PREEMPTION_COUNTS: "requests are not preempted",
+    Capability.POOL_USAGE: "each slot keeps its sequence until another one needs it",
     Capability.PROVENANCE: "keys and values do not say whose they are",
     Capability.SEVERAL_GROUPS: "all layers are of one kind",
 }
@@ -74,12 +88,14 @@ PRESENT = {
     Capability.LOGPROBS: "n_probs",
     Capability.ABORT: "a closed connection ends its task",
     Capability.METRICS: "/metrics counts cached and computed prompt tokens",
+    Capability.BLOCK_SIZE: "a slot goes on from any token of its sequence",
+    Capability.POOL_SIZE: "/props tells slots and their tokens",
     Capability.SPAWNABLE: "started by Coldproof",
 }
 
 
 class LlamaCppOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start: a model folder, adapter folders, `NAME=VALUE` fields of llama.cpp's parameters, and a log."""
+    """What to start: a model folder, adapter folders, flags of `llama-server`, and a log."""
 
     model: str
     prefix_caching: bool
@@ -96,20 +112,19 @@ def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], Non
         write_model(Path(options.model), folder / "model.gguf")
         digests = [content_digest(source) for source in options.adapters]
         for source, digest in zip(options.adapters, digests, strict=True):
-            write_adapter(source, folder / f"{digest}.gguf")
+            write_adapter(source, folder / f"{digest}.gguf", model=Path(options.model))
     except (NotTranslated, ImportError, OSError, KeyError, ValueError) as problem:
         raise EngineStartError(f"cannot write the model for llama.cpp: {problem}") from problem
     port = free_port()
-    command = ["python", str(SERVER), str(folder / "model.gguf"), "--port", str(port)]
-    command += [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
-    fields: dict[str, str] = {**DEFAULTS, **dict(field.split("=", 1) for field in options.arguments)}
-    command += [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
-    process = EngineProcess([sys.executable, *command[1:]], environment(), options.log)
+    flags = ["--model", str(folder / "model.gguf"), "--port", str(port), *ALWAYS, *EXACT, *options.arguments]
+    flags += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
+    flags += [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
+    process = EngineProcess([sys.executable, str(SERVER), *flags], environment(), options.log)
     on_process(process)
     wire = Wire(f"http://127.0.0.1:{port}", alive=process.running)
     try:
         wait_ready(wire, process)
-        return LlamaCppEngine(options, wire, process, digests, shlex.join(command), slots=int(fields["n_parallel"]))
+        return LlamaCppEngine(options, wire, process, digests, shlex.join(["llama-server", *flags]))
     except BaseException:
         process.stop()
         raise
@@ -147,15 +162,14 @@ class LlamaCppEngine:
         process: EngineProcess,
         digests: Sequence[str],
         command: str,
-        *,
-        slots: int,
     ) -> None:
-        self.options, self.wire, self.process, self.slots = options, wire, process, slots
+        self.options, self.wire, self.process = options, wire, process
         self.registered = {digest: number for number, digest in enumerate(digests)}
         self.bound: dict[str, int] = {}
         self.everywhere: str | None = None  # the name of what is switched on for all who choose nothing
-        self.config: Mapping[str, str] = {"command": command}
+        self.config: Mapping[str, str] = {"command": command, "model": options.model}
         facts = wire.get("/props").json()
+        slots, longest = int(facts["total_slots"]), int(facts["default_generation_settings"]["n_ctx"])
         self.version: str | None = package_version()
         loads = Support(bool(digests), f"{len(digests)} adapters are {BOUND}" if digests else "none was given")
         self.capabilities: Mapping[Capability, Support] = {
@@ -170,9 +184,11 @@ class LlamaCppEngine:
             Capability.VERSION: Support(self.version is not None, f"the package says {self.version}"),
         }
         self.shape = EngineShape(
-            block_size=None,
-            pool_blocks=None,
-            max_model_tokens=int(facts["default_generation_settings"]["n_ctx"]),
+            block_size=1,
+            pool_blocks=slots * longest,
+            max_model_tokens=longest,
+            sequences=slots,
+            uniform="sliding_window" not in json.loads(Path(options.model, "config.json").read_text()),
             adapter_slots=len(digests) or None,
             prefix_caching=options.prefix_caching,
             most_requests=slots,

@@ -32,6 +32,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         Evidence.WARM_HITS: sum(bool(o.cached_tokens) and o.step < max(changes, default=0) for o in outcomes),
         Evidence.IN_PLACE_RELOADS: sum(c.route is Route.IN_PLACE for c in routes),
         Evidence.UNLOAD_LOADS: sum(c.route is Route.UNLOAD_LOAD for c in routes),
+        Evidence.SWITCHES: sum(c.route is Route.SWITCH for c in routes),
         Evidence.SAME_PATH_RELOADS: same_path_reloads(history),
         Evidence.STALE_CHANCES: len({o.request for o, _ in older}),
         Evidence.TELLING: len({o.request for o, i in older if differs(o, i, answers)}),

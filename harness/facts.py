@@ -14,6 +14,7 @@ class Evidence(enum.StrEnum):
     WARM_HITS = "hits before an adapter change"
     IN_PLACE_RELOADS = "in-place reloads acknowledged"
     UNLOAD_LOADS = "unload + load acknowledged"
+    SWITCHES = "adapters switched on for every request"
     SAME_PATH_RELOADS = "reloads from the same path with changed files"
     STALE_CHANCES = "requests that could have hit another identity's blocks"
     TELLING = "of these, with a cold answer that differs from the other identity's"

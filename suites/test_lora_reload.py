@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from adapters.base import Capability
 from harness.evidence import Evidence
 from harness.generators.adapters import Life, churn, lives, neighbours
+from harness.generators.switches import switches
 from harness.lab import Lab
 from harness.requirement import requirement
 from harness.workload import Route
@@ -187,3 +188,21 @@ def test_reload_while_requests_run(lab: Lab, data: st.DataObject) -> None:
     """
     life = Life(routes=(Route.IN_PLACE,), under_traffic=True, most_names=1, base_traffic=False)
     lab.check(data.draw(lives(lab.grounds, life), label="workload"))
+
+
+@requirement(
+    "LORA-8",
+    "switched on for every request",
+    needs=(*ADAPTERS, Capability.ADAPTER_SWITCH),
+    shows=(Evidence.SWITCHES, Evidence.HITS, Evidence.STALE_CHANCES, Evidence.TELLING),
+    upstream=("llama.cpp#26207",),
+)
+@given(data=st.data())
+def test_an_adapter_switched_on_for_every_request(lab: Lab, data: st.DataObject) -> None:
+    """Where an adapter is switched on for every request, off, or over to another, a conforming engine answers as what
+    is on now cold, and requests that choose their own adapter as that one.
+
+    Why it can break: what is cached was keyed by what requests say, and these say nothing (llama.cpp#26207). Oracle:
+    cold start. Vacuous when nothing was switched, nothing hit, or no prefix of another identity lay ready.
+    """
+    lab.check(data.draw(switches(lab.grounds), label="workload"))

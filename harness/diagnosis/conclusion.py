@@ -24,6 +24,7 @@ from harness.diagnosis.controls import (
     RESET,
     SALTS,
     SURFACE,
+    SWITCHED,
     TOGETHER,
 )
 from harness.variant import CACHING, CHUNKS, POOL, TIER
@@ -135,6 +136,7 @@ MECHANISMS: tuple[tuple[str, Rule], ...] = (
     ("a reset that leaves something behind", lambda t, _: needs(t, RESET)),
     ("preemption and what follows it", lambda t, f: needs(t, POOL) and f.preempted),
     ("eviction, or a pool that does not give back what it holds", lambda t, _: needs(t, POOL)),
+    ("a cache that does not notice an adapter being switched for all", lambda t, _: needs(t, SWITCHED)),
     ("a cache key that knows adapters by name and path", lambda t, _: needs(t, NAME) and needs(t, PATH)),
     ("a cache key that knows adapters by their names", lambda t, _: needs(t, NAME)),
     ("a cache key that misses a part of the salt", lambda t, _: needs(t, NEAR_SALTS)),

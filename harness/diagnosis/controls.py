@@ -47,10 +47,12 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 Change = Callable[[Workload, int | None], tuple[Workload, int | None]]
 
 
-def in_the_workload(workload: Workload, failing: int | None, *, salts: bool) -> Iterator[Control]:
-    """Every control that changes what is asked, bypasses of the cache first. `salts`: whether the engine takes them."""
+def in_the_workload(workload: Workload, failing: int | None, *, salts: bool, blocks: bool = True) -> Iterator[Control]:
+    """Every control that changes what is asked, bypasses of the cache first. `salts`: whether the engine takes them.
+    `blocks`: whether hits come by blocks that are longer than a nonce, which stands first in all prompts.
+    """
     for name, removes, change in CHANGES:
-        if change is fresh_salt and not salts:
+        if (change is fresh_salt and not salts) or (change is first_block_changed and not blocks):
             continue
         changed, request = change(workload, failing)
         if changed != workload and is_valid(changed):
@@ -83,13 +85,27 @@ def alone(workload: Workload, failing: int | None) -> tuple[Workload, int | None
         return workload, failing
     step, request = at
     loaded = [s for s in workload.steps[:step] if isinstance(s, SetAdapter) and s.name == request.adapter]
-    cold = [msgspec.structs.replace(s, route=Route.LOAD) for s in loaded[-1:]]
+    cold = [s if s.route is Route.SWITCH else msgspec.structs.replace(s, route=Route.LOAD) for s in loaded[-1:]]
     only = msgspec.structs.replace(request, offset_ms=0, abort=None)
     return Workload((*cold, Burst(requests=(only,)))), 0
 
 
 def unique_names(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Each load of an adapter under a name of its own, which whoever asks after it uses."""
+    if any(step.route is Route.SWITCH for step in changes(workload)):
+        return workload, failing
+    return named_apart(workload, failing)
+
+
+def chosen_by_requests(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
+    """What was switched on for everybody is chosen by each request instead."""
+    if all(step.route is not Route.SWITCH for step in changes(workload)):
+        return workload, failing
+    return named_apart(workload, failing)
+
+
+def named_apart(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
+    """Each adapter loaded under a name of its own, and asked for by that."""
     current: dict[str, str] = {}
     loads = 0
     steps: list[Step] = []
@@ -223,7 +239,7 @@ def equal_priorities(workload: Workload, failing: int | None) -> tuple[Workload,
 OWN_KEY, BEGINNING = "a hit under its own salt", "a beginning shared with what came before"
 BEFORE = "what came before it or beside it"
 NAME, PATH, ORDER = "the adapter's name used again", "the adapter's path used again", "this order of the adapters"
-ROUTE = "this route of the reload"
+ROUTE, SWITCHED = "this route of the reload", "an adapter switched on for every request"
 TOGETHER, HANG_UP, RESET = "requests side by side", "a client that hangs up", "a cache reset"
 APART = "requests one at a time"
 ADAPTERS, SALTS, NEAR_SALTS = "adapters", "salts", "salts that are nearly equal"
@@ -234,6 +250,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("another first block in the failing request", BEGINNING, first_block_changed),
     ("the failing request alone", BEFORE, alone),
     ("a name of its own for each adapter load", NAME, unique_names),
+    ("adapters chosen by each request", SWITCHED, chosen_by_requests),
     ("a path of its own for each adapter", PATH, other_paths),
     ("the two adapters in each other's place", ORDER, contents_swapped),
     ("the other route of a reload", ROUTE, other_route),

@@ -18,7 +18,8 @@ from harness.generators.pressure import identical_crowds, storms, working_sets
 from harness.generators.prompts import Grounds
 from harness.generators.reuse import returns
 from harness.generators.surfaces import PROMPT_LOGPROBS, STOP_STRINGS, STRUCTURED, surfaces
-from harness.workload import Burst, Idle, Prompt, Request, Route, SetAdapter, Step, Unload, Workload
+from harness.generators.switches import switches
+from harness.workload import Burst, Idle, Prompt, Request, Route, SetAdapter, Step, Unload, Workload, changes
 
 SALTS = (None, None, "red", "Red")
 DRESSED_AS = "dressed"
@@ -43,12 +44,14 @@ def chapters(grounds: Grounds) -> list[st.SearchStrategy[Workload]]:
         ({Capability.ABORT}, aborts(grounds)),
         ({Capability.CACHE_RESET}, resets(grounds)),
         ({Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE}, lives(grounds, life)),
+        ({Capability.ADAPTER_SWITCH, Capability.ADAPTER_CHOICE}, switches(grounds)),
         ({Capability.PROMPT_LOGPROBS}, surfaces(grounds, PROMPT_LOGPROBS)),
         ({Capability.STOP_STRINGS}, surfaces(grounds, STOP_STRINGS)),
         ({Capability.STRUCTURED_OUTPUT}, surfaces(grounds, STRUCTURED)),
     ]
     # With one content there is nothing to put in its place.
-    can = grounds.can if len(grounds.contents) > 1 else grounds.can - {Capability.LORA_IN_PLACE}
+    alone = len(grounds.contents) < 2
+    can = grounds.can - ({Capability.LORA_IN_PLACE, Capability.ADAPTER_SWITCH} if alone else set())
     return [strategy for need, strategy in needs if need <= can]
 
 
@@ -68,8 +71,8 @@ def mixed(draw: st.DrawFn, grounds: Grounds) -> Workload:
 
 def dressed(draw: st.DrawFn, grounds: Grounds, chapter: Workload, before: int) -> list[Step]:
     """A chapter renumbered to follow `before` requests, under one adapter and salt; it leaves no name loaded."""
-    own = [step.name for step in chapter.steps if isinstance(step, SetAdapter) and step.route is Route.LOAD]
-    under = not own and Capability.ADAPTER_CHOICE in grounds.can and draw(st.booleans())
+    own = still_on(chapter)
+    under = not changes(chapter) and Capability.ADAPTER_CHOICE in grounds.can and draw(st.booleans())
     content = draw(st.sampled_from(grounds.contents)) if under else ""
     salt = draw(st.sampled_from(SALTS)) if Capability.CACHE_SALT in grounds.can else None
     steps: list[Step] = []
@@ -81,6 +84,17 @@ def dressed(draw: st.DrawFn, grounds: Grounds, chapter: Workload, before: int) -
             step = msgspec.structs.replace(step, requests=requests)
         steps.append(step)
     return [*steps, *(Unload(name) for name in ([DRESSED_AS] if under else own))]
+
+
+def still_on(chapter: Workload) -> list[str]:
+    """The adapter names that a chapter leaves behind."""
+    names: dict[str, None] = {}
+    for step in chapter.steps:
+        if isinstance(step, SetAdapter):
+            names[step.name] = None
+        elif isinstance(step, Unload):
+            names.pop(step.name)
+    return list(names)
 
 
 def dress(request: Request, before: int, adapter: str | None, salt: str | None) -> Request:
