@@ -183,7 +183,8 @@ def test_a_broken_engine_is_marked_in_its_column() -> None:
     """Its squares look like any other's."""
     fault = InjectedFault(name="salts-are-cut", summary="s", stands_for="f", acted=True)
     shown = of(run(fault=fault))
-    assert Page(render_lineup(shown)).text.count("ENGINE BROKEN ON PURPOSE") >= 2
+    marked = [at["class"] for tag, at in Page(render_lineup(shown)).elements if tag == "strong"]
+    assert marked == ["line wrong", "under wrong"]
     assert "ENGINE BROKEN ON PURPOSE" in lineup_markdown(shown)
 
 
