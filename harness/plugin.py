@@ -196,8 +196,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     worker = getattr(config, "workerinput", {}).get("workerid")
     cells = tuple(dict.fromkeys(cell_name(item) for item, requirement in items if requirement is not None))
     conductor = open_run(config, Role.WORKER if worker else Role.ALONE, cells)
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    conductor.planned = sum(r.weight for _, r in items if r is not None) / workers
+    conductor.workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    conductor.expected = [(cell_name(item), r) for item, r in items if r is not None]
     for item, requirement in items:
         if requirement is not None and worker in (None, "gw0"):  # every worker collects the same tests
             conductor.announce(requirement, cell_name(item), statement_of(item), test_name(item))
