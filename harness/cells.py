@@ -269,6 +269,11 @@ CELLS = {
 ATTACHED = Cell(name="attached", about="the server as its owner configured it")
 
 
+def plain_cell(engine: str) -> Cell:
+    """The first cell of an engine: nothing in it is there to be in the way."""
+    return next(cell for cell in CELLS.values() if cell.fits(engine))
+
+
 def chosen(names: tuple[str, ...]) -> list[Cell]:
     """The cells of those names. Raises UsageError for one that does not exist."""
     unknown = [name for name in names if name not in CELLS]
