@@ -79,8 +79,10 @@ def calibrate_between(
             f"Both cold, the engine under test and {name} lie at most {seen:.2g} nats apart in {len(probes)} answers; "
             f"{TIMES} times that is allowed for, and no less than {LEAST} nats."
         )
+        if seen > LEAST:
+            notes.append("In float32 two engines lie closer than that: one is not, or adds up what it should not.")
     notes.append(f"The engine's own cold answers: {found.rule}. They are what GROUND-1 is judged by.")
-    notes.append("What is not plain greedy text, and prompts too long for the other engine, its own cold one is asked.")
+    notes.append("For what is not plain greedy text, and for prompts too long for the other engine, its own is asked.")
     calibration = msgspec.structs.replace(
         found,
         oracle=name,
