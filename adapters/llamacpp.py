@@ -47,7 +47,7 @@ from adapters.serving import serve_in_threads
 SERVER = Path(__file__).with_name("llamacpp_server.py")
 START_SECONDS = 60.0
 SLOTS = "--parallel"
-SIZES = ("--ctx-size", "8192", SLOTS, "4")  # tokens of all slots together; each has its share
+SIZES = {"--ctx-size": "8192", SLOTS: "4"}  # tokens of all slots together; each has its share
 # llama.cpp's default, KV in half precision, gives other tokens now and then without any cache.
 EXACT = (
     "--cache-type-k",
@@ -114,7 +114,8 @@ def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], Non
     except (NotTranslated, ImportError, OSError, KeyError, ValueError) as problem:
         raise EngineStartError(f"cannot write the model for llama.cpp: {problem}") from problem
     port = free_port()
-    flags = ["--model", str(folder / "model.gguf"), "--port", str(port), *ALWAYS, *EXACT, *SIZES, *options.arguments]
+    flags = ["--model", str(folder / "model.gguf"), "--port", str(port), *ALWAYS, *EXACT, *options.arguments]
+    flags += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
     flags += [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
     process = EngineProcess([sys.executable, str(SERVER), *flags], environment(), options.log)
     on_process(process)
@@ -164,7 +165,7 @@ class LlamaCppEngine:
         self.registered = {digest: number for number, digest in enumerate(digests)}
         self.bound: dict[str, int] = {}
         self.everywhere: str | None = None  # the name of what is switched on for all who choose nothing
-        self.config: Mapping[str, str] = {"command": command}
+        self.config: Mapping[str, str] = {"command": command, "model": options.model}
         facts = wire.get("/props").json()
         self.version: str | None = package_version()
         loads = Support(bool(digests), f"{len(digests)} adapters are {BOUND}" if digests else "none was given")

@@ -56,5 +56,4 @@ LLAMACPP = Kind(
     start=start,
     package="xllamacpp",
     variants=variants,
-    dialect="llamacpp",
 )
