@@ -8,6 +8,7 @@ weights, and nothing that the cache does can be told from it.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 
 import msgspec
 
@@ -64,25 +65,12 @@ def calibrate_between(
     prompts = [segment_tokens(run, Segment(f"between {i}", length)) for i, length in enumerate(sizes)]
     asked = [Question(prompt, identity, TOKENS) for identity in (None, *contents) for prompt in prompts]
     probes = [Probe(asked=one, mine=own.ask_anew(one), theirs=other.ask_anew(one)) for one in asked]
-    far = {identity: words for identity in (None, *contents) if (words := furthest(probes, identity, name))}
-    who = [under(contents[digest]) if digest is not None else "without any adapter" for digest in far]
-    rule = rule_between(probes, found, name=name, far=who)
-    seen = max((one.distance.nats or 0.0 for one in probes), default=0.0)
-    notes = [f"{said.capitalize()}, {words}." for said, words in zip(who, far.values(), strict=True)]
-    if far:
-        notes.append(
-            f"One of the two engines is wrong without any cache, or they do not serve the same weights in float32: "
-            f"nothing is told from {name}'s answers. For what the cache does, leave out --oracle."
-        )
-    else:
-        notes.append(
-            f"Both cold, the engine under test and {name} lie at most {seen:.2g} nats apart in {len(probes)} answers; "
-            f"{TIMES} times that is allowed for, and no less than {LEAST} nats."
-        )
-        if seen > LEAST:
-            notes.append("In float32 two engines lie closer than that: one is not, or adds up what it should not.")
-    notes.append(f"The engine's own cold answers: {found.rule}. They are what GROUND-1 is judged by.")
-    notes.append("For what is not plain greedy text, and for prompts too long for the other engine, its own is asked.")
+    far = {
+        under(contents.get(identity or "")): words
+        for identity in (None, *contents)
+        if (words := difference(probes, identity, name))
+    }
+    rule = rule_between(probes, found, name=name, far=list(far))
     calibration = msgspec.structs.replace(
         found,
         oracle=name,
@@ -91,7 +79,7 @@ def calibrate_between(
         noise_nats=rule.noise,
         probes=len(probes),
         differing=sum(one.distance.parted is not None for one in probes),
-        notes=[*notes, *found.notes],
+        notes=[*notes(probes, found, name=name, far=far), *found.notes],
     )
     return calibration, rule
 
@@ -100,9 +88,9 @@ def rule_between(probes: list[Probe], found: Calibration, *, name: str, far: lis
     """What counts, given how far the engines lie apart and how well the one under test repeats itself."""
     seen = [one.distance for one in probes]
     if far:
-        return Rule(exact=False, why=f"the engine under test and {name} differ cold {' and '.join(far)}")
+        return Rule(exact=False, why=f"the engine under test and {name} differ cold {', '.join(far)}")
     if any(one.nats is None for one in seen) or not any(t.gap is not None for one in probes for t in one.theirs.tokens):
-        return Rule(exact=False, why=f"{name} tells no scores")
+        return Rule(exact=False, why=f"{name} does not tell how sure it is of a token")
     if found.noise_nats is None:
         return Rule(exact=False, why="the engine under test does not repeat its cold answers, by nobody knows how much")
     measured = any(one.scored for one in seen)  # otherwise only what would be too much is known
@@ -110,16 +98,37 @@ def rule_between(probes: list[Probe], found: Calibration, *, name: str, far: lis
     return Rule(exact=False, noise=max(LEAST, TIMES * most) if measured else APART)
 
 
-def furthest(probes: list[Probe], identity: str | None, name: str) -> str:
-    """What is wrong under an identity where the engines lie further apart than noise explains; otherwise nothing."""
+def notes(probes: list[Probe], found: Calibration, *, name: str, far: dict[str, str]) -> Iterator[str]:
+    """What a reader of the verdicts has to know."""
+    seen = max((one.distance.nats or 0.0 for one in probes), default=0.0)
+    for who, words in far.items():
+        yield f"{who[0].upper()}{who[1:]} {words}."
+    if far:
+        yield (
+            "One of the two engines is wrong without any cache, or they do not serve the same weights in float32: "
+            f"nothing follows from {name}'s answers. For what the cache does, leave out --oracle."
+        )
+    else:
+        yield (
+            f"Both cold, the engine under test and {name} lie at most {seen:.2g} nats apart in {len(probes)} answers; "
+            f"{TIMES} times that is allowed for, and no less than {LEAST} nats."
+        )
+        if seen > LEAST:
+            yield "In float32 two engines lie closer than that: one is not, or adds up what it should not."
+    yield f"The engine's own cold answers: {found.rule}. They are what GROUND-1 is judged by."
+    yield "For what is not plain greedy text, and for prompts too long for the other engine, its own is asked."
+
+
+def difference(probes: list[Probe], identity: str | None, name: str) -> str:
+    """How the engines differ under an identity where they lie further apart than noise explains; otherwise nothing."""
     mine = [one for one in probes if one.asked.adapter == identity and (one.distance.nats or 0.0) > APART]
     if not mine:
         return ""
     worst = max(mine, key=lambda one: one.distance.nats or 0.0)
     apart = worst.distance
     where = "scores lie" if apart.parted is None else f"answers part at token {apart.parted}, where they lie"
-    words = f"{len(mine)} answers are not alike: to a prompt of {len(worst.asked.prompt)} tokens "
-    words += f"{where} {apart.nats:.2g} nats apart"
+    length = len(worst.asked.prompt)
+    words = f"{len(mine)} answers differ: to a prompt of {length} tokens {where} {apart.nats:.2g} nats apart"
     base = {one.asked.prompt: one for one in probes if one.asked.adapter is None}
     if identity is not None and all(one.mine.ids == base[one.asked.prompt].mine.ids for one in mine):
         words += "; the engine under test answers as without the adapter"
@@ -128,9 +137,9 @@ def furthest(probes: list[Probe], identity: str | None, name: str) -> str:
     return words
 
 
-def under(content: str) -> str:
+def under(content: str | None) -> str:
     """An adapter content in a sentence."""
-    return f"under adapter {content}"
+    return "without any adapter" if content is None else f"under adapter {content}"
 
 
 def distance(mine: Answer, theirs: Answer) -> Distance:

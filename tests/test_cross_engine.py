@@ -1,0 +1,406 @@
+"""Another engine as the oracle: it sees what an engine gets wrong warm and cold alike, and takes no noise for a bug."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import report_samples as samples
+
+from adapters.base import PLAIN, Completion, CompletionRequest, Surface
+from adapters.checked import CheckedEngine
+from harness.between import APART, LEAST, TIMES, calibrate_between, distance
+from harness.calibration import calibrate, found_earlier
+from harness.checkers.finding import Rule
+from harness.confirm import confirm, fresh_answer_agrees
+from harness.engines.kind import Setting
+from harness.generators.prompts import BASE_WITH_ADAPTER
+from harness.options import Options, UsageError
+from harness.oracle.base import Answer, OracleError, Question
+from harness.oracle.engine import EngineOracle
+from harness.oracle.other import OtherEngine
+from harness.requirement import Failing
+from harness.scripted import BLOCK, Plant, ScriptedEngine
+from harness.workload import Route, Workload
+from reports.render import render_html
+from reports.schema import Calibration, FailureClass, Verdict, write_results
+from tests import across
+from tests.across import Deaf, Tampering, honest, lab, of, scored, tried
+from tests.histories import ask, burst, contents, history, put, tokens
+from tests.page import Page
+from tests.test_confirm import ATTACHED, Tried, judgement
+
+NAME = "engine:right 1"
+RELOADED = Workload(
+    (
+        put("A"),
+        burst(ask(("stem", 40), adapter="tenant", max_tokens=8)),
+        put("B", route=Route.IN_PLACE),
+        burst(ask(("stem", 40), adapter="tenant", max_tokens=8)),
+    )
+)
+REPEATED = Workload((burst(ask(("stem", 50), max_tokens=8)), burst(ask(("stem", 50), max_tokens=8))))
+MIXED = Workload((put("A"), burst(ask(("stem", 60), max_tokens=8), ask(("stem", 60), adapter="tenant", max_tokens=8))))
+
+
+def options(**changes: Any) -> Options:
+    """What somebody wrote on the command line."""
+    given: dict[str, Any] = {"engine": "llamacpp", "oracle": "engine:llamacpp", "report_dir": Path("out"), **changes}
+    return Options(**given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"oracle": "engine:nonsense"},
+            r"engine:nonsense: there is no such engine that Coldproof starts; choose",
+        ),
+        ({"oracle": "engine:"}, r"no such engine"),
+        ({"oracle": "engine:endpoint"}, r"no such engine"),
+        ({"oracle": "nonsense"}, r"unknown oracle 'nonsense': choose one of cold-engine, .* or engine:NAME"),
+        ({"engine": "vllm", "worker": "fingerprint"}, r"engine:llamacpp wants a model"),
+        ({"engine": "endpoint", "engine_url": "http://h:1"}, r"add --model PATH"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(changes: dict[str, Any], said: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(UsageError, match=said) as refused:
+        options(**changes).check()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"engine": "vllm-inproc"},
+        {"oracle": "engine:vllm"},
+        {"oracle": "engine:vllm-inproc"},
+        {"engine": "endpoint", "engine_url": "http://h:1", "model": "/m"},
+    ],
+)
+def test_any_engine_that_is_started_may_answer_for_any_other(changes: dict[str, Any]) -> None:
+    """For an attached one as well, where the model is at hand."""
+    options(**changes).check()
+
+
+def measured(left: ScriptedEngine, right: ScriptedEngine, folder: Path, **own: Any) -> tuple[Calibration, Rule]:
+    """What the calibration says of two cold engines."""
+    files = contents(folder / secrets.token_hex(4))
+    mine, theirs = (EngineOracle("one", engine, list(files.values()), memo={}) for engine in (left, right))
+    names = {one.digest: name for name, one in files.items()}
+    found, _ = calibrate(mine, [], cell="left", block=BLOCK, slots=1)
+    found = msgspec.structs.replace(found, **own)
+    return calibrate_between(mine, theirs, names, name=NAME, block=BLOCK, found=found)
+
+
+def cold(tamper: Callable[[CompletionRequest, Completion], Completion] = honest) -> Tampering:
+    """An engine with its cache off."""
+    return Tampering(tamper, caching=False)
+
+
+def test_engines_that_agree_are_compared_by_a_margin_all_the_same(tmp_path: Path) -> None:
+    """A few hundred tokens do not show the rarest differences. The report names the engine and its version."""
+    found, rule = measured(cold(), cold(), tmp_path)
+    assert rule == Rule(exact=False, noise=LEAST)
+    assert (found.oracle, found.exact, found.noise_nats, found.differing) == (NAME, False, LEAST, 0)
+    assert found.probes == 4 * 4  # lengths, and the base model and three adapters
+    assert found.rule == f"margin rule: a divergence counts where the oracle's top-2 gap exceeds {LEAST} nats"
+    assert any("GROUND-1" in note for note in found.notes)
+
+
+def test_the_margin_is_made_of_what_lies_between_the_engines(tmp_path: Path) -> None:
+    """A multiple of the largest difference; more than float32 explains is remarked upon."""
+    found, rule = measured(cold(), cold(scored(0.01)), tmp_path)
+    assert rule.noise == pytest.approx(TIMES * 0.01)
+    assert any("0.01 nats apart in 16 answers" in note for note in found.notes)
+    assert any("In float32" in note for note in found.notes)
+    assert not any("In float32" in note for note in measured(cold(), cold(scored(0.0001)), tmp_path)[0].notes)
+
+
+def test_the_engines_own_noise_is_noise_between_the_two(tmp_path: Path) -> None:
+    """Its warm answers are made in batches; the other's never are."""
+    assert measured(cold(), cold(), tmp_path, noise_nats=0.02)[1].noise == pytest.approx(TIMES * 0.02)
+    unsteady, rule = measured(cold(), cold(), tmp_path, noise_nats=None)
+    assert rule.noise is None
+    assert "does not repeat" in unsteady.rule
+
+
+def test_close_calls_that_go_the_other_way_are_noise(tmp_path: Path) -> None:
+    """The gap that was overcome is part of it."""
+
+    def close(request: CompletionRequest, answer: Completion) -> Completion:
+        return across.replaced(answer, 3, gap=0.004) if len(request.prompt) == 2 * BLOCK else answer
+
+    def torn(request: CompletionRequest, answer: Completion) -> Completion:
+        return across.kept(close(request, answer), answer)
+
+    found, rule = measured(cold(close), cold(torn), tmp_path)
+    assert found.differing == 4
+    assert rule.noise == pytest.approx(TIMES * 0.004)
+
+
+def test_where_an_adapter_is_ignored_nothing_is_told_from_the_other_engine(tmp_path: Path) -> None:
+    """No flood of violations: the run says who answers how, and that no divergence counts."""
+    found, rule = measured(Deaf(caching=False), cold(), tmp_path)
+    assert rule.noise is None
+    assert not rule.counts(100.0)
+    assert all(f"under adapter {name}" in rule.why for name in "ABC")
+    assert "without any adapter" not in rule.why
+    (first, *_) = found.notes
+    assert first.startswith("Under adapter A 4 answers differ: to a prompt of ")
+    assert first.endswith("they lie 5 nats apart; the engine under test answers as without the adapter.")
+    assert any("One of the two engines is wrong without any cache" in note for note in found.notes)
+    blamed, _ = measured(cold(), Deaf(caching=False), tmp_path)
+    assert blamed.notes[0].endswith(f"{NAME} answers as without the adapter.")
+
+
+def test_wrong_weights_are_named_with_the_base_model(tmp_path: Path) -> None:
+    """Whatever is asked."""
+    found, rule = measured(cold(), cold(lambda _, answer: across.replaced(answer, 0, gap=5.0)), tmp_path)
+    assert "differ cold without any adapter, under adapter A" in rule.why
+    assert found.notes[0].startswith("Without any adapter 4 answers differ")
+    assert "as without" not in found.notes[0]
+
+
+def test_scores_that_lie_far_apart_are_no_noise_where_all_tokens_agree(tmp_path: Path) -> None:
+    """Another scale of the adapter, perhaps."""
+    found, rule = measured(cold(), cold(scored(2 * APART)), tmp_path)
+    assert rule.noise is None
+    assert found.differing == 0
+    assert "scores lie 0.4 nats apart" in found.notes[0]
+
+
+def test_an_oracle_that_tells_no_scores_gives_no_rule(tmp_path: Path) -> None:
+    """How sure it was of a token is what the rule is made of."""
+    assert "does not tell how sure" in measured(cold(), cold(across.unscored), tmp_path)[1].why
+
+
+def test_an_engine_that_tells_no_scores_is_given_as_much_as_might_be_noise(tmp_path: Path) -> None:
+    """Its noise cannot be measured."""
+    assert measured(cold(across.unscored), cold(), tmp_path)[1] == Rule(exact=False, noise=APART)
+
+
+def test_probes_fit_into_both_engines(tmp_path: Path) -> None:
+    """The smaller one decides."""
+    small = cold()
+    small.shape = msgspec.structs.replace(small.shape, max_model_tokens=50)
+    assert measured(cold(), small, tmp_path)[1].noise == LEAST
+
+
+def test_answers_of_different_lengths_have_parted() -> None:
+    """Where the shorter one ended; how sure nobody was is not known."""
+    short, long = Answer(tokens(1, 2)), Answer(tokens(1, 2, 3, gap=0.5))
+    assert (distance(short, long).parted, distance(short, long).nats) == (2, 0.5)
+    assert distance(Answer(tokens(1, gap=None)), Answer(tokens(2, gap=None))).nats is None
+
+
+class Other:
+    """An oracle over an engine in name only."""
+
+    def __init__(self, name: str, *, room: int = 100, dies: bool = False) -> None:
+        self.name, self.dies, self.up = name, dies, True
+        self.engine: Any = self
+        self.version = "7"
+        self.shape = msgspec.structs.replace(ScriptedEngine().shape, max_model_tokens=room)
+
+    def alive(self) -> bool:
+        """Until it dies."""
+        return self.up
+
+    def ask(self, _: Question) -> Answer:
+        """Its name for a text."""
+        if self.dies:
+            self.up = False
+            raise OracleError("gone")
+        return Answer(tokens(1), text=self.name, finish_reason="length")
+
+
+def asked(surface: Surface = PLAIN, length: int = 20) -> Question:
+    """A question of so many tokens."""
+    return Question(tuple(range(length)), None, 10, surface)
+
+
+@pytest.mark.parametrize(
+    ("question", "other"),
+    [
+        (asked(), True),
+        (asked(Surface(logprobs=True)), True),
+        (asked(length=90), True),
+        (asked(length=91), False),
+        (asked(Surface(answers=2)), False),
+        (asked(Surface(stop=("x",))), False),
+        (asked(Surface(pattern="a")), False),
+        (asked(Surface(prompt_logprobs=True)), False),
+    ],
+)
+def test_what_two_engines_need_not_agree_on_the_own_one_is_asked(question: Question, other: bool) -> None:
+    """Sampling, grammars and texts are an engine's own; so is the longest prompt. Its texts are not the other's."""
+    mine: Any = Other("own")
+    oracle = OtherEngine(Other("engine:x"), mine, reopen=lambda: pytest.fail("it lives"))  # type: ignore[arg-type]
+    assert oracle.name == "engine:x 7"
+    answer = oracle.ask(question)
+    assert (answer.text, answer.finish_reason) == ((None, None) if other else ("own", "length"))
+
+
+def test_another_engine_that_dies_is_started_again() -> None:
+    """Its troubles are no verdict; one that lives and does not answer is the harness's."""
+    oracle = OtherEngine(Other("engine:x", dies=True), Other("own"), reopen=lambda: Other("engine:x"))  # type: ignore[arg-type]
+    assert oracle.ask(asked()).ids == (1,)
+    stubborn = Other("engine:x")
+    stubborn.ask = refuse  # type: ignore[method-assign]
+    with pytest.raises(OracleError, match="no"):
+        OtherEngine(stubborn, Other("own"), reopen=lambda: pytest.fail("it lives")).ask(asked())  # type: ignore[arg-type]
+
+
+def refuse(_: Question) -> Answer:
+    """It does not answer."""
+    raise OracleError("no")
+
+
+def test_a_bug_that_the_cold_engine_shares_is_seen_by_another_engine(tmp_path: Path) -> None:
+    """Its own cold engine says the same, and so would call it right."""
+    (tmp_path / "own").mkdir()
+    with lab(tmp_path, of(across.wrong), of(honest)) as crossed:
+        verdict, reason, case = tried(crossed, REPEATED)
+    assert verdict is Verdict.VIOLATED
+    assert case is not None
+    assert case.failure_class is FailureClass.NOT_THE_CACHE
+    assert (case.oracle, case.first_difference, case.noise_nats) == (NAME, 2, LEAST)
+    assert case.reproduction.fresh_failed == case.reproduction.fresh_tries == 1
+    assert case.reproduction.caching_off_failed == case.reproduction.caching_off_tries == 1
+    assert case.reproduction.fresh_oracle_agrees is False
+    assert f"the engine differs from {NAME} on this prompt too: one of the two is wrong." in reason
+    assert case.replay.endswith(".json --oracle engine:right")
+    with lab(tmp_path / "own", of(across.wrong), of(honest), oracle="cold-engine") as alone:
+        assert tried(alone, REPEATED)[0] is Verdict.CONFORMS
+
+
+def test_a_bug_of_the_cache_is_still_the_caches(tmp_path: Path) -> None:
+    """Confirmed on a fresh engine, whose cold answer is the other's; with caching off it does not happen."""
+    with lab(tmp_path, of(scored(1e-5), Plant.NAME_ONLY_KEY), of(honest)) as crossed:
+        verdict, _, case = tried(crossed, RELOADED)
+    assert verdict is Verdict.VIOLATED
+    assert case is not None
+    assert case.failure_class is FailureClass.STALE_STATE
+    assert case.reproduction.fresh_failed == case.reproduction.fresh_tries == 1
+    assert case.reproduction.caching_off_failed == 0
+    assert case.reproduction.fresh_oracle_agrees
+    assert case.engine_config["plant"] == Plant.NAME_ONLY_KEY.value
+
+
+def test_close_calls_are_never_violations(tmp_path: Path) -> None:
+    """They are said to be there, and prove nothing."""
+    with lab(tmp_path, of(across.close_call), of(across.torn)) as crossed:
+        verdict, reason, case = tried(crossed, REPEATED)
+    assert (verdict, case) == (Verdict.INCONCLUSIVE, None)
+    assert "below the noise floor" in reason
+
+
+def test_engines_that_agree_conform(tmp_path: Path) -> None:
+    """With the scores a little apart."""
+    with lab(tmp_path, of(scored(1e-5)), of(honest)) as crossed:
+        assert tried(crossed, RELOADED)[0] is Verdict.CONFORMS
+        assert crossed.calibration.oracle == NAME
+
+
+def test_engines_that_differ_from_the_start_give_no_verdict_and_no_flood(tmp_path: Path) -> None:
+    """The reason says which engines, and under which adapters. Without any adapter they agree, and that is shown."""
+
+    def deaf(setting: Setting) -> ScriptedEngine:
+        return Deaf(caching=setting.caching)
+
+    with lab(tmp_path, deaf, of(honest)) as crossed:
+        verdict, reason, case = tried(crossed, Workload((put("A"), burst(ask(adapter="tenant")))))
+        assert tried(crossed, REPEATED)[0] is Verdict.CONFORMS
+    assert (verdict, case) == (Verdict.INCONCLUSIVE, None)
+    assert f"none counts: the engine under test and {NAME} differ cold under adapter A" in reason
+
+
+def test_the_ground_is_the_engines_own(tmp_path: Path) -> None:
+    """Alone and in any batch it answers the same, however wrong; mixtures are not to blame for that either."""
+    with lab(tmp_path, of(across.wrong), of(honest)) as crossed:
+        assert tried(crossed, MIXED, name="GROUND-1")[0] is Verdict.CONFORMS
+        assert tried(crossed, MIXED)[0] is Verdict.VIOLATED
+        assert crossed.grounds.may_mix(BASE_WITH_ADAPTER)
+
+
+def test_the_engines_have_a_memory_each(tmp_path: Path) -> None:
+    """What one answered is no answer of the other's."""
+    with lab(tmp_path, of(across.wrong), of(honest)) as crossed:
+        question = Question(tuple(range(40, 90)), None, 8)
+        assert crossed.oracle.ask(question).ids != crossed.cold.ask(question).ids
+        assert crossed.oracle.ask(question).ids != crossed.cold.ask(question).ids
+
+
+def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
+    """And the other oracle goes on with what took its place."""
+    with lab(tmp_path, of(honest), of(honest)) as crossed:
+        oracle, own = crossed.oracle, crossed.oracle_engine
+        assert isinstance(oracle, OtherEngine)
+        assert own is not None
+        other = oracle.other.engine
+        for one in (own, other):
+            assert isinstance(one, CheckedEngine)
+            assert isinstance(one.engine, ScriptedEngine)
+            one.engine.dead = True
+        assert tried(crossed, REPEATED)[0] is Verdict.CONFORMS
+        assert oracle.other.engine is not other
+        assert crossed.living(own) is crossed.oracle_engine is not own
+        assert oracle.cold is crossed.cold
+
+
+def test_an_attached_engine_that_differs_past_its_cache_is_not_blamed_for_its_cache() -> None:
+    """No fresh engine can be had; the running one is asked under an unused salt."""
+    failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
+    for ids, failure in (((9, 9, 9), FailureClass.NOT_THE_CACHE), ((1, 2, 3), FailureClass.CORRUPT)):
+        made = confirm(
+            failing,
+            observe=Tried(attached={None}),
+            fresh=None,
+            fresh_oracle=cast(EngineOracle, SimpleNamespace(ask_anew=lambda _, ids=ids: Answer(tokens(*ids)))),
+            control=None,
+            attached=ATTACHED,
+            replays=1,
+            rule=Rule(exact=False, noise=LEAST),
+            across=NAME,
+        )
+        assert made.failure_class is failure
+        assert made.reproduction.fresh_oracle_agrees is None
+        assert (NAME in made.reproduction.note) is (failure is FailureClass.NOT_THE_CACHE)
+
+
+def test_a_fresh_engine_that_differs_by_noise_does_not_doubt_the_oracle() -> None:
+    """Only what counts in an answer counts in a confirmation."""
+    failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
+    near = cast(EngineOracle, SimpleNamespace(ask_anew=lambda _: Answer(tokens(1, 9, 9))))
+    assert fresh_answer_agrees(failing, near, Rule(exact=False, noise=6.0)) is True
+    assert fresh_answer_agrees(failing, near, Rule(exact=False, noise=4.0)) is False
+    assert fresh_answer_agrees(failing, near) is False
+
+
+def test_the_report_says_what_the_answers_were_compared_with(tmp_path: Path) -> None:
+    """Which engine and version, by which rule; and that no divergence counts where none does."""
+    for right, said in ((cold(), "by margin: only what exceeds the noise floor counts"), (Deaf(caching=False), "none")):
+        found, rule = measured(cold(), right, tmp_path)
+        page = Page(render_html(msgspec.structs.replace(samples.results(), calibration=found))).text
+        assert f"Oracle{NAME}Rule{said}" in page.replace(" Rule", "Rule").replace(f"{NAME} ", NAME)
+        assert str(rule) in page
+        assert all(note in page for note in found.notes)
+
+
+def test_a_rule_between_two_engines_is_no_rule_of_one(tmp_path: Path) -> None:
+    """Taking it for the engine's own noise would hide what lies below."""
+    engine = msgspec.structs.replace(samples.results().engine, version="1")
+    results = msgspec.structs.replace(
+        samples.results(), calibration=measured(cold(), cold(), tmp_path)[0], engine=engine
+    )
+    write_results(results, tmp_path / "results.json")
+    with pytest.raises(UsageError, match=f"compared with {NAME}"):
+        found_earlier(tmp_path / "results.json", cell="left", version="1")
