@@ -16,6 +16,7 @@ from harness.calibration import lengths
 from harness.checkers.finding import Rule
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
+from harness.oracle.other import told, with_gaps
 from harness.reference_cache import common_prefix
 from harness.workload import Segment, segment_tokens
 from reports.schema import Calibration
@@ -45,6 +46,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     asked: Question
     mine: Answer
     theirs: Answer
+    told: bool  # whether the other engine said itself how sure it was
 
     @property
     def distance(self) -> Distance:
@@ -64,7 +66,7 @@ def calibrate_between(
     sizes = sorted({min(length, room) for length in (*lengths(block), LONGEST)})
     prompts = [segment_tokens(run, Segment(f"between {i}", length)) for i, length in enumerate(sizes)]
     asked = [Question(prompt, identity, TOKENS) for identity in (None, *contents) for prompt in prompts]
-    probes = [Probe(asked=one, mine=own.ask_anew(one), theirs=other.ask_anew(one)) for one in asked]
+    probes = [probe(own, other, one) for one in asked]
     far = {
         under(contents.get(identity or "")): words
         for identity in (None, *contents)
@@ -84,18 +86,29 @@ def calibrate_between(
     return calibration, rule
 
 
+def probe(own: EngineOracle, other: EngineOracle, asked: Question) -> Probe:
+    """Ask both. Where the other does not tell how sure it was, the engine's own word is taken for it."""
+    mine, theirs = own.ask_anew(asked), other.ask_anew(asked)
+    known = told(theirs)
+    return Probe(asked=asked, mine=mine, theirs=theirs if known else with_gaps(theirs, mine), told=known)
+
+
 def rule_between(probes: list[Probe], found: Calibration, *, name: str, far: list[str]) -> Rule:
     """What counts, given how far the engines lie apart and how well the one under test repeats itself."""
     seen = [one.distance for one in probes]
     if far:
         return Rule(exact=False, why=f"the engine under test and {name} differ cold {', '.join(far)}")
-    if any(one.nats is None for one in seen) or not any(t.gap is not None for one in probes for t in one.theirs.tokens):
-        return Rule(exact=False, why=f"{name} does not tell how sure it is of a token")
+    if any(one.nats is None for one in seen) or not any(told(one.theirs) for one in probes):
+        return Rule(exact=False, why=f"neither the engine under test nor {name} tells how sure it is of a token")
     if found.noise_nats is None:
         return Rule(exact=False, why="the engine under test does not repeat its cold answers, by nobody knows how much")
-    measured = any(one.scored for one in seen)  # otherwise only what would be too much is known
     most = max(found.noise_nats, *(one.nats or 0.0 for one in seen))
-    return Rule(exact=False, noise=max(LEAST, TIMES * most) if measured else APART)
+    return Rule(exact=False, noise=max(LEAST, TIMES * most) if measured(probes) else APART)
+
+
+def measured(probes: list[Probe]) -> bool:
+    """Whether both engines tell scores; otherwise only what would be too much is known."""
+    return any(one.distance.scored for one in probes)
 
 
 def notes(probes: list[Probe], found: Calibration, *, name: str, far: dict[str, str]) -> Iterator[str]:
@@ -108,6 +121,8 @@ def notes(probes: list[Probe], found: Calibration, *, name: str, far: dict[str, 
             "One of the two engines is wrong without any cache, or they do not serve the same weights in float32: "
             f"nothing follows from {name}'s answers. For what the cache does, leave out --oracle."
         )
+    elif not measured(probes):
+        yield f"One of the engines tells no scores by which to measure noise: {APART} nats are allowed for."
     else:
         yield (
             f"Both cold, the engine under test and {name} lie at most {seen:.2g} nats apart in {len(probes)} answers; "
@@ -115,6 +130,8 @@ def notes(probes: list[Probe], found: Calibration, *, name: str, far: dict[str, 
         )
         if seen > LEAST:
             yield "In float32 two engines lie closer than that: one is not, or adds up what it should not."
+    if not all(one.told for one in probes):
+        yield f"{name} does not say how sure it is of a token: the engine's own cold one says so of the same text."
     yield f"The engine's own cold answers: {found.rule}. They are what GROUND-1 is judged by."
     yield "For what is not plain greedy text, and for prompts too long for the other engine, its own is asked."
 

@@ -23,7 +23,7 @@ from harness.generators.prompts import BASE_WITH_ADAPTER
 from harness.options import Options, UsageError
 from harness.oracle.base import Answer, OracleError, Question
 from harness.oracle.engine import EngineOracle
-from harness.oracle.other import OtherEngine
+from harness.oracle.other import OtherEngine, with_gaps
 from harness.requirement import Failing
 from harness.scripted import BLOCK, Plant, ScriptedEngine
 from harness.workload import Route, Workload
@@ -177,9 +177,20 @@ def test_scores_that_lie_far_apart_are_no_noise_where_all_tokens_agree(tmp_path:
     assert "scores lie 0.4 nats apart" in found.notes[0]
 
 
-def test_an_oracle_that_tells_no_scores_gives_no_rule(tmp_path: Path) -> None:
-    """How sure it was of a token is what the rule is made of."""
-    assert "does not tell how sure" in measured(cold(), cold(across.unscored), tmp_path)[1].why
+def test_where_nobody_tells_how_sure_it_is_there_is_no_rule(tmp_path: Path) -> None:
+    """That is what the rule is made of; one of the two is enough."""
+    assert "how sure" in measured(cold(across.unscored), cold(across.unscored), tmp_path)[1].why
+    found, rule = measured(cold(), cold(across.unscored), tmp_path)
+    assert rule == Rule(exact=False, noise=APART)
+    assert any(f"{NAME} does not say how sure it is" in note for note in found.notes)
+
+
+def test_how_sure_the_other_was_is_taken_from_the_engines_own_cold_answer() -> None:
+    """Up to where the two part, and the gap overcome there; what comes behind is another text's."""
+    said = with_gaps(Answer(tokens(1, 2, 3, 4, gap=None)), Answer(tokens(1, 2, 9, 4, gap=0.5)))
+    assert [token.gap for token in said.tokens] == [0.5, 0.5, 0.5, None]
+    assert said.ids == (1, 2, 3, 4)
+    assert [t.gap for t in with_gaps(Answer(tokens(1, 2, gap=None)), Answer(tokens(1, gap=0.5))).tokens] == [0.5, None]
 
 
 def test_an_engine_that_tells_no_scores_is_given_as_much_as_might_be_noise(tmp_path: Path) -> None:
@@ -293,6 +304,25 @@ def test_a_bug_of_the_cache_is_still_the_caches(tmp_path: Path) -> None:
     assert case.reproduction.caching_off_failed == 0
     assert case.reproduction.fresh_oracle_agrees
     assert case.engine_config["plant"] == Plant.NAME_ONLY_KEY.value
+
+
+@pytest.mark.parametrize("tamper", [across.wrong, across.close_call])
+def test_an_oracle_without_scores_counts_what_the_engine_itself_is_sure_of(
+    tamper: across.Tamper, tmp_path: Path
+) -> None:
+    """A bug is seen all the same, and a close call is none."""
+
+    def close(request: CompletionRequest, answer: Completion) -> Completion:
+        return tamper(request, scored(1e-5)(request, answer))
+
+    def silent(request: CompletionRequest, answer: Completion) -> Completion:
+        return msgspec.structs.replace(
+            answer, tokens=tuple(msgspec.structs.replace(token, gap=None) for token in answer.tokens)
+        )
+
+    with lab(tmp_path, of(close), of(silent)) as crossed:
+        verdict = tried(crossed, REPEATED)[0]
+    assert verdict is (Verdict.VIOLATED if tamper is across.wrong else Verdict.INCONCLUSIVE)
 
 
 def test_close_calls_are_never_violations(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from adapters.base import PLAIN
 from harness.oracle.base import Answer, Oracle, OracleError, Question
 from harness.oracle.engine import EngineOracle
+from harness.reference_cache import common_prefix
 
 ACROSS = "engine:"  # how such an oracle's name begins, on the command line and in reports
 
@@ -39,6 +40,8 @@ class OtherEngine:
                     raise
                 self.other = self.reopen()
                 answer = self.other.ask(question)
+        if not told(answer):
+            answer = with_gaps(answer, self.cold.ask(question))
         # Texts and reasons for an end are the words of another tokenizer and another server.
         return msgspec.structs.replace(answer, text=None, finish_reason=None)
 
@@ -46,6 +49,20 @@ class OtherEngine:
         """Whether two engines must answer alike: greedily, and within what the other has room for."""
         greedy = msgspec.structs.replace(question.surface, logprobs=False) == PLAIN
         return greedy and len(question.prompt) + question.max_tokens <= self.other.engine.shape.max_model_tokens
+
+
+def told(answer: Answer) -> bool:
+    """Whether an engine says how far the runners-up were behind its tokens."""
+    return any(token.gap is not None for token in answer.tokens)
+
+
+def with_gaps(answer: Answer, own: Answer) -> Answer:
+    """An answer with the gaps that another engine tells, for as long as it has the same text before it: what it takes
+    to overcome one is the same for both, but for the noise between them."""
+    known = [token.gap for token in own.tokens[: common_prefix(answer.ids, own.ids) + 1]]
+    gaps = [*known, *[None] * len(answer.tokens)]
+    tokens = tuple(msgspec.structs.replace(t, gap=gap) for t, gap in zip(answer.tokens, gaps, strict=False))
+    return msgspec.structs.replace(answer, tokens=tokens)
 
 
 def is_across(oracle: str) -> bool:
