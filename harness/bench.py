@@ -21,7 +21,6 @@ from harness.cell import Cell
 from harness.checkers.finding import Rule
 from harness.contents import Contents
 from harness.event_ledger import EventLedger
-from harness.generators.prompts import DEFAULT_BLOCK
 from harness.history import History, Outcome
 from harness.oracle.base import Oracle, question
 from harness.oracle.closed_form import ClosedForm
@@ -129,7 +128,7 @@ class Bench:
                 oracle.other,
                 {files.digest: name for name, files in self.contents.items()},
                 name=oracle.name,
-                block=self.engine.shape.block_size or DEFAULT_BLOCK,
+                block=self.engine.shape.block_size,
                 found=self.calibration,
             )
         return self.session.calibrations[key]

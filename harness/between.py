@@ -14,19 +14,20 @@ import msgspec
 
 from harness.calibration import lengths
 from harness.checkers.finding import Rule
+from harness.generators.prompts import DEFAULT_BLOCK, whole_unit
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
-from harness.oracle.other import told, with_gaps
+from harness.oracle.other import room, told, with_gaps
 from harness.reference_cache import common_prefix
 from harness.workload import Segment, segment_tokens
 from reports.schema import Calibration
 
 TOKENS = 24
 LONGEST = 1024  # noise grows with the prompt, and the longest are what nobody can ask often
-# The largest of some hundred differences is not the largest of all. Over 4,320 tokens of a float32 llama.cpp with
-# another batch size 99 % of the scores were within 0.0000006 nats and all within 0.00002; with half-precision KV 0.02
-# and 0.09. One token in a thousand has a runner-up within 0.001 nats.
-TIMES, LEAST = 4, 0.001
+# The largest of some hundred differences is not the largest of all. Between llama.cpp and OpenVINO GenAI, both in
+# float32, 99 % of 5,040 scores were within 0.0001 nats and all within 0.0004; with half-precision KV 0.02 and 0.09. One
+# token in five hundred has a runner-up within 0.002 nats.
+TIMES, LEAST = 4, 0.002
 # Half precision comes to less; an adapter that is not applied to several times as much.
 APART = 0.2
 
@@ -55,15 +56,21 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def calibrate_between(
-    own: EngineOracle, other: EngineOracle, contents: dict[str, str], *, name: str, block: int, found: Calibration
+    own: EngineOracle,
+    other: EngineOracle,
+    contents: dict[str, str],
+    *,
+    name: str,
+    block: int | None,
+    found: Calibration,
 ) -> tuple[Calibration, Rule]:
     """The rule for comparing an engine with another one. Raises OracleError when one of them cannot answer.
 
     `own` is the engine's own cold oracle, of which `found` is known already; `contents`: digest -> name in reports.
     """
-    room = min(oracle.engine.shape.max_model_tokens for oracle in (own, other)) - TOKENS
+    most = min(room(oracle.engine) for oracle in (own, other)) - TOKENS
     run = secrets.token_hex(4)
-    sizes = sorted({min(length, room) for length in (*lengths(block), LONGEST)})
+    sizes = sorted({min(length, most) for length in (*lengths(whole_unit(block or DEFAULT_BLOCK)), LONGEST)})
     prompts = [segment_tokens(run, Segment(f"between {i}", length)) for i, length in enumerate(sizes)]
     asked = [Question(prompt, identity, TOKENS) for identity in (None, *contents) for prompt in prompts]
     probes = [probe(own, other, one) for one in asked]

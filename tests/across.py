@@ -31,6 +31,7 @@ from tests.histories import contents
 
 Tamper = Callable[[CompletionRequest, Completion], Completion]
 CLOSE = 1e-5  # nats: a runner-up so near that the order of additions decides
+MIDDLING = range(100, 1000)  # lengths that no calibration asks for
 
 
 class Tampering(ScriptedEngine):
@@ -39,9 +40,11 @@ class Tampering(ScriptedEngine):
     def __init__(self, tamper: Tamper, *, plant: Plant = Plant.CLEAN, caching: bool) -> None:
         super().__init__(plant, caching=caching)
         self.tamper = tamper
+        self.asked: list[tuple[int, ...]] = []
 
     def answer(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """The honest answer, tampered with."""
+        self.asked.append(request.prompt)
         return self.tamper(request, super().answer(request, on_token))
 
 
@@ -76,14 +79,14 @@ def unscored(_: CompletionRequest, answer: Completion) -> Completion:
 
 def wrong(request: CompletionRequest, answer: Completion) -> Completion:
     """Another third token to the prompts of middling length, of which a calibration has none."""
-    if not 40 <= len(request.prompt) < 1000:
+    if len(request.prompt) not in MIDDLING:
         return answer
     return replaced(answer, 2, gap=5.0)
 
 
 def close_call(request: CompletionRequest, answer: Completion) -> Completion:
     """Another third token to the prompts of middling length, for it was no more likely than its runner-up."""
-    if not 40 <= len(request.prompt) < 1000:
+    if len(request.prompt) not in MIDDLING:
         return answer
     return replaced(answer, 2, gap=CLOSE)
 

@@ -14,7 +14,7 @@ import report_samples as samples
 
 from adapters.base import PLAIN, Completion, CompletionRequest, Surface
 from adapters.checked import CheckedEngine
-from harness.between import APART, LEAST, TIMES, calibrate_between, distance
+from harness.between import APART, LEAST, TIMES, TOKENS, calibrate_between, distance
 from harness.calibration import calibrate, found_earlier
 from harness.checkers.finding import Rule
 from harness.confirm import confirm, fresh_answer_agrees
@@ -44,8 +44,10 @@ RELOADED = Workload(
         burst(ask(("stem", 40), adapter="tenant", max_tokens=8)),
     )
 )
-REPEATED = Workload((burst(ask(("stem", 50), max_tokens=8)), burst(ask(("stem", 50), max_tokens=8))))
-MIXED = Workload((put("A"), burst(ask(("stem", 60), max_tokens=8), ask(("stem", 60), adapter="tenant", max_tokens=8))))
+REPEATED = Workload((burst(ask(("stem", 120), max_tokens=8)), burst(ask(("stem", 120), max_tokens=8))))
+MIXED = Workload(
+    (put("A"), burst(ask(("stem", 120), max_tokens=8), ask(("stem", 120), adapter="tenant", max_tokens=8)))
+)
 
 
 def options(**changes: Any) -> Options:
@@ -136,7 +138,7 @@ def test_close_calls_that_go_the_other_way_are_noise(tmp_path: Path) -> None:
     """The gap that was overcome is part of it."""
 
     def close(request: CompletionRequest, answer: Completion) -> Completion:
-        return across.replaced(answer, 3, gap=0.004) if len(request.prompt) == 2 * BLOCK else answer
+        return across.replaced(answer, 3, gap=0.004) if len(request.prompt) == 32 else answer
 
     def torn(request: CompletionRequest, answer: Completion) -> Completion:
         return across.kept(close(request, answer), answer)
@@ -199,10 +201,12 @@ def test_an_engine_that_tells_no_scores_is_given_as_much_as_might_be_noise(tmp_p
 
 
 def test_probes_fit_into_both_engines(tmp_path: Path) -> None:
-    """The smaller one decides."""
-    small = cold()
-    small.shape = msgspec.structs.replace(small.shape, max_model_tokens=50)
-    assert measured(cold(), small, tmp_path)[1].noise == LEAST
+    """The smaller one decides, and a pool leaves some of its blocks to others."""
+    for changes in ({"max_model_tokens": 50}, {"pool_blocks": 2 * 50 // BLOCK}):
+        small = cold()
+        small.shape = msgspec.structs.replace(small.shape, **changes)
+        assert measured(cold(), small, tmp_path)[1].noise == LEAST
+        assert max(map(len, small.asked)) <= 50 - TOKENS
 
 
 def test_answers_of_different_lengths_have_parted() -> None:
@@ -364,7 +368,7 @@ def test_the_ground_is_the_engines_own(tmp_path: Path) -> None:
 def test_the_engines_have_a_memory_each(tmp_path: Path) -> None:
     """What one answered is no answer of the other's."""
     with lab(tmp_path, of(across.wrong), of(honest)) as crossed:
-        question = Question(tuple(range(40, 90)), None, 8)
+        question = Question(tuple(range(40, 240)), None, 8)
         assert crossed.oracle.ask(question).ids != crossed.cold.ask(question).ids
         assert crossed.oracle.ask(question).ids != crossed.cold.ask(question).ids
 

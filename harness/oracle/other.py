@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from adapters.base import PLAIN
+from adapters.base import PLAIN, Engine
 from harness.oracle.base import Answer, Oracle, OracleError, Question
 from harness.oracle.engine import EngineOracle
 from harness.reference_cache import common_prefix
@@ -48,7 +48,15 @@ class OtherEngine:
     def is_for_other(self, question: Question) -> bool:
         """Whether two engines must answer alike: greedily, and within what the other has room for."""
         greedy = msgspec.structs.replace(question.surface, logprobs=False) == PLAIN
-        return greedy and len(question.prompt) + question.max_tokens <= self.other.engine.shape.max_model_tokens
+        return greedy and len(question.prompt) + question.max_tokens <= room(self.other.engine)
+
+
+def room(engine: Engine) -> int:
+    """Tokens of a request that an engine has room for, with some to spare: no engine uses every block of its pool."""
+    shape = engine.shape
+    if shape.pool_blocks is None or shape.block_size is None:
+        return shape.max_model_tokens
+    return min(shape.max_model_tokens, shape.pool_blocks * shape.block_size // 2)
 
 
 def told(answer: Answer) -> bool:
