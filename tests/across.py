@@ -30,6 +30,7 @@ from reports.schema import Case, Verdict
 from tests.histories import contents
 
 Tamper = Callable[[CompletionRequest, Completion], Completion]
+NAME = "engine:right 1"
 CLOSE = 1e-5  # nats: a runner-up so near that the order of additions decides
 MIDDLING = range(100, 1000)  # lengths that no calibration asks for
 
@@ -127,11 +128,10 @@ def two_kinds(left: Callable[[Setting], Any], right: Callable[[Setting], Any]) -
 
 
 @contextmanager
-def lab(
-    folder: Path, left: Callable[[Setting], Any], right: Callable[[Setting], Any], *, oracle: str = "engine:right"
-) -> Iterator[Lab]:
-    """A lab for `left`, whose answers are compared with those of an oracle."""
-    options = Options(engine="left", oracle=oracle, report_dir=folder, cells=("left",), profile="wide", model="none")
+def lab(folder: Path, left: Callable[[Setting], Any], right: Callable[[Setting], Any], **changes: Any) -> Iterator[Lab]:
+    """A lab for `left`, whose answers are compared with those of `right`, unless `changes` to the options say else."""
+    given: dict[str, Any] = {"engine": "left", "oracle": "engine:right", "cells": ("left",), "profile": "wide"}
+    options = Options(**{"report_dir": folder, "model": "none", **given, **changes})
     with two_kinds(left, right):
         session = Session(options, EventLog(folder / "events.ndjson"), folder, Budget(60.0, 1.0))
         session.contents[False] = contents(folder)
