@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from adapters.base import PLAIN, Completion, CompletionRequest, Surface
+from adapters.base import PLAIN, Completion, CompletionRequest, RequestRefused, Surface
 from adapters.checked import CheckedEngine
 from harness.between import LEAST
 from harness.checkers.finding import Rule
@@ -205,6 +205,19 @@ def test_an_oracle_without_scores_counts_what_the_engine_itself_is_sure_of(
     with lab(tmp_path, of(close), of(silent)) as crossed:
         verdict = tried(crossed, REPEATED)[0]
     assert verdict is (Verdict.VIOLATED if tamper is across.wrong else Verdict.INCONCLUSIVE)
+
+
+def test_an_adapter_that_the_other_engine_does_not_take_is_left_out(tmp_path: Path) -> None:
+    """There would be nothing to compare its answers with."""
+
+    class Picky(ScriptedEngine):
+        def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+            if path.endswith("content-C"):
+                raise RequestRefused(400, "too large")
+            super().load_adapter(name, path, in_place=in_place)
+
+    with lab(tmp_path, of(honest), lambda setting: Picky(caching=setting.caching)) as crossed:
+        assert list(crossed.contents) == ["A", "B"]
 
 
 def test_close_calls_are_never_violations(tmp_path: Path) -> None:
