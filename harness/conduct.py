@@ -239,7 +239,8 @@ class Conductor:
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
-            verdict, reason = verdict_without_case(trial, problem)
+            _, rule = lab.judged_by(ground=lab.on_cold(trial))
+            verdict, reason = verdict_without_case(trial, problem, rule)
         lab.trial = None
         self.give(trial, verdict, reason, case)
         show(verdict, trial, reason, problem)

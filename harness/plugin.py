@@ -73,7 +73,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci or release")
     group.addoption("--budget", default=None, metavar="TIME", help="time for drawing examples, such as 90s, 20m or 2h")
-    group.addoption("--oracle", default=None, help="cold-engine (default), fresh-engine, same-engine or closed-form")
+    group.addoption(
+        "--oracle",
+        default=None,
+        help="cold-engine (default), fresh-engine, same-engine, closed-form, or engine:NAME for another engine",
+    )
     group.addoption("--known-issues", default=None, metavar="FILE", help="waivers (TOML)")
     group.addoption(
         "--update-known-issues",
