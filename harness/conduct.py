@@ -172,6 +172,7 @@ class Conductor:
         lab.trial = trial
         trial.share = self.needed_session().budget.begin(trial.requirement.weight)
         trial.replaying = self.case is not None
+        trial.can = lab.grounds.can
         self.log.emit(
             "trial",
             requirement=trial.requirement.id,

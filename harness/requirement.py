@@ -21,6 +21,7 @@ class Requirement(msgspec.Struct, frozen=True):
     `overlapped_too` False: answers of requests that an adapter change overlapped are another requirement's matter.
     `hashes_too`: so are hashes that do not follow from their events, unless said otherwise.
     Both belong to the requirement, so that a replayed case is judged as it was when it was found.
+    `shows_where`: evidence that is asked for only of an engine with a capability.
     `upstream`: addresses of public reports of engines that broke it.
     """
 
@@ -28,6 +29,7 @@ class Requirement(msgspec.Struct, frozen=True):
     title: str
     needs: tuple[Capability, ...]
     shows: tuple[Evidence, ...]
+    shows_where: tuple[tuple[Capability, Evidence], ...] = ()
     overlapped_too: bool = True
     hashes_too: bool = False
     weight: float = 1.0  # shares of the budget for drawing examples
@@ -40,6 +42,7 @@ def requirement(
     *,
     needs: tuple[Capability, ...] = (),
     shows: tuple[Evidence, ...],
+    shows_where: tuple[tuple[Capability, Evidence], ...] = (),
     overlapped_too: bool = True,
     hashes_too: bool = False,
     weight: float = 1.0,
@@ -56,6 +59,7 @@ def requirement(
         title=title,
         needs=needs,
         shows=shows,
+        shows_where=shows_where,
         overlapped_too=overlapped_too,
         hashes_too=hashes_too,
         weight=weight,
@@ -102,8 +106,10 @@ class Trial:
         self.renewed = 0  # engines replaced for what a failure may have left in them
         self.share = self.drawn = 0.0  # seconds given for drawing examples, and used
         self.replaying = False
+        self.can: frozenset[Capability] = frozenset()  # of the engine
         self.remark = ""  # what was seen, beside the evidence
         self.hint = ""  # what would have exercised it, where it was not
+        self.uncounted = ""  # why the engine's hits are not known, where they are not
 
     def seconds(self) -> float:
         """Since the trial began."""
@@ -118,4 +124,5 @@ class Trial:
 
     def missing(self) -> list[Evidence]:
         """Evidence that the requirement cannot do without and that stayed at zero."""
-        return [name for name in self.requirement.shows if not self.evidence[name]]
+        shows = self.requirement.shows + tuple(name for what, name in self.requirement.shows_where if what in self.can)
+        return [name for name in shows if not self.evidence[name]]
