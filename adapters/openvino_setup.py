@@ -162,8 +162,10 @@ def capabilities(built: Built, version: str | None) -> dict[Capability, Support]
         Capability.PROMPT_LOGPROBS: Support(stepped, "echo and logprobs" if stepped else NO_STEPS),
         Capability.ADAPTER_CHOICE: Support(not stepped, STEPPED if stepped else GENERATE),
         Capability.ABORT: Support(stepped, "a handle's cancel()" if stepped else NO_STEPS),
-        Capability.METRICS: Support(
-            stepped, "get_metrics() has the pool's usage; preemptions follow from it" if stepped else NO_STEPS
+        Capability.METRICS: Support(stepped, "get_metrics()" if stepped else NO_STEPS),
+        Capability.POOL_USAGE: Support(stepped, "get_metrics() has the pool's usage" if stepped else NO_STEPS),
+        Capability.PREEMPTION_COUNTS: Support(
+            stepped, "none is told; who gets a block of a full pool has taken it from somebody" if stepped else NO_STEPS
         ),
         Capability.VERSION: Support(version is not None, f"the package says {version}"),
         Capability.BLOCK_SIZE: Support(True, f"the CPU plugin's blocks are of {built.block} tokens"),

@@ -27,6 +27,7 @@ from harness.budget import BudgetSpent
 from harness.cases import load_case
 from harness.cells import cells_for, listing
 from harness.conduct import Conductor, Role
+from harness.engines.kinds import KINDS
 from harness.faults import catalogue as faults
 from harness.lab import Lab
 from harness.options import Options, UsageError
@@ -52,7 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--engine",
         default=None,
-        help="adapter: vllm (default), vllm-inproc (default with --worker fingerprint) or endpoint",
+        help="adapter: vllm (default), vllm-inproc (default with --worker fingerprint), endpoint (default with "
+        f"--engine-url), {', '.join(KINDS)}; a replayed case has its own",
     )
     group.addoption("--engine-url", default=None, metavar="URL", help="attach to a running server")
     group.addoption("--engine-args", default="", help="more flags for a spawned engine, in one quoted string")
@@ -141,7 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix the seed so that the run can be repeated, and have hypothesis keep to our profile."""
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
-    load_settings(config.getoption("--profile"), fingerprint=is_fingerprint(config))
+    load_settings(config.getoption("--profile"), quick=is_fingerprint(config) or engine_of(config) in KINDS)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 import pytest
@@ -21,19 +22,24 @@ class Requirement(msgspec.Struct, frozen=True):
     `overlapped_too` False: answers of requests that an adapter change overlapped are another requirement's matter.
     `hashes_too`: so are hashes that do not follow from their events, unless said otherwise.
     Both belong to the requirement, so that a replayed case is judged as it was when it was found.
-    `shows_where`: evidence that is asked for only of an engine with a capability.
     `upstream`: addresses of public reports of engines that broke it.
+    `shows_where`: more evidence, asked for where the engine has what it takes to tell.
     """
 
     id: str
     title: str
     needs: tuple[Capability, ...]
     shows: tuple[Evidence, ...]
-    shows_where: tuple[tuple[Capability, Evidence], ...] = ()
     overlapped_too: bool = True
     hashes_too: bool = False
     weight: float = 1.0  # shares of the budget for drawing examples
     upstream: tuple[str, ...] = ()
+    shows_where: dict[Capability, Evidence] = {}
+
+    def on(self, present: Collection[Capability]) -> Requirement:
+        """The requirement as an engine with these capabilities is held to it."""
+        told = (evidence for capability, evidence in self.shows_where.items() if capability in present)
+        return msgspec.structs.replace(self, shows=(*self.shows, *told), shows_where={})
 
 
 def requirement(
@@ -42,11 +48,11 @@ def requirement(
     *,
     needs: tuple[Capability, ...] = (),
     shows: tuple[Evidence, ...],
-    shows_where: tuple[tuple[Capability, Evidence], ...] = (),
     overlapped_too: bool = True,
     hashes_too: bool = False,
     weight: float = 1.0,
     upstream: tuple[str, ...] = (),
+    shows_where: dict[Capability, Evidence] | None = None,
 ) -> pytest.MarkDecorator:
     """Mark a test as standing for a requirement. Its docstring is the statement, read aloud by the report.
 
@@ -59,11 +65,11 @@ def requirement(
         title=title,
         needs=needs,
         shows=shows,
-        shows_where=shows_where,
         overlapped_too=overlapped_too,
         hashes_too=hashes_too,
         weight=weight,
         upstream=tuple(address(report) for report in upstream),
+        shows_where=shows_where or {},
     )
     return pytest.mark.requirement(declared)
 
@@ -106,7 +112,6 @@ class Trial:
         self.renewed = 0  # engines replaced for what a failure may have left in them
         self.share = self.drawn = 0.0  # seconds given for drawing examples, and used
         self.replaying = False
-        self.can: frozenset[Capability] = frozenset()  # of the engine
         self.remark = ""  # what was seen, beside the evidence
         self.hint = ""  # what would have exercised it, where it was not
         self.uncounted = ""  # why the engine's hits are not known, where they are not
@@ -124,5 +129,4 @@ class Trial:
 
     def missing(self) -> list[Evidence]:
         """Evidence that the requirement cannot do without and that stayed at zero."""
-        shows = self.requirement.shows + tuple(name for what, name in self.requirement.shows_where if what in self.can)
-        return [name for name in shows if not self.evidence[name]]
+        return [name for name in self.requirement.shows if not self.evidence[name]]

@@ -17,7 +17,7 @@ from harness.requirement import requirement
     "alone and in any batch, caching off",
     needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS),
     shows=(Evidence.TOGETHER,),
-    shows_where=((Capability.MIXED_ADAPTERS, Evidence.MIXED),),
+    shows_where={Capability.MIXED_ADAPTERS: Evidence.MIXED},
     upstream=("vllm#27034", "vllm#39146"),
 )
 @given(data=st.data())
