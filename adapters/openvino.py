@@ -264,20 +264,31 @@ class OpenVinoEngine:
         raise RequestRefused(501, ABSENT[Capability.CACHE_RESET])
 
     def metrics(self) -> Metrics:
-        """The pool's usage as of the latest step's plan: one is made without requests when nobody is there."""
+        """The engine's gauges as of the latest step: who was given tokens in it runs, others wait."""
         with self._turn:
             if self._registered:
                 return Metrics()
             built = self._running()
             if not self._live:
-                built.pipeline.step()
-            waiting = sum(one.progress.begun is False for one in self._live)
+                self._settle(built)
+            told = built.pipeline.get_metrics()
+            running = min(told.scheduled_requests, len(self._live))
             return Metrics(
                 preemptions=self._steps.preemptions,
-                running=len(self._live) - waiting,
-                waiting=waiting,
-                pool_usage=built.pipeline.get_metrics().cache_usage / 100,
+                running=running,
+                waiting=len(self._live) - running,
+                pool_usage=told.cache_usage / 100,
             )
+
+    def _settle(self, built: Built) -> None:
+        """Let go of who hung up, and have the gauges taken without requests. Raises EngineDied."""
+        try:
+            if built.pipeline.has_non_finished_requests():
+                built.pipeline.step()
+            built.pipeline.step()
+        except RuntimeError as problem:
+            raise self._failed(problem) from problem
+        self._leaving = False
 
     def take_events(self) -> Published:
         """Nothing is published."""

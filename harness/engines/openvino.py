@@ -16,7 +16,7 @@ from harness.variant import CHUNKS, POOL, Variant
 BLOCKS, BUDGET, SPLIT = "num_kv_blocks", "max_num_batched_tokens", "dynamic_split_fuse"
 ROOMY, TIGHT = f"{BLOCKS}=128", f"{BLOCKS}=24"
 TOKEN_STEPS, ODD_STEPS, WHOLE = f"{BUDGET}=1", f"{BUDGET}=48", (f"{SPLIT}=false", f"{BUDGET}=4096")
-ANSWERS = ("GROUND", "CHAT", "REUSE", "SURFACE")
+ANSWERS = ("GROUND", "CHAT", "SURFACE")
 UNDER_PRESSURE = ("PRESS", "PREEMPT", "CTRL-2", "MIXED")
 
 
@@ -36,7 +36,7 @@ CELLS = (
     cell(
         "openvino-counted",
         "the same with one token a step: the number of steps says exactly what was hit",
-        (*ANSWERS, "CTRL-2"),
+        (*ANSWERS, "REUSE-1", "REUSE-2", "CTRL-2"),
         ROOMY,
         TOKEN_STEPS,
     ),
