@@ -9,6 +9,7 @@ in steps; no wall clock reaches what is returned.
 from __future__ import annotations
 
 import itertools
+import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,8 @@ class OpenVinoEngine:
         self.capabilities: Mapping[Capability, Support] = capabilities(built, self.version)
         self.config: Mapping[str, str] = {
             "engine": "OpenVINO GenAI's ContinuousBatchingPipeline in this process",
+            "model": options.model,
+            "arguments": shlex.join(options.arguments),
             "scheduler": " ".join(built.scheduler.to_string().split()),
             "properties": " ".join(f"{name}={value}" for name, value in sorted(built.properties.items())),
         }

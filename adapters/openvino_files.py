@@ -4,23 +4,26 @@ OpenVINO GenAI reads GGUF files too, with weights in half precision only; here t
 can be compared with other engines'. Only the shape of the graph is fixed by the engine: it looks for keys and values
 that are kept in variables, and for attention over them, and puts its paged attention in their place. LoRA tensors find
 the products that they change by name, so each is called as its module. Adapters need no translation: the engine reads
-PEFT's safetensors files.
+PEFT's safetensors files. Stand-alone reproducers carry a copy of this source, which therefore imports nothing of ours.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from adapters.gguf_files import NotTranslated, read_tensors
 
 MODEL_TYPE = "qwen2"
 MODEL_FILE, CONFIG_FILE = "openvino_model.xml", "config.json"
 DYNAMIC = -1
 TO_HEADS = (0, 2, 1, 3)  # batch, token, head, feature <-> batch, head, token, feature
+
+
+class NotTranslated(Exception):
+    """A model that is none of ours; the message says so."""
 
 
 def write_model(source: Path, target: Path) -> None:
@@ -30,15 +33,25 @@ def write_model(source: Path, target: Path) -> None:
     config = json.loads((source / CONFIG_FILE).read_text())
     if config.get("model_type") != MODEL_TYPE:
         raise NotTranslated(f"only Qwen2-shaped models are written as IR, and {source} is a {config.get('model_type')}")
-    numpy = importlib.import_module("numpy")
-    weights = {
-        name: numpy.frombuffer(raw, dtype="<f4").reshape(shape)
-        for name, (shape, raw) in read_tensors(source / "model.safetensors").items()
-    }
     target.mkdir(parents=True, exist_ok=True)
     (target / CONFIG_FILE).write_text(json.dumps(config))
-    made = Decoder(config, weights).model()
+    made = Decoder(config, arrays(source / "model.safetensors")).model()
     importlib.import_module("openvino").save_model(made, target / MODEL_FILE, compress_to_fp16=False)
+
+
+def arrays(file: Path) -> dict[str, Any]:
+    """A safetensors file's float32 tensors. Raises NotTranslated for others."""
+    raw, numpy = file.read_bytes(), importlib.import_module("numpy")
+    start = 8 + struct.unpack("<Q", raw[:8])[0]
+    found = {}
+    for name, facts in json.loads(raw[8:start]).items():
+        if name == "__metadata__":
+            continue
+        if facts["dtype"] != "F32":
+            raise NotTranslated(f"{file} holds {name!r} as {facts['dtype']}, not as F32")
+        first, end = (start + offset for offset in facts["data_offsets"])
+        found[name] = numpy.frombuffer(raw[first:end], dtype="<f4").reshape(facts["shape"])
+    return found
 
 
 class Decoder:

@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from adapters.base import Capability, EngineStartError, Support
-from adapters.gguf_files import NotTranslated
-from adapters.openvino_files import CONFIG_FILE, write_model
+from adapters.openvino_files import CONFIG_FILE, NotTranslated, write_model
 
 PACKAGE = "openvino-genai"
 REGISTERED = "adapters=registered"
@@ -25,6 +24,7 @@ DEVICE, THREADS = "CPU", 1
 # The engine's own default keeps keys and values in 8 bits, whose answers depend on what a batch is made of.
 EXACT = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32"}
 CPU_BLOCK = 32  # tokens, of the CPU plugin's paged attention
+# openvino.genai PR 4374 adds a count of a request's cached tokens; no version so far has it.
 BY_STEPS = "the steps up to a request's first token bound the prompt tokens that were computed"
 NO_TEXT = "the model made on the spot has no tokenizer in this engine's format"
 EACH_ALIKE = "all requests of a generate() must have the same adapters"

@@ -17,8 +17,7 @@ from adapters.base import (
     Stage,
     Surface,
 )
-from adapters.gguf_files import NotTranslated
-from adapters.openvino_files import write_model
+from adapters.openvino_files import NotTranslated, write_model
 from adapters.openvino_request import Live
 from adapters.openvino_setup import REGISTERED, OpenVinoOptions, build, settings
 from adapters.openvino_steps import Progress, Steps
