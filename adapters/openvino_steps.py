@@ -16,12 +16,15 @@ class Progress:
         self.prompt = prompt
         self.low = self.high = 0
         self.count = 0  # tokens of its answer
+        self.crowded = (
+            False  # the pool was full meanwhile: what had been computed may have been lost, and computed again
+        )
         self.steady = True  # each step since its first token has brought it another: it never had to wait or come back
 
     @property
     def hit(self) -> tuple[int, int]:
         """Between how many tokens of the prompt came from the cache, once the first token is there."""
-        return max(0, self.prompt - self.high), max(0, self.prompt - self.low)
+        return max(0, self.prompt - self.high), self.prompt if self.crowded else max(0, self.prompt - self.low)
 
     @property
     def begun(self) -> bool | None:
@@ -75,6 +78,7 @@ class Steps:
         for one, new in zip(live, came, strict=True):
             if one.count > 0:
                 continue
+            one.crowded = one.crowded or limited
             if new:  # its last ones; what it left goes to the next
                 one.low, one.high = one.low + 1, min(one.prompt, one.high + max(1, high))
                 low, high = 0, high - 1
