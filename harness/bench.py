@@ -79,7 +79,7 @@ class Bench:
         if name == "fresh-engine":
             fresh = FreshOracle(
                 lambda: session.fresh(self.cell, caching=True),
-                list(self.contents.values()),
+                list(session.contents_of(self.cell).values()),
                 memo=session.memo(self.cell),
             )
             return engine, cold_engine, fresh, cold_oracle
@@ -98,8 +98,8 @@ class Bench:
 
     @property
     def contents(self) -> Contents:
-        """The adapter contents to play with here."""
-        return self.session.contents_of(self.cell)
+        """The adapter contents to play with here: none where the engine is started without."""
+        return self.session.contents_of(self.cell) if self.can(Capability.ADAPTER_CHOICE) else {}
 
     def calibrate(self) -> tuple[Calibration, Rule]:
         """Find the comparison rule on the cold engine, once for all cells that it answers for; or take an earlier one.

@@ -316,7 +316,8 @@ def missing(engine: CheckedEngine, needs: tuple[Capability, ...], *, contents: i
     Adapters need at least two contents to tell apart.
     """
     absent = []
-    if OF_ADAPTERS & set(needs) and contents < 2:
+    chosen = engine.capabilities[Capability.ADAPTER_CHOICE].present is True
+    if OF_ADAPTERS & set(needs) and chosen and contents < 2:
         absent.append(f"{contents} usable adapter contents: give two that the engine loads with --adapter")
     for need in needs:
         support = engine.capabilities[need]

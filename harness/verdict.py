@@ -10,6 +10,17 @@ from reports.schema import Case, FailureClass, Verdict
 
 # What only shows when the pool is too small for what is asked of it.
 PRESSURE = {Evidence.EVICTED, Evidence.PREEMPTIONS, Evidence.FULL_POOL, Evidence.WAITED}
+# What only shows where the engine tells, somehow, how much of a prompt came from its cache.
+COUNTS = {
+    Evidence.EVICTED,
+    Evidence.HITS,
+    Evidence.SHARED_HITS,
+    Evidence.DECODE_HITS,
+    Evidence.AFTER_PREEMPTION,
+    Evidence.SEVERAL,
+    Evidence.STOPPED,
+    Evidence.PATTERNED,
+}
 UNPROVEN_ALONE = (FailureClass.CORRUPT, FailureClass.CRASH, FailureClass.HANG)
 
 
@@ -44,6 +55,9 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     missing = trial.missing()
     if missing:
         said = "never seen: " + "; ".join(name.value for name in missing)
-        return Verdict.NOT_EXERCISED, f"{said}. {trial.hint}" if trial.hint and PRESSURE & set(missing) else said
+        hints = [
+            hint for hint, about in ((trial.hint, PRESSURE), (trial.uncounted, COUNTS)) if hint and about & set(missing)
+        ]
+        return Verdict.NOT_EXERCISED, ". ".join([said, *hints])
     said = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
     return Verdict.CONFORMS, f"{said}; {trial.remark}" if trial.remark else said
