@@ -41,9 +41,8 @@ class Driver:
         except TimeoutError as problem:
             if done.done():
                 raise
-            raise EngineSilent(
-                f"the generation loop did not come to its next pause in {self.patience:.0f} s"
-            ) from problem
+            said = f"the generation loop did not come to its next pause in {self.patience:.0f} s"
+            raise EngineSilent(said) from problem
 
     def end(self) -> None:
         """Nothing more is going to be asked."""
@@ -100,7 +99,7 @@ class Loop:
         manager.start()
         self._pause = manager.pause()
         self._entered()
-        self.processor = manager.batch_processor
+        self.processor: Any = manager.batch_processor
         self.watched = Watched(self.processor)
 
     def step(self) -> None:
@@ -135,7 +134,8 @@ class Loop:
         cache = self.processor.cache
         whole = cache.num_sectors * cache.bytes_per_sector
         kept = sum(len(each.ledger.cached_blocks) * each.bytes_per_block for each in cache.cache_allocators.values())
-        return round(1.0 - float(cache.compute_free_capacity()) - kept / whole, 6)
+        used: float = 1.0 - cache.compute_free_capacity() - kept / whole
+        return round(used, 6)
 
     def empty(self) -> bool:
         """Empty the prefix cache with the engine's own reset, which takes every request's blocks, too; and say whether
@@ -149,4 +149,4 @@ class Loop:
             self._pause.__exit__(None, None, None)
         self.manager.stop(block=True, timeout=STOP_SECONDS, hard_stop=True)
         self.manager.destroy()
-        self.processor = self.watched = None  # collected now, not as the interpreter ends
+        self.processor = None  # collected now, not as the interpreter ends

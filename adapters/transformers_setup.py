@@ -9,6 +9,7 @@ import ast
 import gc
 import importlib
 import importlib.util
+import json
 import logging
 import os
 import sys
@@ -58,8 +59,8 @@ class TransformersOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The fields in a line."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.given.items())
+        """The fields in a line, as JSON."""
+        return json.dumps(self.given)
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -135,7 +136,7 @@ def load_tokenizer(folder: str) -> Any:
 
 def quiet() -> None:
     """Nothing of Transformers' on our standard error; once also what an engine's end would search for garbage in."""
-    global _frozen  # noqa: PLW0603 - the process has one set of imported modules
+    global _frozen
     with _first:
         words = importlib.import_module("transformers.utils.logging")
         words.set_verbosity_error()

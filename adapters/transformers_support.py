@@ -19,7 +19,7 @@ PRESENT = {
     Capability.SPAWNABLE: "started by Coldproof, in its own process",
 }
 ABSENT = {
-    Capability.MIXED_ADAPTERS: "set_adapter is for the whole model: requests of different adapters wait for one another",
+    Capability.MIXED_ADAPTERS: "set_adapter is for the whole model: requests of other adapters wait",
     Capability.CACHE_SALT: "a request has no salt, and a block's hash takes tokens only",
     Capability.PRIORITY: "requests are served in the order of their arrival",
     Capability.PROMPT_LOGPROBS: "scores are told of the answer only",

@@ -18,7 +18,7 @@ SMALL = ("num_blocks=24", "max_batch_tokens=64")
 
 
 def cell(name: str, about: str, *fields: str) -> Cell:
-    """An engine with these fields of its ContinuousBatchingConfig. Cold answers come from one of the cell's own kind."""
+    """An engine with these fields of its ContinuousBatchingConfig. Cold answers come from its own kind."""
     return Cell(name=name, about=about, arguments=fields, areas=AREAS, alike=False, engine="transformers")
 
 
