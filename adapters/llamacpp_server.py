@@ -64,7 +64,8 @@ def serve(arguments: Sequence[str]) -> None:
     parameters.cache_type_k = getattr(library.ggml_type, TYPES[given.pop("cache_type_k")])
     parameters.cache_type_v = getattr(library.ggml_type, TYPES[given.pop("cache_type_v")])
     parameters.flash_attn_type = getattr(library.llama_flash_attn_type, FLASH[given.pop("flash_attn")])
-    parameters.lora_adapters = [adapter(library, file) for file in given.pop("lora")]
+    scale = 0.0 if "lora_init_without_apply" in given else 1.0  # llama-server reads the flag so; its library does not
+    parameters.lora_adapters = [adapter(library, file, scale) for file in given.pop("lora")]
     for field, value in given.items():
         setattr(parameters, field, value)
     server = library.Server(parameters)
@@ -74,10 +75,10 @@ def serve(arguments: Sequence[str]) -> None:
         time.sleep(3600)
 
 
-def adapter(library: Any, file: str) -> Any:
+def adapter(library: Any, file: str, scale: float) -> Any:
     """An adapter that is there from the start."""
     made = library.CommonAdapterLoraInfo()
-    made.path, made.scale = file, 1.0
+    made.path, made.scale = file, scale
     return made
 
 
