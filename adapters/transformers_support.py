@@ -15,7 +15,9 @@ PRESENT = {
     Capability.CACHED_TOKENS: "the engine tells none; counted at PagedAttentionCache.search_prefix_match, by request",
     Capability.ABORT: "cancel_request",
     Capability.CACHE_RESET: "PagedAttentionCache.reset, when no request is there; the hash tables are empty then",
-    Capability.METRICS: "gauges of its scheduler and pool, and how often a request was queued again; no count of hits",
+    Capability.METRICS: "read from its scheduler and its pool; hits are counted nowhere",
+    Capability.PREEMPTION_COUNTS: "the engine tells none; counted at Scheduler.add_waiting_request, by request",
+    Capability.POOL_USAGE: "PagedAttentionCache.compute_free_capacity, without the blocks that are kept for reuse",
     Capability.SPAWNABLE: "started by Coldproof, in its own process",
 }
 ABSENT = {
