@@ -6,13 +6,25 @@ Every method is for a model that stands still: `ContinuousBatchingManager.pause`
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from adapters.base import RequestRefused
 
 REFUSALS = (OSError, KeyError, ValueError, RuntimeError, TypeError)  # of files, names and shapes that do not fit
+
+_quiet = threading.Lock()
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without PEFT's warnings of every second adapter. The process has one set of filters, so one engine at a time."""
+    with _quiet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 class PeftAdapters:
@@ -44,8 +56,7 @@ class PeftAdapters:
         if name in self.names:
             self.delete(name)
         try:
-            with warnings.catch_warnings():  # PEFT warns of every second adapter
-                warnings.simplefilter("ignore")
+            with quietly():
                 told = self.model.load_adapter(path, adapter_name=name, hotswap=False)
         except REFUSALS as problem:
             self.delete(name)
@@ -68,7 +79,7 @@ class PeftAdapters:
     def delete(self, name: str) -> None:
         """Take the weights out of the model, as far as they are in it."""
         self.names.discard(name)
-        with contextlib.suppress(ValueError):  # there is no such adapter, or none at all
+        with quietly(), contextlib.suppress(ValueError):  # there is no such adapter, or none at all
             self.model.delete_adapter(name)
 
     def switch(self, name: str | None) -> None:
