@@ -26,13 +26,7 @@ def cell(name: str, about: str, areas: tuple[str, ...], *fields: str) -> Cell:
 CELLS = (
     cell("transformers", "a roomy pool: 256 blocks of 16 tokens, 256 tokens a step", KEYS),
     cell("transformers-tight", "24 blocks of 16 tokens, 64 tokens a step", ROOM, *SMALL),
-    cell(
-        "transformers-prefill-first",
-        "the same with prefill before decode",
-        ROOM,
-        *SMALL,
-        "scheduler_type=prefill_first",
-    ),
+    cell("transformers-prefill-first", "the same with prefill before decode", ROOM, *SMALL, PREFILL_FIRST),
 )
 
 
