@@ -47,7 +47,12 @@ BIND = "a name is bound to the registered adapter with these files"
 
 def spawn(options: OpenVinoOptions, *, on_process: Callable[[EngineProcess], None]) -> OpenVinoEngine:
     """Start a worker and have it make a pipeline, in a second. Raises EngineStartError."""
-    return OpenVinoEngine(options, Remote(options, on_process))
+    remote = Remote(options, on_process)
+    try:
+        return OpenVinoEngine(options, remote)
+    except BaseException:
+        remote.stop()
+        raise
 
 
 class OpenVinoEngine:
