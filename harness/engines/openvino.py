@@ -1,4 +1,4 @@
-"""OpenVINO GenAI (package openvino-genai): continuous batching in this process, with a model in its own format."""
+"""OpenVINO GenAI (package openvino-genai): continuous batching, stepped by its caller."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def start(setting: Setting) -> Engine:
         arguments=setting.arguments,
         log=setting.log,
     )
-    return openvino.start(options)
+    return openvino.spawn(options, on_process=setting.on_process)
 
 
 def variants(cell: Cell, arguments: tuple[str, ...]) -> Iterator[Variant]:
