@@ -142,8 +142,8 @@ def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
 
 def lost_tokens(history: History, outcome: Outcome) -> int:
     """Prompt tokens that had been computed, would have hit, and were gone: in a pool too small, evicted."""
-    owed = at_least(history, outcome)
-    return 0 if owed is None or outcome.cached_tokens is None else max(0, owed - outcome.cached_tokens)
+    owed, hit = at_least(history, outcome), outcome.hit_at_most
+    return 0 if owed is None or hit is None else max(0, owed - hit)
 
 
 def blocks_needed(history: History, tokens: int) -> int | None:

@@ -270,6 +270,7 @@ class Run:
             rendered=answer.prompt,
             finish_reason=answer.finish_reason,
             cached_tokens=answer.cached_tokens,
+            cached_between=answer.cached_between,
             preemptions=answer.preemptions,
             preempted_at=answer.preempted_at,
             aborted=answer.aborted,
