@@ -409,6 +409,11 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         lambda: Broken(replaced(cached_tokens=None)),
         "Completion.cached_tokens",
     ),
+    (
+        cache.test_a_prompt_that_nobody_asked_hits_nothing,
+        lambda: Broken(replaced(cached_between=(8, 16))),
+        "Completion.cached_between",
+    ),
     (cache.test_a_prompt_that_was_asked_hits, lambda: Broken(replaced(cached_tokens=0)), "grows when"),
     (cache.test_a_prompt_that_was_asked_hits, lambda: Broken(whole_prompt), "whose last token is always computed"),
     (
