@@ -226,6 +226,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     second_tier: bool = False  # blocks that the pool gives up, or loses in a reset, may come back from elsewhere
     failed_load_ends_request: bool = False  # with an error; otherwise it has to be answered all the same
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
+    drops_all_below: int | None = None  # free blocks: with fewer, all that nobody uses goes at once; None: bit by bit
     counts_first_lookups: bool = False  # each prompt once among the queries, as it is let in, and its hits then alone
 
 

@@ -122,7 +122,8 @@ class Lab(Prover):
         mixed = judgement.evidence[Evidence.MIXED] and self.grounds.may_mix(BASE_WITH_ADAPTER)
         if engine is None or not mixed or self.on_cold(self.current()) or judgement.worst().checker != "tokens":
             return False
-        if not any(self.observe(engine, judgement.history.workload).findings for _ in range(RETRIES_WHILE_SHRINKING)):
+        workload = judgement.history.workload
+        if not any(self.observe(engine, workload, ground=True).findings for _ in range(RETRIES_WHILE_SHRINKING)):
             return False
         self.leave_out(BASE_WITH_ADAPTER)
         return True

@@ -38,8 +38,6 @@ def agrees(outcome: Outcome, answer: Answer) -> bool:
 def wrong(history: History, outcome: Outcome, expected: Answer, answers: Answers, rule: Rule) -> Finding:
     """Describe one wrong answer, with the strongest explanation that the facts support."""
     position = common_prefix(expected.ids, outcome.token_ids)
-    gap = expected.tokens[position].gap if position < len(expected.tokens) else None
-    noise = not rule.exact and (gap is None or rule.noise is None or gap <= rule.noise)
     failure_class, explanation = explain(history, outcome, answers)
     cached = "an unknown number" if outcome.cached_tokens is None else str(outcome.cached_tokens)
     return Finding(
@@ -47,12 +45,19 @@ def wrong(history: History, outcome: Outcome, expected: Answer, answers: Answers
         failure_class=failure_class,
         request=outcome.request,
         position=position,
-        noise=noise,
+        noise=not counts(expected, outcome.token_ids, rule),
         sentence=(
             f"Request {outcome.request} to '{outcome.model}' differs from the cold answer at token {position} "
             f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
         ),
     )
+
+
+def counts(expected: Answer, ids: tuple[int, ...], rule: Rule) -> bool:
+    """Whether an answer differs from the cold one by more than the rule takes for noise."""
+    position = common_prefix(expected.ids, ids)
+    gap = expected.tokens[position].gap if position < len(expected.tokens) else None
+    return ids != expected.ids and rule.counts(gap)
 
 
 def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[FailureClass, str]:
