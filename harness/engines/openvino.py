@@ -48,14 +48,14 @@ CELLS = (
     cell(
         "openvino-whole-prompts",
         "a pool of 24 blocks, each prompt in one piece before anybody decodes (dynamic_split_fuse off)",
-        ("GROUND", "CHAT-1", "PRESS", "PREEMPT", "CTRL-2"),
+        ("GROUND", "PRESS-2", "PRESS-4", "PREEMPT-1"),
         TIGHT,
         *WHOLE,
     ),
     cell(
         "openvino-adapters",
         "adapters registered; each generate() runs requests of one of them",
-        ("GROUND", "LORA"),
+        ("GROUND", "LORA-4"),
         ROOMY,
         REGISTERED,
     ),
