@@ -204,11 +204,14 @@ class OpenVinoEngine:
     def _generate_all(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """One `generate()` for each row of requests under one adapter, in the order of their arrival."""
-        served: dict[int, Served] = {}
+        """One `generate()` for each row of requests under one adapter, in the order of their arrival, when its last one
+        has come.
+        """
+        began, served = self._steps_taken, dict[int, Served]()
         order = sorted(range(len(arrivals)), key=lambda number: arrivals[number].offset_ms)
         for model, numbers in itertools.groupby(order, key=lambda number: arrivals[number].request.model):
-            row, sent = list(numbers), self._steps_taken
+            row = list(numbers)
+            sent = self._steps_taken = max(self._steps_taken, began + -(-arrivals[row[-1]].offset_ms // STEP_MS))
             results = self._generate(model, [arrivals[number].request for number in row])
             for number, result in zip(row, results, strict=True):
                 served[number] = Served(seconds(sent), self.clock(), result)
@@ -268,7 +271,10 @@ class OpenVinoEngine:
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the registered adapter with these files. Raises RequestRefused where there is none."""
-        digest = content_digest(Path(path))
+        try:
+            digest = content_digest(Path(path))
+        except OSError as problem:
+            raise RequestRefused(404, f"no adapter files in {path}: {problem.strerror}") from problem
         if digest not in self._registered:
             raise RequestRefused(404, f"the adapter files in {path} are not registered: {AT_START}")
         if in_place or name in self._bound:
@@ -335,7 +341,7 @@ class OpenVinoEngine:
 
 def answered(answer: Output) -> Completion | EngineError:
     """One answer of a `generate()`."""
-    if answer.reason == "IGNORED":
+    if answer.reason == "IGNORED" or not answer.ids:
         return RequestRefused(TOO_LARGE, GIVEN_UP)
     tokens = tuple(Token(id=token, at=0.0) for token in answer.ids)
     return Completion(tokens=tokens, finish_reason=ENDS.get(answer.reason), cached_tokens=None)

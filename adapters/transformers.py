@@ -69,6 +69,7 @@ class TransformersEngine:
         self.shape: EngineShape = shape(built)
         self.capabilities: Mapping[Capability, Support] = capabilities(built, version())
         self._adapters = PeftAdapters(built.model, self.base_model)
+        self._switched: str | None = None  # the one name that was switched on, not chosen
         self._death = ""  # why it is gone
         self._stopped = self._hangs = False
         self._steps = 0
@@ -144,6 +145,9 @@ class TransformersEngine:
         """Switch an adapter on while the loop is paused: whoever runs goes on under it, as with every `set_adapter`."""
         with self._turn:
             self.load_adapter(name, path, in_place=name in self._adapters.names)
+            before, self._switched = self._switched, name
+            if before is not None and before != name and before in self._adapters.names:
+                self.unload_adapter(before)
             self.driver.do(lambda: self._adapters.switch(name))
 
     def unload_adapter(self, name: str) -> None:

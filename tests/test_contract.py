@@ -498,6 +498,7 @@ def test_a_broken_rule_is_named(
         "tmp_path": tmp_path,
         "tokens": 5,
         "in_place": False,
+        "place": -1,
     }
     with pytest.raises(rules.RuleBroken, match=re.escape(words)) as caught:
         test(**{name: given[name] for name in inspect.signature(test).parameters})
