@@ -204,12 +204,15 @@ class OpenVinoEngine:
     def _generate_all(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """One `generate()` for each row of requests under one adapter, in the order of their arrival."""
+        """One `generate()` for each row of requests under one adapter that have come by then, in their order."""
         served: dict[int, Served] = {}
-        order = sorted(range(len(arrivals)), key=lambda number: arrivals[number].offset_ms)
-        for model, numbers in itertools.groupby(order, key=lambda number: arrivals[number].request.model):
-            row, sent = list(numbers), self._steps_taken
-            results = self._generate(model, [arrivals[number].request for number in row])
+        began, waiting = self._steps_taken, sorted(range(len(arrivals)), key=lambda n: arrivals[n].offset_ms)
+        while waiting:
+            first = arrivals[waiting[0]]
+            self._steps_taken = max(self._steps_taken, began + -(-first.offset_ms // STEP_MS))
+            row = first_row(arrivals, waiting, (self._steps_taken - began) * STEP_MS)
+            sent, waiting = self._steps_taken, waiting[len(row) :]
+            results = self._generate(first.request.model, [arrivals[number].request for number in row])
             for number, result in zip(row, results, strict=True):
                 served[number] = Served(seconds(sent), self.clock(), result)
                 if isinstance(result, Completion):
@@ -268,7 +271,10 @@ class OpenVinoEngine:
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the registered adapter with these files. Raises RequestRefused where there is none."""
-        digest = content_digest(Path(path))
+        try:
+            digest = content_digest(Path(path))
+        except OSError as problem:
+            raise RequestRefused(404, f"{path} holds no adapter: {problem}") from problem
         if digest not in self._registered:
             raise RequestRefused(404, f"the adapter files in {path} are not registered: {AT_START}")
         if in_place or name in self._bound:
@@ -333,9 +339,19 @@ class OpenVinoEngine:
         self.remote.stop()
 
 
+def first_row(arrivals: Sequence[Arrival], waiting: Sequence[int], come: int) -> list[int]:
+    """Of those who wait, in their order: as many from the first on as have come and ask the same model."""
+    row: list[int] = []
+    for number in waiting:
+        if arrivals[number].offset_ms > come or arrivals[number].request.model != arrivals[waiting[0]].request.model:
+            break
+        row.append(number)
+    return row
+
+
 def answered(answer: Output) -> Completion | EngineError:
     """One answer of a `generate()`."""
-    if answer.reason == "IGNORED":
+    if not answer.ids:  # the engine says nothing of why
         return RequestRefused(TOO_LARGE, GIVEN_UP)
     tokens = tuple(Token(id=token, at=0.0) for token in answer.ids)
     return Completion(tokens=tokens, finish_reason=ENDS.get(answer.reason), cached_tokens=None)

@@ -135,7 +135,9 @@ def capabilities(facts: Facts, *, stepped: bool) -> dict[Capability, Support]:
             if counted
             else "none is told, and no step is seen",
         ),
-        Capability.LOGPROBS: Support(True, "the score of each token; none of the next best"),
+        Capability.LOGPROBS: Support(
+            stepped, "of each token; none of the next best" if stepped else "of whole answers"
+        ),
         Capability.PROMPT_LOGPROBS: Support(stepped, "echo and logprobs" if stepped else NO_STEPS),
         Capability.ADAPTER_CHOICE: Support(not stepped, STEPPED if stepped else GENERATE),
         Capability.ABORT: Support(stepped, "a handle's cancel()" if stepped else NO_STEPS),
