@@ -20,6 +20,7 @@ from adapters.base import (
     Completion,
     CompletionRequest,
     Engine,
+    EngineDied,
     EngineError,
     RequestRefused,
     Served,
@@ -53,6 +54,13 @@ def need(engine: Engine, *capabilities: Capability) -> None:
         support = engine.capabilities[capability]
         if support.present is not True:
             pytest.skip(f"{engine.name} has no {capability.value}: {support.evidence}")
+
+
+def engines_own(engine: Engine, death: EngineDied) -> NoReturn:
+    """Skip where the engine has ended at what it should have refused: a finding of the suites (PRESS-3), and of the
+    engine's, not its adapter's."""
+    hold(not engine.alive(), "Engine.alive", "False for an engine that raised EngineDied", death)
+    pytest.skip(f"{engine.name} ends there: {death}")
 
 
 def can(engine: Engine, capability: Capability) -> bool:
@@ -93,12 +101,16 @@ def serve(engine: Engine, *requests: CompletionRequest, between: Callable[[], No
 
 
 @contextmanager
-def refused(where: str, rule: str) -> Iterator[None]:
-    """What is done here has to be refused."""
+def refused(where: str, rule: str, *, or_ends: Engine | None = None) -> Iterator[None]:
+    """What is done here has to be refused. `or_ends`: an engine that may end of it instead, by a fault of its own."""
     try:
         yield
     except RequestRefused:
         return
+    except EngineDied as death:
+        if or_ends is not None:
+            engines_own(or_ends, death)
+        raise RuleBroken(f"{where} (adapters/base.py): {rule}. Seen: {death}") from death
     except Exception as problem:
         raise RuleBroken(f"{where} (adapters/base.py): {rule}. Seen: {type(problem).__name__}: {problem}") from problem
     broken(where, rule, "no error")

@@ -74,7 +74,8 @@ def test_an_unknown_model_is_refused(engine: CheckedEngine) -> None:
 
 def test_a_prompt_too_long_is_refused(engine: CheckedEngine) -> None:
     """And neither cut short nor left waiting; the next one is answered."""
-    with refused("Engine.complete", "RequestRefused for a prompt longer than EngineShape.max_model_tokens"):
+    rule = "RequestRefused for a prompt longer than EngineShape.max_model_tokens"
+    with refused("Engine.complete", rule, or_ends=engine):
         engine.complete(asked(engine, engine.shape.max_model_tokens + 1))
     goes_on(engine, "a prompt that was too long")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 
-from adapters.base import Arrival, Capability, Completion, RequestRefused, Served
+from adapters.base import Arrival, Capability, Completion, EngineDied, RequestRefused, Served
 from adapters.checked import CheckedEngine
-from tests.contract.rules import asked, can, goes_on, hold, is_error, need, new_name, serve
+from tests.contract.rules import asked, can, engines_own, goes_on, hold, is_error, need, new_name, serve
 
 SLACK = 0.02  # seconds: a thread that is to wake up at a time may do so a little sooner by another clock
 
@@ -79,6 +79,9 @@ def test_one_refusal_loses_no_other(engine: CheckedEngine) -> None:
 def test_a_prompt_too_long_loses_no_other(engine: CheckedEngine) -> None:
     """Also one that the engine itself looks at before it says no."""
     served = serve(engine, asked(engine), asked(engine, engine.shape.max_model_tokens + 1), asked(engine))
+    for one in served:
+        if isinstance(one.result, EngineDied):
+            engines_own(engine, one.result)
     got = lengths(served)
     hold(got == [6, None, 6], "Engine.serve", "an error of one request is that one's result", served)
 
