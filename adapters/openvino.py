@@ -204,15 +204,15 @@ class OpenVinoEngine:
     def _generate_all(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """One `generate()` for each row of requests under one adapter, in the order of their arrival, when its last one
-        has come.
-        """
-        began, served = self._steps_taken, dict[int, Served]()
-        order = sorted(range(len(arrivals)), key=lambda number: arrivals[number].offset_ms)
-        for model, numbers in itertools.groupby(order, key=lambda number: arrivals[number].request.model):
-            row = list(numbers)
-            sent = self._steps_taken = max(self._steps_taken, began + -(-arrivals[row[-1]].offset_ms // STEP_MS))
-            results = self._generate(model, [arrivals[number].request for number in row])
+        """One `generate()` for each row of requests under one adapter that have come by then, in their order."""
+        served: dict[int, Served] = {}
+        began, waiting = self._steps_taken, sorted(range(len(arrivals)), key=lambda n: arrivals[n].offset_ms)
+        while waiting:
+            first = arrivals[waiting[0]]
+            self._steps_taken = max(self._steps_taken, began + -(-first.offset_ms // STEP_MS))
+            row = first_row(arrivals, waiting, (self._steps_taken - began) * STEP_MS)
+            sent, waiting = self._steps_taken, waiting[len(row) :]
+            results = self._generate(first.request.model, [arrivals[number].request for number in row])
             for number, result in zip(row, results, strict=True):
                 served[number] = Served(seconds(sent), self.clock(), result)
                 if isinstance(result, Completion):
@@ -274,7 +274,7 @@ class OpenVinoEngine:
         try:
             digest = content_digest(Path(path))
         except OSError as problem:
-            raise RequestRefused(404, f"no adapter files in {path}: {problem.strerror}") from problem
+            raise RequestRefused(404, f"{path} holds no adapter: {problem}") from problem
         if digest not in self._registered:
             raise RequestRefused(404, f"the adapter files in {path} are not registered: {AT_START}")
         if in_place or name in self._bound:
@@ -339,9 +339,19 @@ class OpenVinoEngine:
         self.remote.stop()
 
 
+def first_row(arrivals: Sequence[Arrival], waiting: Sequence[int], come: int) -> list[int]:
+    """Of those who wait, in their order: as many from the first on as have come and ask the same model."""
+    row: list[int] = []
+    for number in waiting:
+        if arrivals[number].offset_ms > come or arrivals[number].request.model != arrivals[waiting[0]].request.model:
+            break
+        row.append(number)
+    return row
+
+
 def answered(answer: Output) -> Completion | EngineError:
     """One answer of a `generate()`."""
-    if answer.reason == "IGNORED" or not answer.ids:
+    if not answer.ids:  # the engine says nothing of why
         return RequestRefused(TOO_LARGE, GIVEN_UP)
     tokens = tuple(Token(id=token, at=0.0) for token in answer.ids)
     return Completion(tokens=tokens, finish_reason=ENDS.get(answer.reason), cached_tokens=None)

@@ -136,7 +136,7 @@ def capabilities(facts: Facts, *, stepped: bool) -> dict[Capability, Support]:
             else "none is told, and no step is seen",
         ),
         Capability.LOGPROBS: Support(
-            stepped, "the score of each token; none of the next best" if stepped else NO_STEPS
+            stepped, "of each token; none of the next best" if stepped else "of whole answers"
         ),
         Capability.PROMPT_LOGPROBS: Support(stepped, "echo and logprobs" if stepped else NO_STEPS),
         Capability.ADAPTER_CHOICE: Support(not stepped, STEPPED if stepped else GENERATE),

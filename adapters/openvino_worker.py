@@ -86,7 +86,7 @@ class Worker:
         return [
             Output(number, list(one.m_generation_ids[0]), [], one.finish_reasons[0].name)
             if one.m_generation_ids
-            else Output(number, [], [], "IGNORED")
+            else Output(number, [], [], "NONE")
             for number, one in enumerate(answers)
         ]
 

@@ -44,7 +44,7 @@ CELLS = (
         "openvino-growing", "the engine's own defaults: a pool that grows, chunks of 256 tokens", ("GROUND", "CHAT-1")
     ),
     cell("openvino-tight", "a pool of 24 blocks, chunks of 48 tokens", UNDER_PRESSURE, TIGHT, ODD_STEPS),
-    cell("openvino-tight-counted", "a pool of 24 blocks, one token a step", UNDER_PRESSURE, TIGHT, TOKEN_STEPS),
+    cell("openvino-tight-counted", "a pool of 24 blocks, one token a step", ("PRESS-1", "CTRL-2"), TIGHT, TOKEN_STEPS),
     cell(
         "openvino-whole-prompts",
         "a pool of 24 blocks, each prompt in one piece before anybody decodes (dynamic_split_fuse off)",
