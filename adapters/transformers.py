@@ -69,7 +69,6 @@ class TransformersEngine:
         self.shape: EngineShape = shape(built)
         self.capabilities: Mapping[Capability, Support] = capabilities(built, version())
         self._adapters = PeftAdapters(built.model, self.base_model)
-        self._switched: str | None = None  # the one name that was switched on, not chosen
         self._death = ""  # why it is gone
         self._stopped = self._hangs = False
         self._steps = 0
@@ -150,9 +149,6 @@ class TransformersEngine:
         with self._turn:
             before, self._everywhere = self._everywhere, None
             self.load_adapter(name, path, in_place=name in self._adapters.names)
-            before, self._switched = self._switched, name
-            if before is not None and before != name and before in self._adapters.names:
-                self.unload_adapter(before)
             self.driver.do(lambda: self._adapters.switch(name))
             self._everywhere = name
             if before not in (None, name) and before in self._adapters.names:
