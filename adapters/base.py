@@ -39,6 +39,8 @@ class Capability(enum.StrEnum):
     STRUCTURED_OUTPUT = "structured output"
     CACHE_RESET = "cache reset"
     METRICS = "metrics"
+    PREEMPTION_COUNTS = "preemption counts"
+    POOL_USAGE = "a gauge of the pool in use"
     KV_EVENTS = "published KV events"
     VERSION = "engine version"
     BLOCK_SIZE = "cache block size"
@@ -125,6 +127,9 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """What came back. `cached_tokens` is None when the engine gave no count: missing is not zero.
 
+    `finish_reason`: "length" where `max_tokens` ended it, None where the client saw no end.
+    `cached_between`: at least and at most so many, where something else than a count says so, such as the number of
+    steps that the prompt took.
     `text`: the first answer's. `others`: the answers after it, where several were asked for. `prompt_logprobs`: one for
     each prompt token, None for the first. `prompt`: the ids that the engine says it used, if it
     says so. `aborted`: the client hung up here, before the end. `preemptions`: of this request, where the engine tells
@@ -134,6 +139,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[Token, ...]
     finish_reason: str | None
     cached_tokens: int | None
+    cached_between: tuple[int, int] | None = None
     text: str = ""
     others: tuple[tuple[Token, ...], ...] = ()
     prompt_logprobs: tuple[float | None, ...] | None = None
@@ -216,9 +222,12 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool | None
     uniform: bool = True  # every layer keeps every block; otherwise only a whole prompt sent again is owed its blocks
     most_requests: int | None = None  # that run at a time
+    # So many whole sequences are kept instead of blocks; what the request just before left is all that is promised.
+    sequences: int | None = None
     second_tier: bool = False  # blocks that the pool gives up, or loses in a reset, may come back from elsewhere
     failed_load_ends_request: bool = False  # with an error; otherwise it has to be answered all the same
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
+    drops_all_below: int | None = None  # free blocks: with fewer, all that nobody uses goes at once; None: bit by bit
     counts_first_lookups: bool = False  # each prompt once among the queries, as it is let in, and its hits then alone
 
 
@@ -258,7 +267,8 @@ class Served(msgspec.Struct, frozen=True):
 class Engine(Protocol):
     """A live engine. Methods block; `complete` may be called from many threads at once.
 
-    All methods raise EngineDied when the engine is gone and RequestRefused when it says no.
+    All methods raise EngineDied when the engine is gone and RequestRefused when it says no, also to what it has no
+    capability for. Nothing else gets out of them. What is said here is tried by tests/contract.
     """
 
     @property

@@ -75,8 +75,8 @@ ABSENT = {
     Capability.STRUCTURED_OUTPUT: "the model made on the spot has no text of its own",
     Capability.CACHE_RESET: "no route empties every slot and the host's prompt cache",
     Capability.KV_EVENTS: "nothing is published about the cache",
-    Capability.BLOCK_SIZE: "there are no blocks: a slot goes on from any token",
-    Capability.POOL_SIZE: "there is no pool: each slot holds one sequence",
+    Capability.PREEMPTION_COUNTS: "requests are not preempted",
+    Capability.POOL_USAGE: "each slot keeps its sequence until another one needs it",
     Capability.PROVENANCE: "keys and values do not say whose they are",
     Capability.SEVERAL_GROUPS: "all layers are of one kind",
 }
@@ -88,6 +88,8 @@ PRESENT = {
     Capability.LOGPROBS: "n_probs",
     Capability.ABORT: "a closed connection ends its task",
     Capability.METRICS: "/metrics counts cached and computed prompt tokens",
+    Capability.BLOCK_SIZE: "a slot goes on from any token of its sequence",
+    Capability.POOL_SIZE: "/props tells slots and their tokens",
     Capability.SPAWNABLE: "started by Coldproof",
 }
 
@@ -110,7 +112,7 @@ def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], Non
         write_model(Path(options.model), folder / "model.gguf")
         digests = [content_digest(source) for source in options.adapters]
         for source, digest in zip(options.adapters, digests, strict=True):
-            write_adapter(source, folder / f"{digest}.gguf")
+            write_adapter(source, folder / f"{digest}.gguf", model=Path(options.model))
     except (NotTranslated, ImportError, OSError, KeyError, ValueError) as problem:
         raise EngineStartError(f"cannot write the model for llama.cpp: {problem}") from problem
     port = free_port()
@@ -167,6 +169,7 @@ class LlamaCppEngine:
         self.everywhere: str | None = None  # the name of what is switched on for all who choose nothing
         self.config: Mapping[str, str] = {"command": command, "model": options.model}
         facts = wire.get("/props").json()
+        slots, longest = int(facts["total_slots"]), int(facts["default_generation_settings"]["n_ctx"])
         self.version: str | None = package_version()
         loads = Support(bool(digests), f"{len(digests)} adapters are {BOUND}" if digests else "none was given")
         self.capabilities: Mapping[Capability, Support] = {
@@ -181,12 +184,14 @@ class LlamaCppEngine:
             Capability.VERSION: Support(self.version is not None, f"the package says {self.version}"),
         }
         self.shape = EngineShape(
-            block_size=None,
-            pool_blocks=None,
-            max_model_tokens=int(facts["default_generation_settings"]["n_ctx"]),
+            block_size=1,
+            pool_blocks=slots * longest,
+            max_model_tokens=longest,
+            sequences=slots,
+            uniform="sliding_window" not in json.loads(Path(options.model, "config.json").read_text()),
             adapter_slots=len(digests) or None,
             prefix_caching=options.prefix_caching,
-            most_requests=int(facts["total_slots"]),
+            most_requests=slots,
         )
 
     def clock(self) -> float:
@@ -275,20 +280,24 @@ class LlamaCppEngine:
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the registered adapter with these files. Raises RequestRefused where there is none."""
-        digest = content_digest(Path(path))
-        if digest not in self.registered:
-            raise RequestRefused(404, f"the adapter files in {path} were not registered at the start")
+        number = self.number_of(path)
         if in_place or name in self.bound:
             raise RequestRefused(400, f"{name}: an adapter that was read at the start cannot be replaced")
-        self.bound[name] = self.registered[digest]
+        self.bound[name] = number
 
     def switch_adapter(self, name: str, path: str) -> None:
         """POST /lora-adapters: from now on requests that say nothing of adapters are under this one."""
-        digest = content_digest(Path(path))
-        if digest not in self.registered:
-            raise RequestRefused(404, f"the adapter files in {path} were not registered at the start")
-        self.set_scales(self.registered[digest])
+        self.set_scales(self.number_of(path))
         self.everywhere = name
+
+    def number_of(self, path: str) -> int:
+        """The registered adapter with these files. Raises RequestRefused where there is none."""
+        try:
+            return self.registered[content_digest(Path(path))]
+        except OSError as problem:
+            raise RequestRefused(404, f"no adapter files in {path}: {problem.strerror}") from problem
+        except KeyError as problem:
+            raise RequestRefused(404, f"the adapter files in {path} were not registered at the start") from problem
 
     def set_scales(self, on: int | None) -> None:
         """One adapter for all requests that choose none, or none."""

@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from harness.checkers.finding import Rule
-from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, DEFAULT_BLOCK, unit_of
+from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, DEFAULT_BLOCK, whole_unit
 from harness.options import UsageError
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
+from harness.oracle.other import is_across
 from harness.reference_cache import common_prefix
 from harness.workload import Segment, segment_tokens
 from reports.schema import Calibration, read_results
@@ -34,7 +35,7 @@ def calibrate(
     oracle: EngineOracle, digests: list[str], *, cell: str, block: int | None, slots: int
 ) -> tuple[Calibration, Rule]:
     """Ask the probes and derive the rule. Raises OracleError when the oracle cannot answer."""
-    block = unit_of(block or DEFAULT_BLOCK)
+    block = whole_unit(block or DEFAULT_BLOCK)
     run = secrets.token_hex(4)
     identities: list[str | None] = [None, *digests[:2]]
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]
@@ -90,6 +91,11 @@ def found_earlier(source: Path, *, cell: str, version: str | None) -> tuple[Cali
         raise UsageError(f"--calibration {source}: that run found no comparison rule")
     if engine.version != version:
         raise UsageError(f"--calibration {source} is of version {engine.version}; this engine is {version}")
+    if is_across(found.oracle):
+        raise UsageError(
+            f"--calibration {source}: that run compared with {found.oracle}; give one that had the engine itself to "
+            "compare with"
+        )
     if found.cell != cell:
         return None
     rule = Rule(exact=found.exact, noise=None if found.exact else found.noise_nats)

@@ -49,7 +49,7 @@ def all_computed(outcome: Outcome) -> list[tuple[int, ...]]:
 
 def bounds(history: History) -> dict[int, Bounds]:
     """The bounds of every request of a history, by request number."""
-    kept = None if has_room(history) else what_is_kept(history)
+    kept = what_is_kept(history) if history.shape.sequences or not has_room(history) else None
     return {
         outcome.request: Bounds(
             at_least=at_least(history, outcome) if kept is None else at_least(history, outcome, kept) or None,
@@ -142,8 +142,8 @@ def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
 
 def lost_tokens(history: History, outcome: Outcome) -> int:
     """Prompt tokens that had been computed, would have hit, and were gone: in a pool too small, evicted."""
-    owed = at_least(history, outcome)
-    return 0 if owed is None or outcome.cached_tokens is None else max(0, owed - outcome.cached_tokens)
+    owed, hit = at_least(history, outcome), outcome.hit_at_most
+    return 0 if owed is None or hit is None else max(0, owed - hit)
 
 
 def blocks_needed(history: History, tokens: int) -> int | None:
@@ -173,21 +173,25 @@ def has_room(history: History) -> bool:
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if block is None or pool is None:
         return False
+    pool -= history.shape.drops_all_below or 0
     return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
 
 
-def what_is_kept(history: History) -> Callable[[Outcome, Outcome], int]:
+def what_is_kept(history: History) -> Callable[[Outcome, Outcome], float]:
     """How many tokens from one request's start a pool too small for the history still held when another looked for it.
 
     Whoever evicts what was freed longest ago, and the end of a prefix before its beginning, takes every other block
     first. So there remains as much of the pool as has no part in the blocks of all that the engine may have had to do
     with since the first one's burst began: whose client hung up may linger. A block that two of them share counts once,
     as long as it is kept itself; which the same rule says of all that came after the first one. Nothing is said about
-    steps with a preemption, which takes blocks twice; nor where a request lets go of blocks while it runs, or a second
-    tier moves some.
+    steps with a preemption, which takes blocks twice; nor where a request lets go of blocks while it runs, a second
+    tier moves some, or the engine drops all at once.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
-    if block is None or pool is None or not history.shape.uniform or history.shape.second_tier:
+    if history.shape.sequences:
+        return only_the_latest(history)
+    orderly = history.shape.uniform and not history.shape.second_tier and history.shape.drops_all_below is None
+    if block is None or pool is None or not orderly:
         return lambda _other, _outcome: 0
     most = {
         o.request: o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD)
@@ -211,6 +215,19 @@ def what_is_kept(history: History) -> Callable[[Outcome, Outcome], int]:
             taken += sum(most[request] - len(known.intersection(hit[request])) for request in steps.get(step, ()))
             known.update(*(left[request] for request in steps.get(step, ())))
         return max(0, pool - taken + most[other.request]) * block
+
+    return kept
+
+
+def only_the_latest(history: History) -> Callable[[Outcome, Outcome], float]:
+    """Where whole sequences are kept, any prompt may take the place of any: for sure there is only what the request
+    just before left, for one that has half of its prompt in common with it. Who has less may be put elsewhere
+    (llama.cpp: --slot-prompt-similarity)."""
+
+    def kept(other: Outcome, outcome: Outcome) -> float:
+        since = [o for o in history.outcomes if other.step <= o.step <= outcome.step]
+        alike = 2 * common_prefix(computed(other), outcome.prompt) >= len(outcome.prompt)
+        return math.inf if alike and len(since) == 2 and other.step < outcome.step else 0
 
     return kept
 

@@ -12,12 +12,12 @@ from harness.options import PROFILES
 EXAMPLES = Path(".hypothesis") / "examples"
 
 
-def load_settings(profile: str, *, fingerprint: bool) -> None:
+def load_settings(profile: str, *, quick: bool) -> None:
     """Register and load one hypothesis profile per profile of ours; an unknown name is reported later, as usage."""
     for name, figures in PROFILES.items():
         settings.register_profile(
             f"coldproof-{name}",
-            max_examples=figures.fingerprint_examples if fingerprint else figures.examples,
+            max_examples=figures.fingerprint_examples if quick else figures.examples,
             database=DirectoryBasedExampleDatabase(EXAMPLES),
             deadline=None,
             derandomize=False,  # hypothesis' own CI profile would draw the same examples for ever

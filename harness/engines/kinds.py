@@ -5,9 +5,11 @@ from __future__ import annotations
 from adapters import endpoint
 from harness.engines.kind import Kind
 from harness.engines.llamacpp import LLAMACPP
+from harness.engines.openvino import OPENVINO
 from harness.engines.sglang import SGLANG
+from harness.engines.transformers import TRANSFORMERS
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (LLAMACPP, SGLANG)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (LLAMACPP, OPENVINO, TRANSFORMERS, SGLANG)}
 ENDPOINT = Kind(name="endpoint", about="an OpenAI-compatible server", cells=(), attach=endpoint.attach, quick=False)
 
 
