@@ -27,7 +27,7 @@ from adapters.sglang import attach
 from adapters.sglang_wire import SglangWire
 from harness.calibration import lengths
 from harness.engines.kinds import attached
-from harness.generators.prompts import unit_of
+from harness.generators.prompts import whole_unit
 from harness.options import Options, UsageError
 from tests import fake_server
 from tests.fake_reply import answer
@@ -362,5 +362,5 @@ def test_an_attached_engine_takes_no_options_of_a_spawned_one(changes: dict[str,
 
 def test_pages_of_one_token_are_no_prompts_of_none() -> None:
     """SGLang's pages hold one token unless told otherwise; a calibration prompt one short of a page would be empty."""
-    assert min(lengths(unit_of(1))) > 0
-    assert unit_of(32) == 32
+    assert min(lengths(whole_unit(1))) > 0
+    assert whole_unit(32) == 32
