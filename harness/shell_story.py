@@ -47,6 +47,7 @@ class ShellStep(msgspec.Struct, frozen=True):
 class Shell:
     """The story of one case in shell commands."""
 
+    load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
     reset = 'curl -X POST "$SERVER/reset_prefix_cache"'
 
     def __init__(self, case: Case) -> None:
@@ -102,7 +103,7 @@ class Shell:
         if step.route.value == "in-place reload" and again:
             body["load_inplace"] = True
         before, _, after = json.dumps(body).partition('"@')
-        lines.append(self.post("/v1/load_lora_adapter", f'{shlex.quote(before + QUOTE)}"$FILES"{shlex.quote(after)}'))
+        lines.append(self.post(self.load_path, f'{shlex.quote(before + QUOTE)}"$FILES"{shlex.quote(after)}'))
         self.loaded.add(step.name)
         return "\n".join(lines)
 
@@ -110,7 +111,7 @@ class Shell:
         """Forget a name."""
         self.loaded.discard(name)
         body = json.dumps({"lora_name": spelled(name, self.case.nonce)})
-        return self.post("/v1/unload_lora_adapter", shlex.quote(body))
+        return self.post(self.unload_path, shlex.quote(body))
 
     def burst(self, step: Burst, first: int) -> str:
         """All requests of a burst, in the background where there are several."""
@@ -140,11 +141,13 @@ class Shell:
             return self.post("/v1/chat/completions", shlex.quote(messages), hang_up)
         return self.asked("/v1/completions", request, body, hang_up)
 
-    def asked(self, path: str, request: Request, body: dict[str, object], options: str) -> str:
-        """A request with its prompt in variables."""
+    def asked(
+        self, path: str, request: Request, body: dict[str, object], options: str, *, field: str = "prompt"
+    ) -> str:
+        """A request with its prompt in variables, in a field of its body."""
         parts = [f"${{{variable(s)}}}" for s in request.prompt.segments]
         prompt = ",".join([*self.before(request.prompt.continues), *parts])
-        before, _, after = json.dumps({"prompt": "@"} | body).partition('"@"')
+        before, _, after = json.dumps({field: "@"} | body).partition('"@"')
         return self.post(path, f'{shlex.quote(before)}"[{prompt}]"{shlex.quote(after)}', options)
 
     def before(self, continues: int | None) -> list[str]:

@@ -8,7 +8,7 @@ import msgspec
 
 from harness.dialects.dialects import dialect_of
 from harness.shell_story import Shell, ShellStep, hanging_up
-from harness.workload import Request, Route, SetAdapter
+from harness.workload import Request, Route, SetAdapter, spelled
 from reports.schema import Case
 
 
@@ -56,6 +56,24 @@ class LlamaCppShell(Shell):
         return msgspec.json.encode(self.chosen(content)).decode()
 
 
+class SglangShell(Shell):
+    """The routes of SGLang's server."""
+
+    reset = 'curl -X POST "$SERVER/flush_cache"'
+    load_path, unload_path = "/load_lora_adapter", "/unload_lora_adapter"
+
+    def request(self, request: Request, number: int) -> str:
+        """One request to /generate."""
+        row = self.rows.get(number)
+        sampling = {"max_new_tokens": request.max_tokens, "temperature": 0, "ignore_eos": True}
+        body: dict[str, object] = {"sampling_params": sampling}
+        if request.adapter is not None and row is not None:
+            body["lora_path"] = row.model
+        if request.salt is not None:
+            body["cache_salt"] = spelled(request.salt, self.case.nonce)
+        return self.asked("/generate", request, body, hanging_up(request), field="input_ids")
+
+
 class Words(Shell):
     """No commands: the script is the story."""
 
@@ -68,4 +86,4 @@ def shell_of(case: Case) -> Shell:
     """The story in the language of a case's engine."""
     if dialect_of(case).in_process:
         return Words(case)
-    return {"llamacpp": LlamaCppShell}.get(case.engine, Shell)(case)
+    return {"llamacpp": LlamaCppShell, "sglang": SglangShell}.get(case.engine, Shell)(case)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from adapters.base import (
@@ -28,10 +32,15 @@ from adapters.sglang_wire import SglangWire
 from harness.calibration import lengths
 from harness.engines.kinds import attached
 from harness.generators.prompts import whole_unit
+from harness.models.adapters import tiny_model
 from harness.options import Options, UsageError
-from tests import fake_server
+from harness.reproducer import reproducer
+from harness.shells import shell_of
+from harness.workload import Reset, Workload
+from tests import fake_server, report_samples
 from tests.fake_reply import answer
 from tests.fake_sglang import LONGEST, MODEL, ROOT, VERSION, Fault, Manners, serving
+from tests.histories import ask, burst, put
 
 PROMPT = tuple(range(40, 80))
 REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
@@ -364,3 +373,38 @@ def test_pages_of_one_token_are_no_prompts_of_none() -> None:
     """SGLang's pages hold one token unless told otherwise; a calibration prompt one short of a page would be empty."""
     assert min(lengths(whole_unit(1))) > 0
     assert whole_unit(32) == 32
+
+
+WRONG_ON_A_HIT = (burst(ask(("stem", 40))), burst(ask(("stem", 40)), ask(("stem", 40), salt="red")))
+
+
+def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
+    """It loads, unloads, salts and asks by SGLang's routes, and finds nothing wrong where nothing is."""
+    story = (put("A"), burst(ask(adapter="tenant")), *WRONG_ON_A_HIT, Reset(), put("B"), burst(ask(adapter="tenant")))
+    case = report_samples.case(
+        engine="sglang",
+        workload=msgspec.to_builtins(Workload(story)),
+        recipes={"A": {"seed": 1, "rank": 4}, "B": {"seed": 2, "rank": 4}},
+        engine_config={"url": "http://somewhere"},
+        failing_request=4,
+        first_difference=0,
+    )
+    model = tiny_model(tmp_path)
+    script = tmp_path / "case.py"
+    script.write_text(reproducer(case))
+    with serving() as fake:
+        done = subprocess.run(
+            [sys.executable, str(script), fake.url],
+            cwd=tmp_path,
+            env={**os.environ, "MODEL_CONFIG": str(model / "config.json")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("as cold") == 5
+    assert len(fake.asked("/load_lora_adapter")) == 3 * 5  # A, B in its place, and B cold, in each attempt
+    assert {"lora_path", "cache_salt"} <= {key for body in fake.asked("/generate") for key in body}
+    commands = "\n".join(step.commands for step in shell_of(case).steps())
+    assert all(path in commands for path in ("/generate", "/load_lora_adapter", "/flush_cache", '"input_ids"'))
+    assert "/v1/" not in commands

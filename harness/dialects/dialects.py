@@ -6,10 +6,11 @@ from harness.dialects.dialect import Dialect
 from harness.dialects.llamacpp import LLAMACPP
 from harness.dialects.openai import OPENAI
 from harness.dialects.openvino import OPENVINO
+from harness.dialects.sglang import SGLANG
 from harness.dialects.transformers import TRANSFORMERS
 from reports.schema import Case
 
-DIALECTS = {"llamacpp": LLAMACPP, "openvino": OPENVINO, "transformers": TRANSFORMERS}
+DIALECTS = {"llamacpp": LLAMACPP, "openvino": OPENVINO, "transformers": TRANSFORMERS, "sglang": SGLANG}
 
 
 def dialect_of(case: Case) -> Dialect:

@@ -14,7 +14,7 @@ from harness.variant import TIER, Variant
 
 AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
 ONE_AT_A_TIME = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "MIXED")  # nobody is in a queue for long enough to hang up
-SPARSE = ("GROUND", "LORA", "CHAT", "CTRL-2", "MIXED")  # nothing is owed for sure
+SPARSE = ("GROUND", "LORA", "CHAT", "MIXED")  # nothing is owed for sure
 HOST_CACHE = "--cache-ram"
 NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (llamacpp.SLOTS, "1")
 
