@@ -66,7 +66,8 @@ class Lab(Prover):
             pool = "of unknown size" if self.grounds.pool is None else f"of {self.grounds.pool} tokens"
             trial.hint = (
                 f"The pool is {pool}; a workload here comes to at most {self.grounds.most_tokens} tokens and has to be "
-                "twice the pool: make the pool smaller (vLLM: --num-gpu-blocks-override) or choose a larger profile."
+                "twice the pool: make the pool smaller (vLLM: --num-gpu-blocks-override, SGLang: --max-total-tokens) "
+                "or choose a larger profile."
             )
 
     def note_counts(self, trial: Trial) -> None:
