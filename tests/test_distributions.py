@@ -88,7 +88,9 @@ def test_an_example_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def run(path: Path) -> Results:
     """A run of one example that loads, changes while requests run and changes again, and of another requirement."""
-    changes = [SetAdapter(name="tenant", content=c, path=c, route=r) for c, r in zip("ABC", Route, strict=True)]
+    changes = [
+        SetAdapter(name="tenant", content=c, path=c, route=r) for c, r in zip("ABC", list(Route)[:3], strict=True)
+    ]
     burst = Burst(
         requests=(ASK, msgspec.structs.replace(ASK, abort=Abort(after_tokens=2))),
         meanwhile=Meanwhile(change=changes[1], after_tokens=1),

@@ -386,7 +386,7 @@ def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
         workload=msgspec.to_builtins(Workload(story)),
         recipes={"A": {"seed": 1, "rank": 4}, "B": {"seed": 2, "rank": 4}},
         engine_config={"url": "http://somewhere"},
-        failing_request=4,
+        failing_request=2,
         first_difference=0,
     )
     model = tiny_model(tmp_path)
@@ -403,7 +403,7 @@ def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("as cold") == 5
-    assert len(fake.asked("/load_lora_adapter")) == 3 * 5  # A, B in its place, and B cold, in each attempt
+    assert len(fake.asked("/load_lora_adapter")) == 2 * 5  # A, and B in its place, in each attempt
     assert {"lora_path", "cache_salt"} <= {key for body in fake.asked("/generate") for key in body}
     commands = "\n".join(step.commands for step in shell_of(case).steps())
     assert all(path in commands for path in ("/generate", "/load_lora_adapter", "/flush_cache", '"input_ids"'))

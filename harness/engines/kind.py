@@ -50,7 +50,7 @@ class Attach(Protocol):
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine. `package`: what to install, where it is a Python package.
+    """One engine. `package`: what to install, where it is made of Python packages.
 
     `start` raises EngineStartError with the reason and the log's end; None: Coldproof does not start it.
     `attach` takes one that its owner started, by its URL.
@@ -68,8 +68,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def installed(self) -> bool:
-        """Whether its package is there; one that its owner starts needs none."""
+        """Whether its packages are there; one that its owner starts needs none."""
         try:
-            return self.package is None or bool(importlib.metadata.version(self.package))
+            return all(importlib.metadata.version(package) for package in (self.package or "").split())
         except importlib.metadata.PackageNotFoundError:
             return False

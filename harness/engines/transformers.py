@@ -57,6 +57,6 @@ TRANSFORMERS = Kind(
     about="Transformers' continuous batching",
     cells=CELLS,
     start=start,
-    package="transformers",
+    package="transformers peft",
     variants=variants,
 )
