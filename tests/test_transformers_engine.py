@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,6 +26,7 @@ from adapters.base import (
     RequestRefused,
     Served,
     Stage,
+    Support,
     Surface,
 )
 from adapters.transformers import TransformersEngine
@@ -35,9 +36,11 @@ from adapters.transformers_request import Live
 from adapters.transformers_setup import TransformersOptions
 from harness.engines.transformers import CELLS, variants
 from harness.models.adapters import AdapterFiles, forge_adapter, tiny_model
+from harness.reference_cache import bounds
+from harness.runner import Run
 from harness.session import CACHE
 from harness.variant import CHUNKS, POOL
-from tests.histories import read_config
+from tests.histories import BLOCK, history, outcome, read_config, shape
 
 CACHED = Path(__file__).resolve().parent.parent / CACHE / "cache"
 MISSING = [name for name in ("torch", "transformers", "peft") if importlib.util.find_spec(name) is None]
@@ -291,6 +294,34 @@ class TestOptions:
         assert [v.removes for v in variants(tight, ())] == [POOL, CHUNKS]
         (made,) = variants(roomy, ("num_blocks=8",))
         assert made.cell.arguments == (*roomy.arguments, "num_blocks=2048")
+
+
+class TestAnEngineThatDropsAllAtOnce:
+    """What the harness owes to one that empties its cache for want of room, instead of letting go of the oldest."""
+
+    def test_only_what_fits_beside_its_reserve_is_owed(self) -> None:
+        """Two prompts of three blocks with their answers fill eight of ten: with three to keep free they do not fit."""
+        prompt = range(3 * BLOCK)
+        told = [outcome(0, prompt), outcome(1, prompt)]
+        owed = [
+            bounds(history(*told, shape=shape(pool_blocks=10, drops_all_below=below)))[1].at_least
+            for below in (None, 0, 2, 3)
+        ]
+        assert owed == [2 * BLOCK, 2 * BLOCK, 2 * BLOCK, None]
+
+    @pytest.mark.parametrize(
+        ("below", "resets", "asked_for"), [(3, True, 1), (0, True, 1), (None, True, 0), (3, False, 0)]
+    )
+    def test_each_run_begins_with_an_empty_cache(self, below: int | None, *, resets: bool, asked_for: int) -> None:
+        """Or what other runs have left would be what fills it; other engines keep it."""
+        asked_of: list[int] = []
+        engine = SimpleNamespace(
+            shape=shape(drops_all_below=below),
+            capabilities={Capability.CACHE_RESET: Support(resets, "")},
+            reset_cache=lambda: asked_of.append(1),
+        )
+        Run.empty_first(cast(Run, SimpleNamespace(engine=engine, told=lambda ask, _nothing: ask())))
+        assert len(asked_of) == asked_for
 
 
 @pytest.fixture(scope="module")
