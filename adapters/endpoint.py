@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -16,6 +17,7 @@ from adapters.redact import KEY_VARIABLE, redacted
 from adapters.server import ServerEngine
 
 ATTACH_SECONDS = 10
+AnyWire = TypeVar("AnyWire", bound=Wire)
 
 
 def attach(url: str, *, adapter_for: Callable[[str | None], str | None]) -> ServerEngine:
@@ -23,21 +25,31 @@ def attach(url: str, *, adapter_for: Callable[[str | None], str | None]) -> Serv
 
     `adapter_for(root)` gives the path of an adapter that fits the model whose root the server names, if one is at hand.
     """
+    wire = reached(url, Wire)
+    try:
+        probed = probe(wire, spawned=False, adapter_path=adapter_for(served_model(wire).root))
+    except EngineError as problem:
+        raise EngineStartError(str(problem)) from problem
+    return ServerEngine(name="endpoint", wire=wire, probed=probed, config=attachment(wire))
+
+
+def reached(url: str, kind: type[AnyWire]) -> AnyWire:
+    """A wire of this kind to a server that answers. Raises EngineStartError when none does."""
     if not is_server_url(url):
         raise EngineStartError(f"{redacted(url)!r} is no URL of a server: write it as http://HOST:PORT")
-    wire = Wire(url, alive=lambda: True)
+    wire = kind(url, alive=lambda: True)
     try:
         reach(wire)
     except requests.RequestException as problem:
         raise EngineStartError(
             f"no server answers at {wire.printable_url} ({type(problem).__name__}): is it up, and is the address right?"
         ) from problem
-    try:
-        probed = probe(wire, spawned=False, adapter_path=adapter_for(served_model(wire).root))
-    except EngineError as problem:
-        raise EngineStartError(str(problem)) from problem
-    config = {"url": wire.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}
-    return ServerEngine(name="endpoint", wire=wire, probed=probed, config=config)
+    return wire
+
+
+def attachment(wire: Wire) -> dict[str, str]:
+    """What a report says of a server that is somebody else's."""
+    return {"url": wire.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}
 
 
 def is_server_url(url: str) -> bool:

@@ -42,18 +42,15 @@ LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)?(\w+)\.(weight|bias)")
 LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 ALIGNMENT = 32
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9  # types of values
-F32, F16 = 0, 1  # types of tensors
+F32 = 0  # the one type of tensors that is written
 
 
 class NotTranslated(Exception):
     """A model or an adapter that is none of ours; the message says so."""
 
 
-def write_model(source: Path, target: Path, *, half: bool = False) -> None:
-    """Write the model in `source` (config.json, model.safetensors), its matrices in half precision if asked for.
-
-    Raises NotTranslated for one of another shape.
-    """
+def write_model(source: Path, target: Path) -> None:
+    """Write the model in `source` (config.json, model.safetensors). Raises NotTranslated for one of another shape."""
     config = json.loads((source / "config.json").read_text())
     kind = architecture(source)
     theta = (
@@ -82,7 +79,7 @@ def write_model(source: Path, target: Path, *, half: bool = False) -> None:
     for name, (shape, raw) in read_tensors(source / "model.safetensors").items():
         plus_one = kind == "gemma3" and "norm" in name  # Gemma's norms add one, which a GGUF file has added already
         written[translated(name, kind)] = shape, raised(raw) if plus_one else raw
-    write_gguf(target, values, written, half=half)
+    write_gguf(target, values, written)
 
 
 def architecture(model: Path) -> str:
@@ -152,16 +149,13 @@ def read_tensors(file: Path) -> dict[str, tuple[list[int], bytes]]:
     return found
 
 
-def write_gguf(
-    target: Path, values: list[bytes], tensors: dict[str, tuple[list[int], bytes]], *, half: bool = False
-) -> None:
+def write_gguf(target: Path, values: list[bytes], tensors: dict[str, tuple[list[int], bytes]]) -> None:
     """A GGUF file of these key-value pairs and tensors."""
     described, data = b"", b""
     for name, (shape, raw) in tensors.items():
-        kind = F16 if half and len(shape) > 1 else F32
         dimensions = struct.pack(f"<{len(shape)}Q", *reversed(shape))
-        described += string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", kind, len(data))
-        data += padded(halved(raw) if kind == F16 else raw)
+        described += string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", F32, len(data))
+        data += padded(raw)
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values) + described
     target.write_bytes(padded(head) + data)
 
@@ -170,12 +164,6 @@ def raised(raw: bytes) -> bytes:
     """Float32 bytes, one more each."""
     count = len(raw) // 4
     return struct.pack(f"<{count}f", *(number + 1 for number in struct.unpack(f"<{count}f", raw)))
-
-
-def halved(raw: bytes) -> bytes:
-    """Float32 bytes as float16."""
-    count = len(raw) // 4
-    return struct.pack(f"<{count}e", *struct.unpack(f"<{count}f", raw))
 
 
 def padded(raw: bytes) -> bytes:

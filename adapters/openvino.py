@@ -39,6 +39,7 @@ from adapters.openvino_setup import ABSENT, AT_START, CPU_BLOCK, OpenVinoOptions
 from adapters.openvino_steps import Steps
 from adapters.process import EngineProcess
 from adapters.provenance import WrongRead
+from adapters.serving import served_alone
 
 NO_TOKEN_STEPS = 1 << 30  # a budget that bounds nothing: whole prompts are computed at a time
 Told = TypeVar("Told")
@@ -97,10 +98,7 @@ class OpenVinoEngine:
 
     def complete(self, request: CompletionRequest) -> Completion:
         """One request, alone."""
-        (served,) = self.serve([Arrival(request)], lambda _number, _count: None, lambda: None)
-        if isinstance(served.result, EngineError):
-            raise served.result
-        return served.result
+        return served_alone(self.serve, request)
 
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]

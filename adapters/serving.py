@@ -1,4 +1,4 @@
-"""Requests side by side over blocking calls: a thread and a connection for each."""
+"""Requests side by side over blocking calls, a thread and a connection for each; and one request as a burst of one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,29 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from adapters.base import Arrival, Completion, CompletionRequest, EngineError, Served
 
 LOOK_SECONDS = 0.05  # how often the caller looks up while no token comes
 Ask = Callable[[CompletionRequest, Callable[[int], None]], Completion]
+
+
+class Serves(Protocol):
+    """An engine's `serve`."""
+
+    def __call__(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """See `Engine.serve`."""
+
+
+def served_alone(serve: Serves, request: CompletionRequest) -> Completion:
+    """One request by an engine that serves bursts. Raises what became of it where that is no answer."""
+    (served,) = serve([Arrival(request)], lambda _number, _count: None, lambda: None)
+    if isinstance(served.result, EngineError):
+        raise served.result
+    return served.result
 
 
 def serve_in_threads(

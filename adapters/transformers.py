@@ -32,6 +32,7 @@ from adapters.inproc_request import STEP_MS, seconds
 from adapters.kv_events import Published
 from adapters.process import TAIL_LINES
 from adapters.provenance import WrongRead
+from adapters.serving import served_alone
 from adapters.transformers_adapters import PeftAdapters
 from adapters.transformers_loop import Driver
 from adapters.transformers_request import Live
@@ -86,10 +87,7 @@ class TransformersEngine:
 
     def complete(self, request: CompletionRequest) -> Completion:
         """One request; others may run beside it."""
-        (served,) = self.serve([Arrival(request)], lambda _number, _count: None, lambda: None)
-        if isinstance(served.result, EngineError):
-            raise served.result
-        return served.result
+        return served_alone(self.serve, request)
 
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]

@@ -39,6 +39,7 @@ from adapters.probes import NO_SWITCH
 from adapters.process import TAIL_LINES
 from adapters.provenance import WrongRead
 from adapters.redact import redacted
+from adapters.serving import served_alone
 from adapters.vllm import HASH_SEED, VllmOptions, server_command, shown_environment, words
 
 SERVER_PORT = 8000
@@ -117,10 +118,7 @@ class InprocEngine:
 
     def complete(self, request: CompletionRequest) -> Completion:
         """One request, alone."""
-        (served,) = self.serve([Arrival(request)], lambda _number, _count: None, lambda: None)
-        if isinstance(served.result, EngineError):
-            raise served.result
-        return served.result
+        return served_alone(self.serve, request)
 
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]

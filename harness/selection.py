@@ -22,8 +22,8 @@ def engine_of(config: pytest.Config) -> str:
     given, replay = config.getoption("--engine"), config.getoption("--replay")
     if given is not None:
         return str(given)
-    if replay is not None and load_case(Path(replay))[0].engine in KINDS:
-        return load_case(Path(replay))[0].engine
+    if replay is not None and (found_on := load_case(Path(replay))[0].engine) in KINDS:
+        return found_on
     if config.getoption("--engine-url"):
         return "endpoint"
     return "vllm-inproc" if is_fingerprint(config) else "vllm"

@@ -47,8 +47,3 @@ def made_on_the_spot(case: Case) -> bool:
 def is_sliding(case: Case) -> bool:
     """Whether the case's cell serves the tiny model with sliding windows."""
     return case.cell in CELLS and CELLS[case.cell].sliding_window
-
-
-def script_alone(case: Case) -> str:
-    """For an engine that the script starts in its own process."""
-    return f"python {case.id}.py"
