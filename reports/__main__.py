@@ -7,6 +7,7 @@ written is exit code 3.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -20,10 +21,20 @@ from reports.render import render_html
 from reports.schema import Results
 from reports.write import write_text
 
+# These judge again what a run saw, by the harness's own checkers. Only their names are known in this room: nothing that
+# draws a report depends on them.
+JUDGING = {
+    "verify": ("harness.qualify.verify", "accept or refuse the bundle of a run with --profile qualify"),
+    "merge": ("harness.qualify.merge", "join the shards of one run"),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] and words[0] in JUDGING:
+        return int(importlib.import_module(JUDGING[words[0]][0]).main(words[1:]))
+    options = _parser().parse_args(words)
     if options.command == "schema":
         schema = msgspec.json.schema(Results)
         sys.stdout.write(json.dumps(schema, indent=2, sort_keys=True) + "\n")
@@ -40,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument("results", type=Path, metavar="RESULTS.json")
     render.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: index.html beside RESULTS.json")
     compare.add_arguments(commands.add_parser("compare", help=compare.PURPOSE))
+    for name, (_, purpose) in JUDGING.items():
+        commands.add_parser(name, help=purpose)
     commands.add_parser("schema", help="print the JSON Schema of results.json")
     return parser
 

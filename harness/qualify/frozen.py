@@ -7,7 +7,7 @@ released. Whoever adds, changes or drops a test or a cell needs another version:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -119,7 +119,7 @@ def _tests(listed: FrozenList) -> dict[str, FrozenTest]:
     return {f"{test.requirement} {test.test}": test for test in listed.tests}
 
 
-def _differing(what: str, before: dict[str, msgspec.Struct], now: dict[str, msgspec.Struct]) -> list[str]:
+def _differing(what: str, before: Mapping[str, msgspec.Struct], now: Mapping[str, msgspec.Struct]) -> list[str]:
     lines = [f"{what} {name} is gone" for name in before if name not in now]
     lines += [f"{what} {name} is new" for name in now if name not in before]
     for name in before.keys() & now.keys():
@@ -130,7 +130,7 @@ def _differing(what: str, before: dict[str, msgspec.Struct], now: dict[str, msgs
     return sorted(lines)
 
 
-def _field(listed: dict[str, msgspec.Struct], name: str, field: str) -> object:
+def _field(listed: Mapping[str, msgspec.Struct], name: str, field: str) -> object:
     return getattr(listed[name], field)
 
 

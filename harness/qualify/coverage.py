@@ -1,0 +1,87 @@
+"""Whether a qualification, over all its shards, holds every place of the frozen list exactly once."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from harness.cell import Cell
+from harness.qualify.frozen import FrozenList, Place
+from harness.qualify.part import Part
+from harness.qualify.reason import Reason, altered, left_out, not_shown
+from reports.schema import Results, Verdict
+
+FEWEST = 30  # examples of each requirement, over its tests and cells: what --profile ci draws at most for one test
+SHOWN = 3
+SEARCH_ENDED = (Verdict.KNOWN_ISSUE, Verdict.VIOLATED, Verdict.UNSUPPORTED)  # a counterexample ends the drawing
+
+
+def check_coverage(parts: list[Part], frozen: FrozenList) -> Iterator[Reason]:
+    """Shards, places and what was said of them."""
+    yield from check_shards([part.shard for part in parts])
+    announced: Counter[Place] = Counter()
+    concluded: Counter[Place] = Counter()
+    for part in parts:
+        announced += part.announced()
+        concluded += Counter(place for place, _ in part.verdicts())
+    wanted = frozen.places(cells_of(parts, frozen, announced))
+    yield from gaps("are not in it", [place for place in wanted if place not in announced], left_out)
+    yield from gaps("are in no list of requirements", sorted(announced.keys() - set(wanted)), altered)
+    yield from gaps("were run twice", [p for p, n in announced.items() if n > 1], altered)
+    yield from gaps("have no verdict", [p for p in announced if p not in concluded], left_out)
+    yield from gaps("have several verdicts", [p for p, n in concluded.items() if n > 1], altered)
+    yield from gaps("have a verdict and were never announced", sorted(concluded.keys() - announced.keys()), altered)
+    for part in parts:
+        yield from check_statements(part)
+
+
+def cells_of(parts: list[Part], frozen: FrozenList, announced: Counter[Place]) -> list[Cell]:
+    """The cells that have to be there; one that needs a package of its own may lack where that is not installed."""
+    made = next((part.qualification for part in parts if part.qualification is not None), None)
+    if made is None:
+        return []
+    ran = {place.cell for place in announced}
+    return [cell for cell in frozen.cells_of(made.engine, made.worker) if cell.package is None or cell.name in ran]
+
+
+def check_shards(shards: list[str]) -> Iterator[Reason]:
+    """Each of them once."""
+    if shards == [""]:
+        return
+    counted = Counter(shards)
+    of = {shard.partition("/")[2] for shard in shards}
+    if "" in counted or len(of) != 1:
+        yield altered(f"these are no shards of one run: {', '.join(shard or 'a whole run' for shard in shards)}")
+        return
+    whole = [f"{number}/{of_all}" for of_all in of for number in range(1, int(of_all) + 1)]
+    for shard in whole:
+        if shard not in counted:
+            yield left_out(f"shard {shard} is missing: python -m reports merge joins them")
+    yield from (altered(f"shard {shard} is in it {n} times") for shard, n in counted.items() if n > 1)
+
+
+def gaps(what: str, places: list[Place], make: Callable[[str], Reason]) -> Iterator[Reason]:
+    """One reason for all places of a kind."""
+    if places:
+        named = ", ".join(str(place) for place in places[:SHOWN]) + (", ..." if len(places) > SHOWN else "")
+        yield make(f"{len(places)} tests {what}: {named}")
+
+
+def check_statements(part: Part) -> Iterator[Reason]:
+    """What a requirement says is what was frozen."""
+    for event in part.all("requirement"):
+        test = part.frozen.test(Place(event["id"], event["test"], event["cell"]))
+        said = (event["title"], inspect.cleandoc(event["statement"]), tuple(event["shows"]))
+        if test is not None and said != (test.title, test.statement, test.shows):
+            yield altered(f"{event['id']} ({event['test']}) is announced with another title, statement or evidence")
+
+
+def check_examples(results: Results) -> Iterator[Reason]:
+    """Each requirement was looked at often enough."""
+    for requirement in results.requirements:
+        if requirement.verdict not in SEARCH_ENDED and requirement.examples < FEWEST:
+            yield not_shown(
+                f"{requirement.id} was looked at in {requirement.examples} examples, and a qualification wants "
+                f"{FEWEST}: raise --budget"
+            )
