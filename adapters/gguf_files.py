@@ -1,17 +1,17 @@
-"""Writes a tiny model and its LoRA adapters as llama.cpp reads them: GGUF files, in float32.
+"""Writes a tiny model and its LoRA adapters as llama.cpp reads them: GGUF files, with the standard library alone.
 
-Only the decoder that Coldproof makes itself (Qwen2-shaped) is translated; another model is given as the GGUF file that
-its owner serves. Names follow llama.cpp's `gguf-py/gguf/constants.py`; an adapter's tensors are those of the weights
-that they change with `.lora_a` and `.lora_b` behind.
+Nothing but this file is needed to write the same bytes again: stand-alone reproducers carry a copy of its source. Only
+the decoder that Coldproof makes itself (Qwen2-shaped) is translated; another model is given as the GGUF file that its
+owner serves. Names follow llama.cpp's `gguf-py/gguf/constants.py`; an adapter's tensors are those of the weights that
+they change with `.lora_a` and `.lora_b` behind. The format: `ggml/docs/gguf.md`.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
+import struct
 from pathlib import Path
-from typing import Any
 
 ARCHITECTURE = "qwen2"
 WHOLE = {
@@ -32,60 +32,73 @@ PARTS = {
 }
 LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)?(\w+)\.(weight|bias)")
 LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+ALIGNMENT = 32
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9  # types of values
+F32, F16 = 0, 1  # types of tensors
 
 
 class NotTranslated(Exception):
     """A model or an adapter that is none of ours; the message says so."""
 
 
-def write_model(source: Path, target: Path) -> None:
-    """Write the model in `source` (config.json, model.safetensors). Raises NotTranslated for one of another shape."""
+def write_model(source: Path, target: Path, *, half: bool = False) -> None:
+    """Write the model in `source` (config.json, model.safetensors), its matrices in half precision if asked for.
+
+    Raises NotTranslated for one of another shape.
+    """
     config = json.loads((source / "config.json").read_text())
     if config.get("model_type") != ARCHITECTURE:
         raise NotTranslated(
             f"only Qwen2-shaped models are written as GGUF, and {source} is a {config.get('model_type')}"
         )
-    file = writer(target)
-    file.add_context_length(config["max_position_embeddings"])
-    file.add_embedding_length(config["hidden_size"])
-    file.add_block_count(config["num_hidden_layers"])
-    file.add_feed_forward_length(config["intermediate_size"])
-    file.add_head_count(config["num_attention_heads"])
-    file.add_head_count_kv(config["num_key_value_heads"])
-    file.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    file.add_rope_freq_base(config["rope_theta"])
-    file.add_vocab_size(config["vocab_size"])
-    add_tokenizer(file, config["vocab_size"], end=config["eos_token_id"])
-    for name, tensor in tensors(source / "model.safetensors").items():
-        file.add_tensor(translated(name), tensor)
-    finish(file)
+    values = [
+        text("general.architecture", ARCHITECTURE),
+        uint32(f"{ARCHITECTURE}.context_length", config["max_position_embeddings"]),
+        uint32(f"{ARCHITECTURE}.embedding_length", config["hidden_size"]),
+        uint32(f"{ARCHITECTURE}.block_count", config["num_hidden_layers"]),
+        uint32(f"{ARCHITECTURE}.feed_forward_length", config["intermediate_size"]),
+        uint32(f"{ARCHITECTURE}.attention.head_count", config["num_attention_heads"]),
+        uint32(f"{ARCHITECTURE}.attention.head_count_kv", config["num_key_value_heads"]),
+        float32(f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon", config["rms_norm_eps"]),
+        float32(f"{ARCHITECTURE}.rope.freq_base", config["rope_theta"]),
+        uint32(f"{ARCHITECTURE}.vocab_size", config["vocab_size"]),
+        *tokenizer(config["vocab_size"], end=config["eos_token_id"]),
+    ]
+    tensors = read_tensors(source / "model.safetensors")
+    write_gguf(target, values, {translated(name): tensor for name, tensor in tensors.items()}, half=half)
 
 
 def write_adapter(source: Path, target: Path) -> None:
     """Write the PEFT LoRA adapter in `source`. Raises NotTranslated where it changes what our models have not."""
     config = json.loads((source / "adapter_config.json").read_text())
-    file = writer(target)
-    file.add_string("general.type", "adapter")
-    file.add_string("adapter.type", "lora")
-    file.add_float32("adapter.lora.alpha", float(config["lora_alpha"]))
-    for name, tensor in tensors(source / "adapter_model.safetensors").items():
+    values = [
+        text("general.architecture", ARCHITECTURE),
+        text("general.type", "adapter"),
+        text("adapter.type", "lora"),
+        float32("adapter.lora.alpha", float(config["lora_alpha"])),
+    ]
+    tensors = {}
+    for name, tensor in read_tensors(source / "adapter_model.safetensors").items():
         found = LORA.fullmatch(name)
         if found is None:
             raise NotTranslated(f"{source} has a tensor {name!r} that is no LoRA's")
-        file.add_tensor(f"{translated(found[1] + '.weight')}.lora_{found[2].lower()}", tensor)
-    finish(file)
+        tensors[f"{translated(found[1] + '.weight')}.lora_{found[2].lower()}"] = tensor
+    write_gguf(target, values, tensors)
 
 
-def add_tokenizer(file: Any, vocabulary: int, *, end: int) -> None:
+def tokenizer(vocabulary: int, *, end: int) -> list[bytes]:
     """Text for each token id. Requests give ids; but scores are told only of tokens whose text is whole UTF-8."""
-    texts = [f"t{number}" for number in range(vocabulary)]
-    file.add_tokenizer_model("gpt2")
-    file.add_tokenizer_pre("default")
-    file.add_token_list(texts)
-    file.add_token_types([1] * vocabulary)
-    file.add_token_merges(["t 0"])  # an empty list is refused
-    file.add_eos_token_id(end)
-    file.add_add_bos_token(False)
+    words = [f"t{number}" for number in range(vocabulary)]
+    kinds = b"".join(struct.pack("<i", 1) for _ in words)
+    return [
+        text("tokenizer.ggml.model", "gpt2"),
+        text("tokenizer.ggml.pre", "default"),
+        texts("tokenizer.ggml.tokens", words),
+        value("tokenizer.ggml.token_type", ARRAY, struct.pack("<IQ", INT32, vocabulary) + kinds),
+        texts("tokenizer.ggml.merges", ["t 0"]),  # an empty list is refused
+        uint32("tokenizer.ggml.eos_token_id", end),
+        value("tokenizer.ggml.add_bos_token", BOOL, b"\0"),
+    ]
 
 
 def translated(name: str) -> str:
@@ -98,20 +111,71 @@ def translated(name: str) -> str:
     return f"blk.{found[1]}.{PARTS[found[2]]}.{found[3]}"
 
 
-def writer(target: Path) -> Any:
-    """A GGUF file to be filled."""
-    return importlib.import_module("gguf").GGUFWriter(str(target), ARCHITECTURE)
+def read_tensors(file: Path) -> dict[str, tuple[list[int], bytes]]:
+    """A safetensors file's float32 tensors: name -> (shape, little-endian bytes). Raises NotTranslated for others."""
+    raw = file.read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8 : 8 + size])
+    header.pop("__metadata__", None)
+    found = {}
+    for name, facts in header.items():
+        if facts["dtype"] != "F32":
+            raise NotTranslated(f"{file} holds {name!r} as {facts['dtype']}, not as F32")
+        start, stop = facts["data_offsets"]
+        found[name] = (facts["shape"], raw[8 + size + start : 8 + size + stop])
+    return found
 
 
-def tensors(file: Path) -> dict[str, Any]:
-    """A safetensors file's arrays by name."""
-    read: dict[str, Any] = importlib.import_module("safetensors.numpy").load_file(file)
-    return read
+def write_gguf(
+    target: Path, values: list[bytes], tensors: dict[str, tuple[list[int], bytes]], *, half: bool = False
+) -> None:
+    """A GGUF file of these key-value pairs and tensors."""
+    described, data = b"", b""
+    for name, (shape, raw) in tensors.items():
+        kind = F16 if half and len(shape) > 1 else F32
+        dimensions = struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        described += string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", kind, len(data))
+        data += padded(halved(raw) if kind == F16 else raw)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values) + described
+    target.write_bytes(padded(head) + data)
 
 
-def finish(file: Any) -> None:
-    """Write everything out."""
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
+def halved(raw: bytes) -> bytes:
+    """Float32 bytes as float16."""
+    count = len(raw) // 4
+    return struct.pack(f"<{count}e", *struct.unpack(f"<{count}f", raw))
+
+
+def padded(raw: bytes) -> bytes:
+    """Filled up to a whole number of alignments."""
+    return raw + b"\0" * (-len(raw) % ALIGNMENT)
+
+
+def string(words: str) -> bytes:
+    """Length and UTF-8."""
+    return struct.pack("<Q", len(words.encode())) + words.encode()
+
+
+def value(key: str, kind: int, raw: bytes) -> bytes:
+    """One key-value pair."""
+    return string(key) + struct.pack("<I", kind) + raw
+
+
+def text(key: str, words: str) -> bytes:
+    """A pair with a string."""
+    return value(key, STRING, string(words))
+
+
+def texts(key: str, words: list[str]) -> bytes:
+    """A pair with a list of strings."""
+    return value(key, ARRAY, struct.pack("<IQ", STRING, len(words)) + b"".join(map(string, words)))
+
+
+def uint32(key: str, number: int) -> bytes:
+    """A pair with an unsigned number."""
+    return value(key, UINT32, struct.pack("<I", number))
+
+
+def float32(key: str, number: float) -> bytes:
+    """A pair with a float."""
+    return value(key, FLOAT32, struct.pack("<f", number))

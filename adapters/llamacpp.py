@@ -46,8 +46,22 @@ from adapters.serving import serve_in_threads
 
 SERVER = Path(__file__).with_name("llamacpp_server.py")
 START_SECONDS = 60.0
-CONTEXT, SLOTS = 8192, 4  # tokens of all slots together; each has its share
-DEFAULTS = {"n_ctx": str(CONTEXT), "n_parallel": str(SLOTS)}
+SLOTS = "--parallel"
+SIZES = {"--ctx-size": "8192", SLOTS: "4"}  # tokens of all slots together; each has its share
+# llama.cpp's default, KV in half precision, gives other tokens now and then without any cache.
+EXACT = (
+    "--cache-type-k",
+    "f32",
+    "--cache-type-v",
+    "f32",
+    "--flash-attn",
+    "off",
+    "--threads",
+    "1",
+    "--threads-batch",
+    "1",
+)
+ALWAYS = ("--no-warmup", "--metrics", "--slots", "--lora-init-without-apply")  # each request says what it wants
 HIT, COMPUTED = "llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"
 RUNNING, WAITING = "llamacpp:requests_processing", "llamacpp:requests_deferred"
 BOUND = "registered at the start; a name is bound to one of them, which its requests then choose by their lora field"
@@ -79,7 +93,7 @@ PRESENT = {
 
 
 class LlamaCppOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start: a model folder, adapter folders, `NAME=VALUE` fields of llama.cpp's parameters, and a log."""
+    """What to start: a model folder, adapter folders, flags of `llama-server`, and a log."""
 
     model: str
     prefix_caching: bool
@@ -100,16 +114,15 @@ def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], Non
     except (NotTranslated, ImportError, OSError, KeyError, ValueError) as problem:
         raise EngineStartError(f"cannot write the model for llama.cpp: {problem}") from problem
     port = free_port()
-    command = ["python", str(SERVER), str(folder / "model.gguf"), "--port", str(port)]
-    command += [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
-    fields: dict[str, str] = {**DEFAULTS, **dict(field.split("=", 1) for field in options.arguments)}
-    command += [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
-    process = EngineProcess([sys.executable, *command[1:]], environment(), options.log)
+    flags = ["--model", str(folder / "model.gguf"), "--port", str(port), *ALWAYS, *EXACT, *options.arguments]
+    flags += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
+    flags += [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
+    process = EngineProcess([sys.executable, str(SERVER), *flags], environment(), options.log)
     on_process(process)
     wire = Wire(f"http://127.0.0.1:{port}", alive=process.running)
     try:
         wait_ready(wire, process)
-        return LlamaCppEngine(options, wire, process, digests, shlex.join(command), slots=int(fields["n_parallel"]))
+        return LlamaCppEngine(options, wire, process, digests, shlex.join(["llama-server", *flags]))
     except BaseException:
         process.stop()
         raise
@@ -147,14 +160,12 @@ class LlamaCppEngine:
         process: EngineProcess,
         digests: Sequence[str],
         command: str,
-        *,
-        slots: int,
     ) -> None:
-        self.options, self.wire, self.process, self.slots = options, wire, process, slots
+        self.options, self.wire, self.process = options, wire, process
         self.registered = {digest: number for number, digest in enumerate(digests)}
         self.bound: dict[str, int] = {}
         self.everywhere: str | None = None  # the name of what is switched on for all who choose nothing
-        self.config: Mapping[str, str] = {"command": command}
+        self.config: Mapping[str, str] = {"command": command, "model": options.model}
         facts = wire.get("/props").json()
         self.version: str | None = package_version()
         loads = Support(bool(digests), f"{len(digests)} adapters are {BOUND}" if digests else "none was given")
@@ -175,7 +186,7 @@ class LlamaCppEngine:
             max_model_tokens=int(facts["default_generation_settings"]["n_ctx"]),
             adapter_slots=len(digests) or None,
             prefix_caching=options.prefix_caching,
-            most_requests=slots,
+            most_requests=int(facts["total_slots"]),
         )
 
     def clock(self) -> float:

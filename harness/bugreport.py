@@ -14,8 +14,10 @@ from pathlib import Path
 import jinja2
 
 from adapters.redact import redacted
-from harness.reproducer import made_on_the_spot, needs_worker, server_command
-from harness.shell_story import Shell
+from harness.dialects.dialect import made_on_the_spot
+from harness.dialects.dialects import dialect_of
+from harness.dialects.openai import needs_worker
+from harness.shells import shell_of
 from reports.markdown import escaped, fenced
 from reports.schema import Case, ControlRow, RequestRow, Strength
 from reports.text import one_line, tail, visible
@@ -38,7 +40,7 @@ TELLS = {Strength.NEEDED: "gone without it", Strength.NOT_NEEDED: "comes without
 
 def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> str:
     """The Markdown. Engine text enters escaped, or inside a fence that it cannot close."""
-    shell = Shell(case)
+    shell, dialect = shell_of(case), dialect_of(case)
     loader = jinja2.Environment(
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -49,11 +51,13 @@ def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> st
         sentence=escaped(anonymous(case.sentence), LONGEST),
         statement=escaped(statement, LONGEST),
         reproduced=reproduced(case),
-        command=fenced(anonymous(server_command(case))),
+        command=fenced(anonymous(dialect.command(case))),
         tiny_model=made_on_the_spot(case),
         worker=needs_worker(case),
-        variables=fenced("\n".join(shell.variables())),
-        steps=[(escaped(step.words), fenced(step.commands)) for step in shell.steps()],
+        variables="" if dialect.in_process else fenced("\n".join(shell.variables())),
+        steps=[(escaped(step.words), fenced(step.commands) if step.commands else "") for step in shell.steps()],
+        needs=dialect.needs,
+        in_process=dialect.in_process,
         requests=[request_line(row, case) for row in case.requests],
         observed=[row.observed for row in case.tokens if row.observed is not None],
         expected=[row.expected for row in case.tokens if row.expected is not None],

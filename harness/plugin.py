@@ -27,6 +27,7 @@ from harness.budget import BudgetSpent
 from harness.cases import load_case
 from harness.cells import cells_for, listing
 from harness.conduct import Conductor, Role
+from harness.engines.kinds import KINDS
 from harness.faults import catalogue as faults
 from harness.lab import Lab
 from harness.options import Options, UsageError
@@ -63,7 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--engine",
         default=None,
-        help="adapter: vllm (default), vllm-inproc (default with --worker fingerprint) or endpoint",
+        help="adapter: vllm (default), vllm-inproc (default with --worker fingerprint), endpoint (default with "
+        f"--engine-url), {', '.join(KINDS)}; a replayed case has its own",
     )
     group.addoption("--engine-url", default=None, metavar="URL", help="attach to a running server")
     group.addoption("--engine-args", default="", help="more flags for a spawned engine, in one quoted string")

@@ -26,6 +26,7 @@ from harness.history import History
 from harness.judge import Judgement, judge
 from harness.oracle.base import OracleError
 from harness.reduction import joined, smaller
+from harness.reference_cache import by_chance
 from harness.requirement import Failing, Ran, Trial
 from harness.session import Session
 from harness.simplification import simpler
@@ -191,7 +192,10 @@ class Prover(Bench):
             return None
         judgement, options = confirmed.judgement, self.session.options
         controls = in_the_workload(
-            judgement.history.workload, judgement.worst().request, salts=self.can(Capability.CACHE_SALT)
+            judgement.history.workload,
+            judgement.worst().request,
+            salts=self.can(Capability.CACHE_SALT),
+            blocks=by_chance(judgement.history.shape) == 0,
         )
         variants = in_the_engine(self.cell, judgement.history.shape, options.engine_args)
         with ControlEngines(self.session, self.cell, self.engine, self.standby) as engines:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Hashable
 
 import msgspec
 
+from adapters.base import EngineShape
 from harness.history import History, Outcome
+from harness.workload import NONCE_TOKENS
 
 AHEAD = 8  # tokens for which an engine may take slots before it knows whether they come: drafts, a step ahead
 MOST_GROUPS = 16  # of KV-cache blocks that layers of different kinds may need beside one another, each its own
@@ -68,7 +70,14 @@ def at_most(history: History, outcome: Outcome) -> int:
     shared = (
         common_prefix(tokens, outcome.prompt) for other in writers(history, outcome) for tokens in all_computed(other)
     )
-    return min(max(shared, default=0), len(outcome.prompt) - (0 if history.shape.second_tier else 1))
+    longest = max(by_chance(history.shape), max(shared, default=0))
+    return min(longest, len(outcome.prompt) - (0 if history.shape.second_tier else 1))
+
+
+def by_chance(shape: EngineShape) -> int:
+    """Tokens that a prompt may share with one of another run: where hits come token by token, fewer than a nonce has
+    prove nothing."""
+    return NONCE_TOKENS - 1 if shape.block_size is None or shape.block_size < NONCE_TOKENS else 0
 
 
 def writers(history: History, outcome: Outcome) -> list[Outcome]:

@@ -15,14 +15,14 @@ import msgspec
 
 from adapters.base import PLAIN
 from adapters.completions import asked_for
-from harness.cells import CELLS
+from harness.dialects.dialect import HERE, is_sliding, made_on_the_spot, source_of
+from harness.dialects.dialects import dialect_of
 from harness.models import forge
 from harness.workload import Burst, Idle, Prompt, Request, Reset, Segment, SetAdapter, Unload, Workload
 from reports.schema import Case, FailureClass
 from reports.text import one_line
 
-TEMPLATE = Path(__file__).with_name("reproducer.py.j2")
-MODEL_FOLDER = "coldproof-files/model"
+TEMPLATE = "script.py.j2"
 # Without a wrong token these are wrong counts; any other class is something about the answer.
 COUNTED = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_STATE)
 
@@ -30,13 +30,24 @@ COUNTED = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_
 def reproducer(case: Case) -> str:
     """The script's source. Text from the engine only enters as Python literals and as comment-safe single lines."""
     workload = msgspec.convert(case.workload, Workload)
-    template = jinja2.Template(TEMPLATE.read_text(), keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+    dialect = dialect_of(case)
+    carried = [source_of(forge), *dialect.carries]
+    loader = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), keep_trailing_newline=False, undefined=jinja2.StrictUndefined
+    )
+    template = loader.get_template(TEMPLATE)
     row = next((r for r in case.requests if r.request == case.failing_request), None)
     by_count = row is not None and case.first_difference is None and case.failure_class in COUNTED
     source: str = template.render(
         case_id=case.id,
         sentence=plain(case.sentence),
-        command=repr(server_command(case)),
+        dialect=dialect.template,
+        command=repr(dialect.command(case)),
+        needs=dialect.needs,
+        in_process=dialect.in_process,
+        serves=any(path.name.endswith("_server.py") for path in carried),
+        translates="def translate_files(" in (HERE / dialect.template).read_text(),
+        imports=imports(carried, dialect.packages),
         tiny_model=made_on_the_spot(case),
         maker="make_sliding_window_model" if is_sliding(case) else "make_model",
         recipes=repr(case.recipes),
@@ -44,7 +55,7 @@ def reproducer(case: Case) -> str:
         failing=repr(case.failing_request),
         at_most=repr(row.cached_at_most if row is not None and by_count else None),
         at_least=repr(row.cached_at_least if row is not None and by_count else None),
-        forge=forge_source(),
+        carried="\n\n".join(map(body, carried)),
     )
     return source
 
@@ -52,36 +63,6 @@ def reproducer(case: Case) -> str:
 def plain(text: str) -> str:
     """Text that can stand in a docstring: one line, no quote or backslash that could end it."""
     return re.sub(r'["\\]', "'", one_line(text, limit=20_000))
-
-
-def made_on_the_spot(case: Case) -> bool:
-    """Whether the served model was the tiny one that the script can make itself."""
-    return "/models/" in case.engine_config.get("command", "") and all("seed" in r for r in case.recipes.values())
-
-
-def is_sliding(case: Case) -> bool:
-    """Whether the case's cell serves the tiny model with sliding windows."""
-    return case.cell in CELLS and CELLS[case.cell].sliding_window
-
-
-def needs_worker(case: Case) -> bool:
-    """Whether the case's cell has layers that only the fingerprint worker has."""
-    return case.cell in CELLS and CELLS[case.cell].only_fingerprint
-
-
-def server_command(case: Case) -> str:
-    """The engine's command with the script's own model folder and port, and the environment in front."""
-    command = case.engine_config.get("command")
-    if command is None:
-        return f"(your server at {case.engine_config.get('url', 'its URL')})"
-    command = re.sub(r"--port \d+", "--port 8000", command)
-    if not needs_worker(case):  # then any model will do, and nothing of Coldproof's is needed
-        command = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", command)
-    elif "--worker-cls" in command:
-        command = f"PYTHONPATH=COLDPROOF_CHECKOUT {command}"
-    if made_on_the_spot(case):
-        command = re.sub(r"--model \S+", f"--model {MODEL_FOLDER}", command)
-    return f"{case.engine_config.get('environment', '')} {command}".strip()
 
 
 def scenario(workload: Workload) -> list[str]:
@@ -154,7 +135,21 @@ def segment_literal(segment: Segment) -> str:
     return f"({segment.name!r}, {segment.length!r}, {segment.changed!r}{swapped})"
 
 
-def forge_source() -> str:
-    """The file maker's functions, without its docstring and imports: the template has those."""
-    source = Path(forge.__file__).read_text()
-    return source[source.index("SPECIAL = ") :].rstrip() + "\n"
+STANDARD = ("hashlib", "json", "os", "random", "secrets", "shutil", "sys", "threading", "time")
+
+
+def imports(carried: list[Path], packages: tuple[str, ...]) -> str:
+    """What the script imports: the standard library's for itself and for the sources that it carries, then packages."""
+    lines = {f"import {module}" for module in STANDARD} | {"from pathlib import Path"}
+    for path in carried:
+        lines |= set(re.findall(r"^(?:import|from) (?!__future__).+$", path.read_text(), re.MULTILINE))
+    ordered = sorted(lines, key=lambda line: (line.startswith("from "), line))
+    beside = "".join(f"\nimport {package}" for package in packages if package == "requests")
+    return "\n".join(ordered) + (f"\n{beside}" if beside else "")
+
+
+def body(path: Path) -> str:
+    """A file's source without its docstring, its imports and what it does when it is run."""
+    source = path.read_text()
+    last = list(re.finditer(r"^(?:import|from) .+$", source, re.MULTILINE))[-1]
+    return source[last.end() :].partition('\nif __name__ == "__main__":')[0].strip() + "\n"

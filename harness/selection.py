@@ -10,15 +10,20 @@ import pytest
 from harness.cases import load_case
 from harness.cell import Cell
 from harness.cells import ATTACHED, CELLS, chosen
+from harness.engines.kinds import KINDS
 from harness.options import PROFILES, UsageError
 from harness.requirement import Requirement
 
 
 def engine_of(config: pytest.Config) -> str:
-    """The engine's adapter. Without a model the server is what takes the time: by default it is left out then."""
-    given = config.getoption("--engine")
+    """The engine's adapter; a replayed case's own, where it is not vLLM. Without a model the server is what takes the
+    time: by default it is left out then.
+    """
+    given, replay = config.getoption("--engine"), config.getoption("--replay")
     if given is not None:
         return str(given)
+    if replay is not None and load_case(Path(replay))[0].engine in KINDS:
+        return load_case(Path(replay))[0].engine
     if config.getoption("--engine-url"):
         return "endpoint"
     return "vllm-inproc" if is_fingerprint(config) else "vllm"

@@ -34,7 +34,6 @@ from harness.workload import (
 from reports.schema import Case
 from reports.text import one_line
 
-RESET = 'curl -X POST "$SERVER/reset_prefix_cache"'
 QUOTE = '"'
 
 
@@ -47,6 +46,8 @@ class ShellStep(msgspec.Struct, frozen=True):
 
 class Shell:
     """The story of one case in shell commands."""
+
+    reset = 'curl -X POST "$SERVER/reset_prefix_cache"'
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -82,7 +83,7 @@ class Shell:
                 case Unload(name=name):
                     yield ShellStep(words, self.unload(name))
                 case Reset():
-                    yield ShellStep(words, RESET)
+                    yield ShellStep(words, self.reset)
                 case Idle(ms=ms):
                     yield ShellStep(words, f"sleep {ms / 1000}")
                 case Burst():
@@ -122,11 +123,7 @@ class Shell:
             lines.append(
                 f"# once request {first} has {step.meanwhile.after_tokens} tokens (the script waits for them):"
             )
-            lines.append(
-                self.set_adapter(change)
-                if isinstance(change, SetAdapter)
-                else 'curl -X POST "$SERVER/reset_prefix_cache"'
-            )
+            lines.append(self.set_adapter(change) if isinstance(change, SetAdapter) else self.reset)
         return "\n".join([*lines, "wait"])
 
     def request(self, request: Request, number: int) -> str:
@@ -137,14 +134,18 @@ class Shell:
         body |= {"ignore_eos": True, "return_token_ids": True} | extra_fields(request)
         if request.salt is not None:
             body["cache_salt"] = spelled(request.salt, self.case.nonce)
-        hang_up = f"--max-time {max(request.abort.after_ms, 1) / 1000} " if request.abort is not None else ""
+        hang_up = hanging_up(request)
         if request.chat:
             messages = json.dumps({"messages": self.messages(request, number)} | body)
             return self.post("/v1/chat/completions", shlex.quote(messages), hang_up)
+        return self.asked("/v1/completions", request, body, hang_up)
+
+    def asked(self, path: str, request: Request, body: dict[str, object], options: str) -> str:
+        """A request with its prompt in variables."""
         parts = [f"${{{variable(s)}}}" for s in request.prompt.segments]
         prompt = ",".join([*self.before(request.prompt.continues), *parts])
         before, _, after = json.dumps({"prompt": "@"} | body).partition('"@"')
-        return self.post("/v1/completions", f'{shlex.quote(before)}"[{prompt}]"{shlex.quote(after)}', hang_up)
+        return self.post(path, f'{shlex.quote(before)}"[{prompt}]"{shlex.quote(after)}', options)
 
     def before(self, continues: int | None) -> list[str]:
         """What stands in front of a prompt's own segments."""
@@ -169,6 +170,11 @@ class Shell:
     def post(self, path: str, body: str, options: str = "") -> str:
         """One call with a body that is quoted for the shell."""
         return f'curl {options}"$SERVER{path}" -H "Content-Type: application/json" -d {body}'
+
+
+def hanging_up(request: Request) -> str:
+    """A client that hangs up, as an option."""
+    return f"--max-time {max(request.abort.after_ms, 1) / 1000} " if request.abort is not None else ""
 
 
 def variable(segment: Segment) -> str:

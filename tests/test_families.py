@@ -35,6 +35,7 @@ from harness.generators.surfaces import (
     STRUCTURED,
     surfaces,
 )
+from harness.generators.switches import switches
 from harness.generators.tiers import aborted_loads, edited, evicted
 from harness.reduction import is_valid
 from harness.workload import Burst, Request, Workload, new_prompt_length
@@ -84,6 +85,7 @@ FAMILIES: dict[str, Family] = {
     "lives": lambda on: lives(on, Life()),
     "lives under traffic": lambda on: lives(on, Life(under_traffic=True, goes_back=True, most_names=1)),
     "neighbours": neighbours,
+    "switches": switches,
     "churn": churn,
     "ground": lambda on: mixed_bursts(on, unique_salts=False),
     "salts": lambda on: salted(on, with_adapter=True),

@@ -17,7 +17,9 @@ from harness.workload import Burst, Idle, Request, Reset, Route, SetAdapter, Ste
 from tests.test_families import GROUNDS, some
 from tests.test_pressure import TIGHT, asked, found, without
 
-LORA = (Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)
+NAMED = (Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA)
+REPLACED = (Capability.LORA_IN_PLACE, Capability.ADAPTER_SWITCH)
+LORA = (*NAMED, *REPLACED)
 
 
 def any_request(has: Callable[[Request], object]) -> Callable[[Workload], bool]:
@@ -52,8 +54,8 @@ FEATURES: dict[str, tuple[tuple[Capability, ...], Callable[[Workload], bool]]] =
     "priorities": ((Capability.PRIORITY,), any_request(lambda r: r.priority)),
     "salts": ((Capability.CACHE_SALT,), any_request(lambda r: r.salt)),
     "resets": ((Capability.CACHE_RESET,), resets_cache),
-    "adapters": (LORA[:1], loads_adapters),
-    "replacements": (LORA[1:], replaces_adapters),
+    "adapters": (LORA, loads_adapters),
+    "replacements": (REPLACED, replaces_adapters),
     "prompt logprobs": ((Capability.PROMPT_LOGPROBS,), any_request(lambda r: r.surface.prompt_logprobs)),
     "stop strings": ((Capability.STOP_STRINGS,), any_request(lambda r: r.surface.stop)),
     "structured output": ((Capability.STRUCTURED_OUTPUT,), any_request(lambda r: r.surface.pattern)),

@@ -181,7 +181,7 @@ def test_a_crowd_asks_adapters_and_patterns(wanted: Callable[[Request], bool], a
 
 
 @some
-@given(crowds(without(Capability.RUNTIME_LORA, Capability.STRUCTURED_OUTPUT), afterwards=True))
+@given(crowds(without(Capability.ADAPTER_CHOICE, Capability.STRUCTURED_OUTPUT), afterwards=True))
 def test_a_crowd_asks_neither_where_the_engine_cannot(workload: Workload) -> None:
     """Then it is the base model's, and plain."""
     assert all(r.adapter is None and r.surface.pattern is None for r in requests(workload))

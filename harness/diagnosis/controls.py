@@ -47,10 +47,12 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 Change = Callable[[Workload, int | None], tuple[Workload, int | None]]
 
 
-def in_the_workload(workload: Workload, failing: int | None, *, salts: bool) -> Iterator[Control]:
-    """Every control that changes what is asked, bypasses of the cache first. `salts`: whether the engine takes them."""
+def in_the_workload(workload: Workload, failing: int | None, *, salts: bool, blocks: bool = True) -> Iterator[Control]:
+    """Every control that changes what is asked, bypasses of the cache first. `salts`: whether the engine takes them.
+    `blocks`: whether hits come by blocks that are longer than a nonce, which stands first in all prompts.
+    """
     for name, removes, change in CHANGES:
-        if change is fresh_salt and not salts:
+        if (change is fresh_salt and not salts) or (change is first_block_changed and not blocks):
             continue
         changed, request = change(workload, failing)
         if changed != workload and is_valid(changed):

@@ -42,7 +42,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     `start` raises EngineStartError with the reason and the log's end; None: Coldproof does not start it, `attach` takes
     the URL of one that its owner did, and the folder of an adapter to try it with.
-    `quick`: it starts in a second or two. `dialect`: the template that speaks its language in reproducers.
+    `quick`: it starts in a second or two.
     """
 
     name: str
@@ -53,4 +53,3 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     package: str | None = None
     quick: bool = True
     variants: Callable[[Cell, tuple[str, ...]], Iterator[Variant]] = no_variants
-    dialect: str = "openai"

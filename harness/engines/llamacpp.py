@@ -13,20 +13,20 @@ from harness.engines.kind import Kind, Setting
 from harness.variant import TIER, Variant
 
 AREAS = ("GROUND", "LORA", "REUSE", "CTRL-1", "CTRL-2", "MIXED")
-NO_HOST_CACHE = "cache_ram_mib=0"
-ONE_SLOT, HOST_CACHE = "n_parallel=1", "the host's prompt cache"
+HOST_CACHE = "--cache-ram"
+NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (llamacpp.SLOTS, "1")
 
 
-def cell(name: str, about: str, *fields: str) -> Cell:
-    """A server with these fields of its parameters. Cold answers come from an engine of each cell's own kind."""
-    return Cell(name=name, about=about, arguments=fields, areas=AREAS, alike=False, engine="llamacpp")
+def cell(name: str, about: str, *flags: str) -> Cell:
+    """A server with these flags. Cold answers come from an engine of each cell's own kind."""
+    return Cell(name=name, about=about, arguments=flags, areas=AREAS, alike=False, engine="llamacpp")
 
 
 CELLS = (
-    cell("llamacpp", "four slots of 2,048 tokens, without the host's prompt cache", NO_HOST_CACHE),
-    cell("llamacpp-one-slot", "one slot, without the host's prompt cache", ONE_SLOT, NO_HOST_CACHE),
-    cell("llamacpp-host-cache", "one slot, and the host's prompt cache for what it loses", ONE_SLOT),
-    cell("llamacpp-unified", "four slots that share one KV buffer", "kv_unified=1", NO_HOST_CACHE),
+    cell("llamacpp", "four slots of 2,048 tokens, without the host's prompt cache", *NO_HOST_CACHE),
+    cell("llamacpp-one-slot", "one slot, without the host's prompt cache", *ONE_SLOT, *NO_HOST_CACHE),
+    cell("llamacpp-host-cache", "one slot, and the host's prompt cache for what it loses", *ONE_SLOT),
+    cell("llamacpp-unified", "four slots that share one KV buffer", "--kv-unified", *NO_HOST_CACHE),
 )
 
 
@@ -44,8 +44,8 @@ def start(setting: Setting) -> Engine:
 
 def variants(cell: Cell, arguments: tuple[str, ...]) -> Iterator[Variant]:
     """Without the host's cache, where it is on."""
-    if NO_HOST_CACHE not in (*cell.arguments, *arguments):
-        changed = msgspec.structs.replace(cell, arguments=(*cell.arguments, NO_HOST_CACHE))
+    if HOST_CACHE not in (*cell.arguments, *arguments):
+        changed = msgspec.structs.replace(cell, arguments=(*cell.arguments, *NO_HOST_CACHE))
         yield Variant(name="no host prompt cache", removes=TIER, cell=changed)
 
 
@@ -56,5 +56,4 @@ LLAMACPP = Kind(
     start=start,
     package="xllamacpp",
     variants=variants,
-    dialect="llamacpp",
 )

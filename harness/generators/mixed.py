@@ -50,7 +50,8 @@ def chapters(grounds: Grounds) -> list[st.SearchStrategy[Workload]]:
         ({Capability.STRUCTURED_OUTPUT}, surfaces(grounds, STRUCTURED)),
     ]
     # With one content there is nothing to put in its place.
-    can = grounds.can if len(grounds.contents) > 1 else grounds.can - {Capability.LORA_IN_PLACE}
+    alone = len(grounds.contents) < 2
+    can = grounds.can - ({Capability.LORA_IN_PLACE, Capability.ADAPTER_SWITCH} if alone else set())
     return [strategy for need, strategy in needs if need <= can]
 
 
