@@ -39,6 +39,8 @@ class Capability(enum.StrEnum):
     STRUCTURED_OUTPUT = "structured output"
     CACHE_RESET = "cache reset"
     METRICS = "metrics"
+    PREEMPTION_COUNTS = "preemption counts"
+    POOL_USAGE = "a gauge of the pool in use"
     KV_EVENTS = "published KV events"
     VERSION = "engine version"
     BLOCK_SIZE = "cache block size"
@@ -216,6 +218,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool | None
     uniform: bool = True  # every layer keeps every block; otherwise only a whole prompt sent again is owed its blocks
     most_requests: int | None = None  # that run at a time
+    # So many whole sequences are kept instead of blocks; what the request just before left is all that is promised.
+    sequences: int | None = None
     second_tier: bool = False  # blocks that the pool gives up, or loses in a reset, may come back from elsewhere
     failed_load_ends_request: bool = False  # with an error; otherwise it has to be answered all the same
     groups: tuple[GroupShape, ...] = ()  # empty: unknown

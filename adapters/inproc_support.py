@@ -22,6 +22,8 @@ CORE = (
     Capability.SEVERAL_ANSWERS,
     Capability.CACHE_RESET,
     Capability.METRICS,
+    Capability.PREEMPTION_COUNTS,
+    Capability.POOL_USAGE,
 )
 
 

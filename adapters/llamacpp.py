@@ -75,8 +75,8 @@ ABSENT = {
     Capability.STRUCTURED_OUTPUT: "the model made on the spot has no text of its own",
     Capability.CACHE_RESET: "no route empties every slot and the host's prompt cache",
     Capability.KV_EVENTS: "nothing is published about the cache",
-    Capability.BLOCK_SIZE: "there are no blocks: a slot goes on from any token",
-    Capability.POOL_SIZE: "there is no pool: each slot holds one sequence",
+    Capability.PREEMPTION_COUNTS: "requests are not preempted",
+    Capability.POOL_USAGE: "each slot keeps its sequence until another one needs it",
     Capability.PROVENANCE: "keys and values do not say whose they are",
     Capability.SEVERAL_GROUPS: "all layers are of one kind",
 }
@@ -88,6 +88,8 @@ PRESENT = {
     Capability.LOGPROBS: "n_probs",
     Capability.ABORT: "a closed connection ends its task",
     Capability.METRICS: "/metrics counts cached and computed prompt tokens",
+    Capability.BLOCK_SIZE: "a slot goes on from any token of its sequence",
+    Capability.POOL_SIZE: "/props tells slots and their tokens",
     Capability.SPAWNABLE: "started by Coldproof",
 }
 
@@ -167,6 +169,7 @@ class LlamaCppEngine:
         self.everywhere: str | None = None  # the name of what is switched on for all who choose nothing
         self.config: Mapping[str, str] = {"command": command, "model": options.model}
         facts = wire.get("/props").json()
+        slots, longest = int(facts["total_slots"]), int(facts["default_generation_settings"]["n_ctx"])
         self.version: str | None = package_version()
         loads = Support(bool(digests), f"{len(digests)} adapters are {BOUND}" if digests else "none was given")
         self.capabilities: Mapping[Capability, Support] = {
@@ -181,12 +184,13 @@ class LlamaCppEngine:
             Capability.VERSION: Support(self.version is not None, f"the package says {self.version}"),
         }
         self.shape = EngineShape(
-            block_size=None,
-            pool_blocks=None,
-            max_model_tokens=int(facts["default_generation_settings"]["n_ctx"]),
+            block_size=1,
+            pool_blocks=slots * longest,
+            max_model_tokens=longest,
+            sequences=slots,
             adapter_slots=len(digests) or None,
             prefix_caching=options.prefix_caching,
-            most_requests=int(facts["total_slots"]),
+            most_requests=slots,
         )
 
     def clock(self) -> float:

@@ -74,7 +74,10 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
     null_is_miss = probe_completions(wire, base_model, max_tokens, bool(cache_config), found)
     probe_surface(wire, base_model, found)
     probe_adapters(wire, adapter_path, found)
-    found[Capability.SECOND_TIER] = tier_support(wire.metrics())
+    metrics = wire.metrics()
+    found[Capability.SECOND_TIER] = tier_support(metrics)
+    found[Capability.PREEMPTION_COUNTS] = told_by(metrics, "preemptions")
+    found[Capability.POOL_USAGE] = told_by(metrics, "pool_usage")
     slots = first_labels(wire.scrape(), "vllm:lora_requests_info").get("max_lora")
     pool = number(cache_config.get("num_gpu_blocks"))
     caching = cache_config.get("enable_prefix_caching")
@@ -95,6 +98,12 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
         cache_config={f"cache.{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
         null_is_miss=null_is_miss,
     )
+
+
+def told_by(metrics: Metrics, name: str) -> Support:
+    """Whether the metrics have a counter or gauge."""
+    there = getattr(metrics, name) is not None
+    return Support(there, f"the metrics {'have' if there else 'do not have'} {name}")
 
 
 def hit_unit(cache_config: dict[str, str]) -> int | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from harness.checkers.finding import Rule
-from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, DEFAULT_BLOCK
+from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, DEFAULT_BLOCK, whole_unit
 from harness.options import UsageError
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
@@ -34,7 +34,7 @@ def calibrate(
     oracle: EngineOracle, digests: list[str], *, cell: str, block: int | None, slots: int
 ) -> tuple[Calibration, Rule]:
     """Ask the probes and derive the rule. Raises OracleError when the oracle cannot answer."""
-    block = block or DEFAULT_BLOCK
+    block = whole_unit(block or DEFAULT_BLOCK)
     run = secrets.token_hex(4)
     identities: list[str | None] = [None, *digests[:2]]
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]

@@ -110,7 +110,7 @@ class Conductor:
             id=requirement.id,
             title=requirement.title,
             statement=statement,
-            shows=requirement.shows,
+            shows=(*requirement.shows, *requirement.shows_where.values()),
             upstream=requirement.upstream,
             fails_on=counted(requirement),
             cell=cell,
@@ -189,6 +189,7 @@ class Conductor:
         )
         if self.absent(lab, trial):
             return lambda **_: None
+        trial.requirement = trial.requirement.on([c for c, s in lab.engine.capabilities.items() if s.present])
         return test if self.case is None else lambda **_: self.replay(lab, trial)
 
     def absent(self, lab: Lab, trial: Trial) -> list[str]:

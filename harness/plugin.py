@@ -160,7 +160,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix the seed so that the run can be repeated, and have hypothesis keep to our profile."""
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
-    load_settings(config.getoption("--profile"), fingerprint=is_fingerprint(config))
+    load_settings(config.getoption("--profile"), quick=is_fingerprint(config) or engine_of(config) in KINDS)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

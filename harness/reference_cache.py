@@ -49,7 +49,7 @@ def all_computed(outcome: Outcome) -> list[tuple[int, ...]]:
 
 def bounds(history: History) -> dict[int, Bounds]:
     """The bounds of every request of a history, by request number."""
-    kept = None if has_room(history) else what_is_kept(history)
+    kept = what_is_kept(history) if history.shape.sequences or not has_room(history) else None
     return {
         outcome.request: Bounds(
             at_least=at_least(history, outcome) if kept is None else at_least(history, outcome, kept) or None,
@@ -176,7 +176,7 @@ def has_room(history: History) -> bool:
     return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
 
 
-def what_is_kept(history: History) -> Callable[[Outcome, Outcome], int]:
+def what_is_kept(history: History) -> Callable[[Outcome, Outcome], float]:
     """How many tokens from one request's start a pool too small for the history still held when another looked for it.
 
     Whoever evicts what was freed longest ago, and the end of a prefix before its beginning, takes every other block
@@ -187,6 +187,8 @@ def what_is_kept(history: History) -> Callable[[Outcome, Outcome], int]:
     tier moves some.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
+    if history.shape.sequences:
+        return only_the_latest(history)
     if block is None or pool is None or not history.shape.uniform or history.shape.second_tier:
         return lambda _other, _outcome: 0
     most = {
@@ -211,6 +213,19 @@ def what_is_kept(history: History) -> Callable[[Outcome, Outcome], int]:
             taken += sum(most[request] - len(known.intersection(hit[request])) for request in steps.get(step, ()))
             known.update(*(left[request] for request in steps.get(step, ())))
         return max(0, pool - taken + most[other.request]) * block
+
+    return kept
+
+
+def only_the_latest(history: History) -> Callable[[Outcome, Outcome], float]:
+    """Where whole sequences are kept, any prompt may take the place of any: for sure there is only what the request
+    just before left, for one that has half of its prompt in common with it. Who has less may be put elsewhere
+    (llama.cpp: --slot-prompt-similarity)."""
+
+    def kept(other: Outcome, outcome: Outcome) -> float:
+        since = [o for o in history.outcomes if other.step <= o.step <= outcome.step]
+        alike = 2 * common_prefix(computed(other), outcome.prompt) >= len(outcome.prompt)
+        return math.inf if alike and len(since) == 2 and other.step < outcome.step else 0
 
     return kept
 

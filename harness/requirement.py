@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ class Requirement(msgspec.Struct, frozen=True):
     `hashes_too`: so are hashes that do not follow from their events, unless said otherwise.
     Both belong to the requirement, so that a replayed case is judged as it was when it was found.
     `upstream`: addresses of public reports of engines that broke it.
+    `shows_where`: more evidence, asked for where the engine has what it takes to tell.
     """
 
     id: str
@@ -32,6 +34,12 @@ class Requirement(msgspec.Struct, frozen=True):
     hashes_too: bool = False
     weight: float = 1.0  # shares of the budget for drawing examples
     upstream: tuple[str, ...] = ()
+    shows_where: dict[Capability, Evidence] = {}
+
+    def on(self, present: Collection[Capability]) -> Requirement:
+        """The requirement as an engine with these capabilities is held to it."""
+        told = (evidence for capability, evidence in self.shows_where.items() if capability in present)
+        return msgspec.structs.replace(self, shows=(*self.shows, *told), shows_where={})
 
 
 def requirement(
@@ -44,6 +52,7 @@ def requirement(
     hashes_too: bool = False,
     weight: float = 1.0,
     upstream: tuple[str, ...] = (),
+    shows_where: dict[Capability, Evidence] | None = None,
 ) -> pytest.MarkDecorator:
     """Mark a test as standing for a requirement. Its docstring is the statement, read aloud by the report.
 
@@ -60,6 +69,7 @@ def requirement(
         hashes_too=hashes_too,
         weight=weight,
         upstream=tuple(address(report) for report in upstream),
+        shows_where=shows_where or {},
     )
     return pytest.mark.requirement(declared)
 

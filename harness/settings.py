@@ -12,12 +12,12 @@ from harness.options import PROFILES, QUALIFY
 EXAMPLES = Path(".hypothesis") / "examples"
 
 
-def load_settings(profile: str, *, fingerprint: bool) -> None:
+def load_settings(profile: str, *, quick: bool) -> None:
     """Register and load one hypothesis profile per profile of ours; an unknown name is reported later, as usage."""
     for name, figures in PROFILES.items():
         settings.register_profile(
             f"coldproof-{name}",
-            max_examples=figures.fingerprint_examples if fingerprint else figures.examples,
+            max_examples=figures.fingerprint_examples if quick else figures.examples,
             # A qualification draws from its seed alone, and not what some run of before left on this machine.
             database=DirectoryBasedExampleDatabase(EXAMPLES) if name != QUALIFY else None,
             deadline=None,

@@ -82,7 +82,7 @@ def test_prompt_that_can_never_fit(lab: Lab, data: st.DataObject) -> None:
 @requirement(
     "PRESS-4",
     "every block given back",
-    needs=(*SIZED, Capability.METRICS),
+    needs=(*SIZED, Capability.METRICS, Capability.POOL_USAGE),
     shows=(Evidence.IDLE_LOOKS, Evidence.FULL_POOL),
     upstream=("vllm#46283", "sglang#35270", "sglang#6888"),
 )

@@ -17,6 +17,7 @@ NEEDS = (
     Capability.BLOCK_SIZE,
     Capability.POOL_SIZE,
     Capability.METRICS,
+    Capability.PREEMPTION_COUNTS,
 )
 
 

@@ -20,6 +20,10 @@ vllm:prefix_cache_queries_total{engine="1"} 2
 vllm:prefix_cache_queries_created{engine="0"} 1700000000
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0"} 0
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{engine="0"} 0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0"} 0
 """
 BARE_METRICS = "# TYPE http_requests_total counter\nhttp_requests_total 3\n"
 

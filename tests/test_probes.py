@@ -50,7 +50,13 @@ OF_TOKEN_IDS = {
     Capability.ABORT,
     Capability.STRUCTURED_OUTPUT,
 }
-OF_METRICS = {Capability.METRICS, Capability.BLOCK_SIZE, Capability.POOL_SIZE}
+OF_METRICS = {
+    Capability.METRICS,
+    Capability.BLOCK_SIZE,
+    Capability.POOL_SIZE,
+    Capability.PREEMPTION_COUNTS,
+    Capability.POOL_USAGE,
+}
 OF_ADAPTERS = {
     Capability.ADAPTER_CHOICE,
     Capability.MIXED_ADAPTERS,

@@ -75,3 +75,24 @@ def test_what_is_owed_tells_the_order_of_eviction(beginnings_first: bool) -> Non
     hit, owed = served(Pool([None] * 20, beginnings_first), asked)[-1]
     assert owed is not None
     assert (hit >= owed) is not beginnings_first
+
+
+def sequences(*outcomes: Outcome) -> dict[int, int | None]:
+    """What is owed to each where two whole sequences are kept, token by token."""
+    kept = history(*outcomes, shape=shape(block_size=1, pool_blocks=4096, sequences=2))
+    return {request: limits.at_least for request, limits in bounds(kept).items()}
+
+
+def test_where_sequences_are_kept_the_latest_is_owed_to_the_token() -> None:
+    """All but the last token of a prompt sent again, and what decode wrote."""
+    again = outcome(1, range(40))
+    turn = outcome(2, (*range(40), 7, 8, 50, 51))
+    assert sequences(outcome(0, range(40)), again, turn) == {0: None, 1: 39, 2: 42}
+
+
+def test_where_sequences_are_kept_nothing_is_owed_behind_another() -> None:
+    """It may have taken the place; and one that has less than half in common may be put elsewhere."""
+    other = outcome(1, range(100, 140))
+    assert sequences(outcome(0, range(40)), other, outcome(2, range(40)))[2] is None
+    assert sequences(outcome(0, range(40)), outcome(1, (*range(19), *range(200, 221))))[1] is None
+    assert sequences(outcome(0, range(40)), outcome(1, (*range(20), *range(200, 220))))[1] == 20

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adapters import server
+from adapters import serving as serving_module
 from adapters.base import (
     Abort,
     Arrival,
@@ -25,7 +25,8 @@ from adapters.base import (
 )
 from adapters.openai_http import KEY_VARIABLE, Wire
 from adapters.probes import Probed
-from adapters.server import LOOK_SECONDS, ServerEngine
+from adapters.server import ServerEngine
+from adapters.serving import LOOK_SECONDS
 from tests.fake_server import MODEL, Counts, FakeServer, Manners, answer, rendered, serving
 
 SHAPE = EngineShape(block_size=16, pool_blocks=99, max_model_tokens=2048, adapter_slots=4, prefix_caching=True)
@@ -127,7 +128,7 @@ def test_the_caller_looks_up_again_and_again_from_its_own_thread(fake: FakeServe
 @pytest.mark.parametrize("fake", [Manners(pace=0.1)], indirect=True)
 def test_a_token_is_followed_by_a_look(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change after so many tokens is made while the request still runs, however seldom the caller looks up else."""
-    monkeypatch.setattr(server, "LOOK_SECONDS", 30.0)
+    monkeypatch.setattr(serving_module, "LOOK_SECONDS", 30.0)
     seen: list[int] = []
     behind: list[int] = []
     served(

@@ -12,7 +12,7 @@ from harness.cell import Cell
 from harness.engines.kind import Kind, Setting
 from harness.variant import TIER, Variant
 
-AREAS = ("GROUND", "LORA", "REUSE", "CTRL-1", "CTRL-2", "MIXED")
+AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
 HOST_CACHE = "--cache-ram"
 NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (llamacpp.SLOTS, "1")
 

@@ -18,6 +18,11 @@ MOST_TOKENS = 700  # a conversation as long as that is not continued: enough for
 SMALLEST_UNIT = 16
 
 
+def whole_unit(block: int) -> int:
+    """A block, or as many small ones as make sixteen tokens."""
+    return block * max(1, -(-SMALLEST_UNIT // block))
+
+
 class Grounds(msgspec.Struct, frozen=True, kw_only=True):
     """What workloads may be built of here: sizes from the engine, mixtures that the ground rule holds for."""
 
@@ -37,7 +42,7 @@ class Grounds(msgspec.Struct, frozen=True, kw_only=True):
         Blocks so large that no workload of them fits into the model are cut short: shorter than a block, nothing hits,
         and the requirement ends as not exercised.
         """
-        return min(self.block * max(1, -(-SMALLEST_UNIT // self.block)), self.longest // 7)
+        return min(whole_unit(self.block), self.longest // 7)
 
     @property
     def small_pool(self) -> int | None:
