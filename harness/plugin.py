@@ -191,6 +191,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         keep_shard(config, items)
     except UsageError as problem:
         items.clear()  # or pytest, which ends a collection in any case, would have the run opened
+        if hasattr(config, "workerinput"):  # nobody reads what a worker says; the controller's report is open by now
+            open_run(config, Role.WORKER, ()).log.emit("problem", message=str(problem), usage=True)
         pytest.exit(f"coldproof: {problem}", EXIT_USAGE)
 
 
