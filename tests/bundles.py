@@ -35,6 +35,7 @@ from harness.qualify.record import KNOWN_ISSUES, Package, Qualification, digest_
 from harness.qualify.sources import sources_digest
 from harness.qualify.united import results_of
 from harness.qualify.verify import verify
+from harness.requirement import Requirement
 from harness.runner import Run
 from harness.scripted import ClosedFormOracle, ScriptedEngine
 from harness.selftest import self_test
@@ -63,17 +64,11 @@ Change = Callable[[list[Event]], list[Event]]
 def frozen_test(requirement: str, needs: Capability, shows: Evidence, **changes: Any) -> FrozenTest:
     """One test of a requirement."""
     test = FrozenTest(
-        requirement=requirement,
-        title=f"title of {requirement}",
+        declared=Requirement(requirement, f"title of {requirement}", (needs,), (shows,)),
         test=f"test_{requirement[:-2].lower()}",
         suite="test_it.py",
         statement=f"A conforming engine does {requirement}.",
         source="0" * 64,
-        needs=(needs.value,),
-        shows=(shows.value,),
-        overlapped_too=True,
-        hashes_too=False,
-        weight=1.0,
     )
     return msgspec.structs.replace(test, **changes)
 
@@ -140,9 +135,9 @@ def write(folder: Path, *, shard: str = "", places: Sequence[Place] = tuple(PLAC
         log.emit(
             "requirement",
             id=place.requirement,
-            title=test.title,
+            title=test.declared.title,
             statement=test.statement,
-            shows=test.shows,
+            shows=test.declared.shows,
             cell=place.cell,
             test=place.test,
         )

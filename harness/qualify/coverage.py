@@ -72,8 +72,11 @@ def check_statements(part: Part) -> Iterator[Reason]:
     """What a requirement says is what was frozen."""
     for event in part.all("requirement"):
         test = part.frozen.test(Place(event["id"], event["test"], event["cell"]))
+        if test is None:
+            continue
+        wanted = test.declared
         said = (event["title"], inspect.cleandoc(event["statement"]), tuple(event["shows"]))
-        if test is not None and said != (test.title, test.statement, test.shows):
+        if said != (wanted.title, test.statement, (*wanted.shows, *wanted.shows_where.values())):
             yield altered(f"{event['id']} ({event['test']}) is announced with another title, statement or evidence")
 
 

@@ -18,7 +18,7 @@ from harness.selection import cell_name, requirement_of, statement_of, test_name
 
 def declared(items: Iterable[pytest.Item], version: str) -> FrozenList:
     """The list as it would be frozen now; a test that runs in several cells is one."""
-    tests = {(t.requirement, t.test): t for item in items if (t := of_item(item)) is not None}
+    tests = {(t.declared.id, t.test): t for item in items if (t := of_item(item)) is not None}
     return FrozenList(version=version, tests=tuple(tests.values()), cells=tuple(CELLS.values()))
 
 
@@ -28,17 +28,11 @@ def of_item(item: pytest.Item) -> FrozenTest | None:
     if requirement is None:
         return None
     return FrozenTest(
-        requirement=requirement.id,
-        title=requirement.title,
+        declared=requirement,
         test=test_name(item),
         suite=item.path.name,
         statement=inspect.cleandoc(statement_of(item)),  # as newer Pythons keep it
         source=source_digest(item.path, test_name(item)),
-        needs=tuple(need.value for need in requirement.needs),
-        shows=tuple(fact.value for fact in requirement.shows),
-        overlapped_too=requirement.overlapped_too,
-        hashes_too=requirement.hashes_too,
-        weight=requirement.weight,
     )
 
 

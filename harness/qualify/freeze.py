@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from harness.options import UsageError
 from harness.qualify.declared import declared
 from harness.qualify.frozen import FrozenList, differences, encode, path_of, read_frozen
 from harness.qualify.sources import ROOT
@@ -41,15 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     today = of_today(version())
     target = path_of(today.version)
-    if not target.exists() and not options.check:
+    if not options.check and (options.again or not target.exists()):
         return write(today)
-    if not target.exists():
-        return say(f"version {today.version} has no list: python -m harness.qualify.freeze", code=DIFFERS)
-    found = differences(read_frozen(today.version)[0], today)
+    try:
+        found = differences(read_frozen(today.version)[0], today)
+    except UsageError as problem:
+        return say(f"{problem}: python -m harness.qualify.freeze", code=DIFFERS)
     if not found:
         return say(f"the requirements of version {today.version} are as they were frozen", code=0)
-    if options.again and not options.check:
-        return write(today)
     for line in found:
         say(line, code=DIFFERS)
     return say(

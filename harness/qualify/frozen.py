@@ -16,6 +16,7 @@ from packaging.version import Version
 from harness.cell import Cell
 from harness.cells import ATTACHED, cells_for
 from harness.options import UsageError
+from harness.requirement import Requirement
 
 LISTS = Path(__file__).resolve().parent / "lists"
 FORMAT = 1
@@ -35,17 +36,11 @@ class Place(msgspec.Struct, frozen=True, order=True):
 class FrozenTest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A requirement's test as it was declared. `source`: the digest of its source with its decorators."""
 
-    requirement: str
-    title: str
+    declared: Requirement
     test: str
     suite: str
     statement: str
     source: str
-    needs: tuple[str, ...]
-    shows: tuple[str, ...]
-    overlapped_too: bool
-    hashes_too: bool
-    weight: float
 
 
 class FrozenList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +53,7 @@ class FrozenList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def test(self, place: Place) -> FrozenTest | None:
         """The test of a place, if the list has it."""
-        return next((t for t in self.tests if (t.requirement, t.test) == (place.requirement, place.test)), None)
+        return next((t for t in self.tests if (t.declared.id, t.test) == (place.requirement, place.test)), None)
 
     def cells_of(self, engine: str, worker: str) -> list[Cell]:
         """Every cell that an engine can be started in; a server of somebody else's is its own."""
@@ -69,9 +64,9 @@ class FrozenList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def places(self, cells: list[Cell]) -> list[Place]:
         """What is to be run where these are all the cells."""
         return [
-            Place(test.requirement, test.test, cell.name)
+            Place(test.declared.id, test.test, cell.name)
             for test in self.tests
-            for cell in cells_for(test.requirement, cells)
+            for cell in cells_for(test.declared.id, cells)
         ]
 
 
@@ -90,8 +85,10 @@ def read_frozen(version: str) -> tuple[FrozenList, str]:
     try:
         raw = path_of(version).read_bytes()
         return msgspec.json.decode(raw, type=FrozenList), hashlib.sha256(raw).hexdigest()
-    except (OSError, msgspec.MsgspecError) as problem:
-        raise UsageError(f"there is no list of the requirements of version {version!r}: {problem}") from problem
+    except OSError as problem:
+        raise UsageError(f"version {version} has no list of its requirements") from problem
+    except msgspec.MsgspecError as problem:
+        raise UsageError(f"the list of the requirements of version {version} cannot be read: {problem}") from problem
 
 
 def current() -> tuple[FrozenList, str]:
@@ -116,7 +113,7 @@ def differences(frozen: FrozenList, today: FrozenList) -> list[str]:
 
 
 def _tests(listed: FrozenList) -> dict[str, FrozenTest]:
-    return {f"{test.requirement} {test.test}": test for test in listed.tests}
+    return {f"{test.declared.id} {test.test}": test for test in listed.tests}
 
 
 def _differing(what: str, before: Mapping[str, msgspec.Struct], now: Mapping[str, msgspec.Struct]) -> list[str]:

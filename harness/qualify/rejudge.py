@@ -61,7 +61,8 @@ class Seen:
 def judged_again(stored: Stored, test: FrozenTest) -> Judgement:
     """What today's checkers say of an example, as far as it is this test's matter."""
     judgement = judge_again(stored.history, dict(stored.answers), stored.rule, exclusive=stored.exclusive)
-    return judgement.limited(overlapped_too=test.overlapped_too, hashes_too=test.hashes_too)
+    wanted = test.declared
+    return judgement.limited(overlapped_too=wanted.overlapped_too, hashes_too=wanted.hashes_too)
 
 
 def otherwise(stored: Stored, again: Judgement) -> str:

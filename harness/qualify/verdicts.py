@@ -8,14 +8,13 @@ from collections.abc import Iterator
 import msgspec
 
 from adapters.base import Capability
-from harness.evidence import Evidence
 from harness.known_issues import Waivers
 from harness.options import UsageError
 from harness.qualify.frozen import FrozenTest, Place
 from harness.qualify.part import Part
 from harness.qualify.reason import Reason, altered, left_out
 from harness.qualify.rejudge import Seen
-from harness.requirement import Requirement, Trial
+from harness.requirement import Trial
 from harness.session import OF_ADAPTERS
 from harness.verdict import verdict_of_case, verdict_without_case
 from reports.assemble import Event
@@ -86,7 +85,7 @@ def check_verdict(
         if seen.failing:
             yield altered(f"{place} is {given}, and {seen.failing} of its examples fail")
         else:
-            follows, why = verdict_without_case(trial(test, place, seen), None)
+            follows, why = verdict_without_case(trial(test, place, seen, present(engines)), None)
             if follows is not given:
                 yield altered(f"{place} is {given}; what its examples show is {follows}: {why}")
         return
@@ -143,15 +142,23 @@ def check_case_files(part: Part, cases: dict[str, Case]) -> Iterator[Reason]:
 def lacking(engine: Event, test: FrozenTest) -> list[str]:
     """What an engine lacks of a test's needs, by its own capabilities."""
     capabilities = engine["engine"]["capabilities"]
-    absent = [need for need in test.needs if capabilities.get(need, {}).get("present") is not True]
-    two = OF_ADAPTERS & {Capability(need) for need in test.needs}
+    absent = [need.value for need in test.declared.needs if capabilities.get(need, {}).get("present") is not True]
+    two = OF_ADAPTERS & set(test.declared.needs)
     return absent or (["adapter contents"] if two and engine["contents"] < CONTENTS else [])
 
 
-def trial(test: FrozenTest, place: Place, seen: Seen) -> Trial:
+def present(engines: list[Event]) -> set[Capability]:
+    """What a cell's engines can do, all of them."""
+    able = [
+        {name for name, support in engine["engine"]["capabilities"].items() if support.get("present") is True}
+        for engine in engines
+    ]
+    return {Capability(name) for name in set.intersection(*able)} if able else set()
+
+
+def trial(test: FrozenTest, place: Place, seen: Seen, can: set[Capability]) -> Trial:
     """The trial as it was when the run concluded it, as far as a verdict depends on it."""
-    shows = tuple(Evidence(name) for name in test.shows)
-    made = Trial(Requirement(test.requirement, test.title, (), shows), place.cell, test.statement, place.test)
+    made = Trial(test.declared.on(can), place.cell, test.statement, place.test)
     made.evidence, made.examples = seen.evidence, seen.examples
     made.requests, made.noise = seen.requests, seen.noise
     return made
