@@ -1,9 +1,9 @@
 """Writes a tiny model and its LoRA adapters as llama.cpp reads them: GGUF files, with the standard library alone.
 
 Nothing but this file is needed to write the same bytes again: stand-alone reproducers carry a copy of its source. Only
-the decoder that Coldproof makes itself (Qwen2-shaped) is translated; another model is given as the GGUF file that its
-owner serves. Names follow llama.cpp's `gguf-py/gguf/constants.py`; an adapter's tensors are those of the weights that
-they change with `.lora_a` and `.lora_b` behind. The format: `ggml/docs/gguf.md`.
+the decoders that Coldproof makes itself (Qwen2- and Gemma-3-shaped) are translated. Names follow llama.cpp's
+`gguf-py/gguf/constants.py`; an adapter's tensors are those of the weights that they change with `.lora_a` and `.lora_b`
+behind. The format: `ggml/docs/gguf.md`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import struct
 from pathlib import Path
 
-ARCHITECTURE = "qwen2"
+ARCHITECTURES = {"qwen2": "qwen2", "gemma3_text": "gemma3"}  # by config.json's model_type
 WHOLE = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -29,6 +29,14 @@ PARTS = {
     "down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+}
+GEMMA_PARTS = {
+    **PARTS,
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
 LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)?(\w+)\.(weight|bias)")
 LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
@@ -47,32 +55,50 @@ def write_model(source: Path, target: Path, *, half: bool = False) -> None:
     Raises NotTranslated for one of another shape.
     """
     config = json.loads((source / "config.json").read_text())
-    if config.get("model_type") != ARCHITECTURE:
-        raise NotTranslated(
-            f"only Qwen2-shaped models are written as GGUF, and {source} is a {config.get('model_type')}"
-        )
+    kind = architecture(source)
+    theta = (
+        config["rope_theta"] if "rope_theta" in config else config["rope_parameters"]["full_attention"]["rope_theta"]
+    )
     values = [
-        text("general.architecture", ARCHITECTURE),
-        uint32(f"{ARCHITECTURE}.context_length", config["max_position_embeddings"]),
-        uint32(f"{ARCHITECTURE}.embedding_length", config["hidden_size"]),
-        uint32(f"{ARCHITECTURE}.block_count", config["num_hidden_layers"]),
-        uint32(f"{ARCHITECTURE}.feed_forward_length", config["intermediate_size"]),
-        uint32(f"{ARCHITECTURE}.attention.head_count", config["num_attention_heads"]),
-        uint32(f"{ARCHITECTURE}.attention.head_count_kv", config["num_key_value_heads"]),
-        float32(f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon", config["rms_norm_eps"]),
-        float32(f"{ARCHITECTURE}.rope.freq_base", config["rope_theta"]),
-        uint32(f"{ARCHITECTURE}.vocab_size", config["vocab_size"]),
+        text("general.architecture", kind),
+        uint32(f"{kind}.context_length", config["max_position_embeddings"]),
+        uint32(f"{kind}.embedding_length", config["hidden_size"]),
+        uint32(f"{kind}.block_count", config["num_hidden_layers"]),
+        uint32(f"{kind}.feed_forward_length", config["intermediate_size"]),
+        uint32(f"{kind}.attention.head_count", config["num_attention_heads"]),
+        uint32(f"{kind}.attention.head_count_kv", config["num_key_value_heads"]),
+        float32(f"{kind}.attention.layer_norm_rms_epsilon", config["rms_norm_eps"]),
+        float32(f"{kind}.rope.freq_base", theta),
+        uint32(f"{kind}.vocab_size", config["vocab_size"]),
         *tokenizer(config["vocab_size"], end=config["eos_token_id"]),
     ]
-    tensors = read_tensors(source / "model.safetensors")
-    write_gguf(target, values, {translated(name): tensor for name, tensor in tensors.items()}, half=half)
+    if "sliding_window" in config:
+        values += [
+            uint32(f"{kind}.attention.sliding_window", config["sliding_window"]),
+            uint32(f"{kind}.attention.key_length", config["head_dim"]),
+            uint32(f"{kind}.attention.value_length", config["head_dim"]),
+        ]
+    written = {}
+    for name, (shape, raw) in read_tensors(source / "model.safetensors").items():
+        plus_one = kind == "gemma3" and "norm" in name  # Gemma's norms add one, which a GGUF file has added already
+        written[translated(name, kind)] = shape, raised(raw) if plus_one else raw
+    write_gguf(target, values, written, half=half)
 
 
-def write_adapter(source: Path, target: Path) -> None:
-    """Write the PEFT LoRA adapter in `source`. Raises NotTranslated where it changes what our models have not."""
+def architecture(model: Path) -> str:
+    """What GGUF calls a model's kind. Raises NotTranslated for one that is not ours."""
+    kind = json.loads((model / "config.json").read_text()).get("model_type")
+    if kind not in ARCHITECTURES:
+        raise NotTranslated(f"only {' and '.join(ARCHITECTURES)} models are written as GGUF, and {model} is a {kind}")
+    return ARCHITECTURES[kind]
+
+
+def write_adapter(source: Path, target: Path, *, model: Path) -> None:
+    """Write the PEFT LoRA adapter in `source`, for a model. Raises NotTranslated where it changes what that has not."""
     config = json.loads((source / "adapter_config.json").read_text())
+    kind = architecture(model)
     values = [
-        text("general.architecture", ARCHITECTURE),
+        text("general.architecture", kind),
         text("general.type", "adapter"),
         text("adapter.type", "lora"),
         float32("adapter.lora.alpha", float(config["lora_alpha"])),
@@ -82,7 +108,7 @@ def write_adapter(source: Path, target: Path) -> None:
         found = LORA.fullmatch(name)
         if found is None:
             raise NotTranslated(f"{source} has a tensor {name!r} that is no LoRA's")
-        tensors[f"{translated(found[1] + '.weight')}.lora_{found[2].lower()}"] = tensor
+        tensors[f"{translated(found[1] + '.weight', kind)}.lora_{found[2].lower()}"] = tensor
     write_gguf(target, values, tensors)
 
 
@@ -101,14 +127,14 @@ def tokenizer(vocabulary: int, *, end: int) -> list[bytes]:
     ]
 
 
-def translated(name: str) -> str:
-    """A tensor's name in GGUF. Raises NotTranslated for one that a Qwen2 decoder has not."""
-    found = LAYER.fullmatch(name)
+def translated(name: str, kind: str) -> str:
+    """A tensor's name in GGUF. Raises NotTranslated for one that decoders of this kind have not."""
+    found, parts = LAYER.fullmatch(name), GEMMA_PARTS if kind == "gemma3" else PARTS
     if name in WHOLE:
         return WHOLE[name]
-    if found is None or found[2] not in PARTS:
+    if found is None or found[2] not in parts:
         raise NotTranslated(f"no name in GGUF is known for {name!r}")
-    return f"blk.{found[1]}.{PARTS[found[2]]}.{found[3]}"
+    return f"blk.{found[1]}.{parts[found[2]]}.{found[3]}"
 
 
 def read_tensors(file: Path) -> dict[str, tuple[list[int], bytes]]:
@@ -138,6 +164,12 @@ def write_gguf(
         data += padded(halved(raw) if kind == F16 else raw)
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values) + described
     target.write_bytes(padded(head) + data)
+
+
+def raised(raw: bytes) -> bytes:
+    """Float32 bytes, one more each."""
+    count = len(raw) // 4
+    return struct.pack(f"<{count}f", *(number + 1 for number in struct.unpack(f"<{count}f", raw)))
 
 
 def halved(raw: bytes) -> bytes:

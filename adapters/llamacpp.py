@@ -112,7 +112,7 @@ def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], Non
         write_model(Path(options.model), folder / "model.gguf")
         digests = [content_digest(source) for source in options.adapters]
         for source, digest in zip(options.adapters, digests, strict=True):
-            write_adapter(source, folder / f"{digest}.gguf")
+            write_adapter(source, folder / f"{digest}.gguf", model=Path(options.model))
     except (NotTranslated, ImportError, OSError, KeyError, ValueError) as problem:
         raise EngineStartError(f"cannot write the model for llama.cpp: {problem}") from problem
     port = free_port()
@@ -188,6 +188,7 @@ class LlamaCppEngine:
             pool_blocks=slots * longest,
             max_model_tokens=longest,
             sequences=slots,
+            uniform="sliding_window" not in json.loads(Path(options.model, "config.json").read_text()),
             adapter_slots=len(digests) or None,
             prefix_caching=options.prefix_caching,
             most_requests=slots,

@@ -123,7 +123,7 @@ def test_a_gguf_file_has_the_tensors_of_the_model(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
     adapter = forge_adapter(tmp_path, read_config(model), seed=1, rank=4)
     write_model(model, tmp_path / "model.gguf")
-    write_adapter(adapter.folder, tmp_path / "adapter.gguf")
+    write_adapter(adapter.folder, tmp_path / "adapter.gguf", model=model)
     written, weights = (tmp_path / "model.gguf").read_bytes(), (model / "model.safetensors").read_bytes()
     assert written[:8] == b"GGUF\x03\0\0\0"
     assert len(written) % 32 == 0
