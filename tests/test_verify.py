@@ -146,7 +146,8 @@ def test_changed_events_are_refused_by_what_no_longer_follows(
 def test_too_few_examples_are_not_enough(tmp_path: Path) -> None:
     """All in order, and not looked at often enough."""
     assert reasons(bundles.write(tmp_path / "bundle", examples=3)) == (
-        "not shown: CHAT-9 was looked at in 6 examples, and a qualification wants 30: raise --budget"
+        "not shown: CHAT-9 was looked at in 6 examples with 12 requests, and a qualification wants 30 examples or 100 "
+        "requests: raise --budget"
     )
 
 

@@ -12,7 +12,9 @@ from harness.qualify.part import Part
 from harness.qualify.reason import Reason, altered, left_out, not_shown
 from reports.schema import Results, Verdict
 
-FEWEST = 30  # examples of each requirement, over its tests and cells: what --profile ci draws at most for one test
+# Of each requirement, over its tests and cells. So many examples --profile ci draws at most for one test; those of a
+# working set are few, and have dozens of requests each.
+FEWEST_EXAMPLES, FEWEST_REQUESTS = 30, 100
 SHOWN = 3
 SEARCH_ENDED = (Verdict.KNOWN_ISSUE, Verdict.VIOLATED, Verdict.UNSUPPORTED)  # a counterexample ends the drawing
 
@@ -83,8 +85,10 @@ def check_statements(part: Part) -> Iterator[Reason]:
 def check_examples(results: Results) -> Iterator[Reason]:
     """Each requirement was looked at often enough."""
     for requirement in results.requirements:
-        if requirement.verdict not in SEARCH_ENDED and requirement.examples < FEWEST:
+        requests = sum(cell.requests for cell in requirement.cells)
+        few = requirement.examples < FEWEST_EXAMPLES and requests < FEWEST_REQUESTS
+        if few and requirement.verdict not in SEARCH_ENDED:
             yield not_shown(
-                f"{requirement.id} was looked at in {requirement.examples} examples, and a qualification wants "
-                f"{FEWEST}: raise --budget"
+                f"{requirement.id} was looked at in {requirement.examples} examples with {requests} requests, and a "
+                f"qualification wants {FEWEST_EXAMPLES} examples or {FEWEST_REQUESTS} requests: raise --budget"
             )
