@@ -171,6 +171,7 @@ def begin(log: EventLog, folder: Path, shard: str) -> None:
         commit="abc",
         engine="llamacpp",
         worker="model",
+        attached=False,
         oracle="cold-engine",
         seconds=60.0,
         arguments=(),

@@ -52,12 +52,12 @@ def test_every_place_of_an_engine_is_listed_once() -> None:
     tests = {(test.declared.id, test.test) for test in listed.tests}
     assert len(tests) == len(listed.tests)
     for engine in ("vllm", "vllm-inproc", "llamacpp", "endpoint"):
-        cells = listed.cells_of(engine, "model")
+        cells = listed.cells_of(engine, "model", attached=engine == "endpoint")
         places = listed.places(cells)
         assert len(set(places)) == len(places)
         assert {(place.requirement, place.test) for place in places} == tests
         assert {place.cell for place in places} == {cell.name for cell in cells}
-    assert [cell.name for cell in listed.cells_of("endpoint", "model")] == ["attached"]
+    assert [cell.name for cell in listed.cells_of("llamacpp", "model", attached=True)] == ["attached"]
 
 
 def changed(**changes: Any) -> FrozenList:

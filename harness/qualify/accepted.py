@@ -49,4 +49,5 @@ def built(made: Qualification) -> str:
 def lacking_cells(made: Qualification, ran: list[str]) -> list[str]:
     """Cells of the list that need what was not installed."""
     frozen, _ = read_frozen(made.requirements)
-    return [cell.name for cell in frozen.cells_of(made.engine, made.worker) if cell.package and cell.name not in ran]
+    cells = frozen.cells_of(made.engine, made.worker, attached=made.attached)
+    return [cell.name for cell in cells if cell.package and cell.name not in ran]

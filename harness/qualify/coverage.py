@@ -44,7 +44,11 @@ def cells_of(parts: list[Part], frozen: FrozenList, announced: Counter[Place]) -
     if made is None:
         return []
     ran = {place.cell for place in announced}
-    return [cell for cell in frozen.cells_of(made.engine, made.worker) if cell.package is None or cell.name in ran]
+    return [
+        cell
+        for cell in frozen.cells_of(made.engine, made.worker, attached=made.attached)
+        if cell.package is None or cell.name in ran
+    ]
 
 
 def check_shards(shards: list[str]) -> Iterator[Reason]:

@@ -55,9 +55,9 @@ class FrozenList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The test of a place, if the list has it."""
         return next((t for t in self.tests if (t.declared.id, t.test) == (place.requirement, place.test)), None)
 
-    def cells_of(self, engine: str, worker: str) -> list[Cell]:
+    def cells_of(self, engine: str, worker: str, *, attached: bool = False) -> list[Cell]:
         """Every cell that an engine can be started in; a server of somebody else's is its own."""
-        if engine == "endpoint":
+        if attached:
             return [ATTACHED]
         return [cell for cell in self.cells if cell.fits(engine) and cell.is_for(worker == "fingerprint")]
 

@@ -24,6 +24,7 @@ ALIKE = (
     "sources_sha256",
     "engine",
     "worker",
+    "attached",
     "oracle",
     "arguments",
     "model",

@@ -41,6 +41,7 @@ class Qualification(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None
     engine: str
     worker: str
+    attached: bool  # to a server of somebody else's
     oracle: str
     seconds: float
     arguments: tuple[str, ...]
@@ -60,12 +61,13 @@ def qualification(options: Options) -> Qualification:
         commit=committed(),
         engine=options.engine,
         worker=options.worker,
+        attached=options.attached,
         oracle=options.oracle,
         seconds=options.seconds,
         arguments=tuple(redacted(word) for word in options.engine_args),
         model=digest_of(Path(options.model) / "config.json") if options.model is not None else "",
         known_issues_sha256=digest_of(options.known_issues) if options.known_issues is not None else "",
-        build=build(options.engine),
+        build=() if options.attached else build(options.engine),
     )
 
 
