@@ -127,6 +127,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """What came back. `cached_tokens` is None when the engine gave no count: missing is not zero.
 
+    `cached_between`: at least and at most so many, where something else than a count says so, such as the number of
+    steps that the prompt took.
     `text`: the first answer's. `others`: the answers after it, where several were asked for. `prompt_logprobs`: one for
     each prompt token, None for the first. `prompt`: the ids that the engine says it used, if it
     says so. `aborted`: the client hung up here, before the end. `preemptions`: of this request, where the engine tells
@@ -136,6 +138,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[Token, ...]
     finish_reason: str | None
     cached_tokens: int | None
+    cached_between: tuple[int, int] | None = None
     text: str = ""
     others: tuple[tuple[Token, ...], ...] = ()
     prompt_logprobs: tuple[float | None, ...] | None = None
@@ -223,6 +226,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     second_tier: bool = False  # blocks that the pool gives up, or loses in a reset, may come back from elsewhere
     failed_load_ends_request: bool = False  # with an error; otherwise it has to be answered all the same
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
+    drops_all_below: int | None = None  # free blocks: with fewer, all that nobody uses goes at once; None: bit by bit
     counts_first_lookups: bool = False  # each prompt once among the queries, as it is let in, and its hits then alone
 
 

@@ -5,16 +5,19 @@ A third-party adapter can be trusted because this decorator says in English what
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from adapters import complaints
 from adapters.base import (
     Arrival,
     Capability,
     Completion,
     CompletionRequest,
     Engine,
+    EngineError,
     EngineShape,
     Message,
     Metrics,
@@ -30,7 +33,10 @@ class AdapterFault(Exception):
 
 
 class CheckedEngine:
-    """An engine whose answers were checked for shape. `busy_seconds` is the time with a request in flight."""
+    """An engine whose adapter was checked. `busy_seconds` is the time with a request in flight.
+
+    Raises AdapterFault for what only the adapter can have got wrong; what an engine may have done passes.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -39,9 +45,7 @@ class CheckedEngine:
         self._in_flight = 0
         self._busy_since = 0.0
         self._lock = threading.Lock()
-        missing = [c.value for c in Capability if c not in engine.capabilities]
-        if missing:
-            raise AdapterFault(f"adapter {engine.name} says nothing about: {', '.join(missing)}")
+        self._hold(complaints.of_adapter(engine))
 
     @property
     def name(self) -> str:
@@ -78,19 +82,20 @@ class CheckedEngine:
         return self.engine.clock()
 
     def complete(self, request: CompletionRequest) -> Completion:
-        """Complete and check the answer's shape. Raises AdapterFault when it is none."""
+        """Complete and check the answer. Raises AdapterFault when it is none."""
         self._enter(1)
         try:
-            answer = self.engine.complete(request)
+            with self._own_errors("complete"):
+                answer = self.engine.complete(request)
         finally:
             self._leave(1)
-        check(self.name, answer)
+        self._hold(complaints.of_answer(answer, request))
         return answer
 
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Serve and check each answer's shape. Raises AdapterFault when one is none."""
+        """Serve and check each answer. Raises AdapterFault when one is none."""
         self._enter(len(arrivals))
         try:
             served = self.engine.serve(arrivals, on_token, between)
@@ -98,34 +103,46 @@ class CheckedEngine:
             self._leave(len(arrivals))
         if len(served) != len(arrivals):
             raise AdapterFault(f"adapter {self.name} returned {len(served)} results for {len(arrivals)} requests")
-        for one in served:
+        for one, arrival in zip(served, arrivals, strict=True):
+            self._hold(complaints.of_served(one))
             if isinstance(one.result, Completion):
-                check(self.name, one.result)
+                self._hold(complaints.of_answer(one.result, arrival.request))
         return served
 
     def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """What the chat template makes of messages."""
-        return self.engine.render(messages)
+        with self._own_errors("render"):
+            return self.engine.render(messages)
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Load or replace an adapter."""
-        self.engine.load_adapter(name, path, in_place=in_place)
+        with self._own_errors("load_adapter"):
+            self.engine.load_adapter(name, path, in_place=in_place)
 
     def switch_adapter(self, name: str, path: str) -> None:
         """Switch an adapter on for every request."""
-        self.engine.switch_adapter(name, path)
+        with self._own_errors("switch_adapter"):
+            self.engine.switch_adapter(name, path)
 
     def unload_adapter(self, name: str) -> None:
         """Unload an adapter."""
-        self.engine.unload_adapter(name)
+        with self._own_errors("unload_adapter"):
+            self.engine.unload_adapter(name)
 
     def reset_cache(self) -> bool:
         """Reset the cache."""
-        return self.engine.reset_cache()
+        with self._own_errors("reset_cache"):
+            done = self.engine.reset_cache()
+        if not isinstance(done, bool):
+            raise AdapterFault(f"adapter {self.name} returned {done!r} from reset_cache: it wants True or False")
+        return done
 
     def metrics(self) -> Metrics:
         """Scrape the counters."""
-        return self.engine.metrics()
+        with self._own_errors("metrics"):
+            read = self.engine.metrics()
+        self._hold(complaints.of_metrics(read))
+        return read
 
     def take_events(self) -> Published:
         """Take the KV events. Raises AdapterFault when batches come back to front."""
@@ -151,6 +168,25 @@ class CheckedEngine:
         """Stop it."""
         self.engine.stop()
 
+    def _hold(self, found: Iterator[str]) -> None:
+        """Raise AdapterFault for the first complaint."""
+        for complaint in found:
+            name = getattr(self.engine, "name", type(self.engine).__name__)
+            raise AdapterFault(f"adapter {name} {complaint}")
+
+    @contextlib.contextmanager
+    def _own_errors(self, what: str) -> Iterator[None]:
+        """Let through what says something about the engine. Anything else would end a run instead of an example."""
+        try:
+            yield
+        except EngineError:
+            raise
+        except Exception as problem:
+            raise AdapterFault(
+                f"adapter {self.name} let {type(problem).__name__} out of {what} ({problem}): an engine's troubles are "
+                "told as EngineDied, EngineSilent or RequestRefused"
+            ) from problem
+
     def _enter(self, count: int) -> None:
         with self._lock:
             self.requests += count
@@ -163,12 +199,3 @@ class CheckedEngine:
             self._in_flight -= count
             if self._in_flight == 0:
                 self.busy_seconds += time.monotonic() - self._busy_since
-
-
-def check(name: str, answer: Completion) -> None:
-    """Raise AdapterFault when an answer cannot be any engine's. One of too many tokens can be: that is a finding."""
-    for tokens in (answer.tokens, *answer.others):
-        if any(token.id < 0 for token in tokens):
-            raise AdapterFault(f"adapter {name} returned a negative token id")
-    if answer.cached_tokens is not None and not answer.cached_tokens >= 0:
-        raise AdapterFault(f"adapter {name} returned cached_tokens {answer.cached_tokens}")

@@ -280,20 +280,24 @@ class LlamaCppEngine:
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the registered adapter with these files. Raises RequestRefused where there is none."""
-        digest = content_digest(Path(path))
-        if digest not in self.registered:
-            raise RequestRefused(404, f"the adapter files in {path} were not registered at the start")
+        number = self.number_of(path)
         if in_place or name in self.bound:
             raise RequestRefused(400, f"{name}: an adapter that was read at the start cannot be replaced")
-        self.bound[name] = self.registered[digest]
+        self.bound[name] = number
 
     def switch_adapter(self, name: str, path: str) -> None:
         """POST /lora-adapters: from now on requests that say nothing of adapters are under this one."""
-        digest = content_digest(Path(path))
-        if digest not in self.registered:
-            raise RequestRefused(404, f"the adapter files in {path} were not registered at the start")
-        self.set_scales(self.registered[digest])
+        self.set_scales(self.number_of(path))
         self.everywhere = name
+
+    def number_of(self, path: str) -> int:
+        """The registered adapter with these files. Raises RequestRefused where there is none."""
+        try:
+            return self.registered[content_digest(Path(path))]
+        except OSError as problem:
+            raise RequestRefused(404, f"no adapter files in {path}: {problem.strerror}") from problem
+        except KeyError as problem:
+            raise RequestRefused(404, f"the adapter files in {path} were not registered at the start") from problem
 
     def set_scales(self, on: int | None) -> None:
         """One adapter for all requests that choose none, or none."""

@@ -15,6 +15,7 @@ import msgspec
 
 from adapters.base import Capability, EngineDied, Metrics
 from adapters.checked import CheckedEngine
+from harness.between import calibrate_between
 from harness.calibration import calibrate, found_earlier
 from harness.cell import Cell
 from harness.checkers.finding import Rule
@@ -25,6 +26,7 @@ from harness.oracle.base import Oracle, question
 from harness.oracle.closed_form import ClosedForm
 from harness.oracle.engine import EngineOracle
 from harness.oracle.fresh import FreshOracle
+from harness.oracle.other import OtherEngine
 from harness.requirement import Ran
 from harness.runner import Run
 from harness.session import Session
@@ -48,25 +50,36 @@ class Bench:
         self.standby = Standby(session, cell)
         self.engine, self.oracle_engine, self.oracle, self.cold = self.open()
         began = time.monotonic()
-        self.calibration, self.rule = self.calibrate()
+        self.calibration, self.own_rule = self.calibrate()
+        self.rule = self.own_rule
+        if isinstance(self.oracle, OtherEngine):
+            self.calibration, self.rule = self.calibrate_between(self.oracle)
         self.calibration_seconds = round(time.monotonic() - began, 2)
 
     def open(self) -> tuple[CheckedEngine, CheckedEngine | None, Oracle, EngineOracle]:
         """Start what the chosen oracle needs, both engines at once. Raises EngineStartError."""
-        session, name = self.session, self.session.options.oracle
-        cold = session.cold_engine(self.cell) if name != "same-engine" else None
+        session, options = self.session, self.session.options
+        name, other = options.oracle, options.other_engine
+        cold = session.cold_engine(self.cell) if name != "same-engine" and not options.attached else None
+        beside = session.other_engine(self.cell, other) if other is not None else None
         engine = session.open_engine(self.cell, purpose="tested")
-        if cold is None:
-            session.vet_contents(engine, self.cell)
-            same = session.oracle_for(name, engine, self.cell)
-            return engine, None, same, same
         session.vet_contents(engine, self.cell)
-        cold_engine = cold.result()
-        cold_oracle = session.oracle_for("cold-engine", cold_engine, self.cell)
+        cold_engine = cold.result() if cold is not None else None
+        if beside is not None:
+            session.vet_contents(beside.result(), self.cell)
+        cold_oracle = (
+            session.oracle_for("cold-engine", cold_engine, self.cell)
+            if cold_engine is not None
+            else session.oracle_for("same-engine", engine, self.cell)
+        )
+        if other is not None:
+            return engine, cold_engine, self.across(other, cold_oracle), cold_oracle
+        if cold_engine is None:
+            return engine, None, cold_oracle, cold_oracle
         if name == "fresh-engine":
             fresh = FreshOracle(
                 lambda: session.fresh(self.cell, caching=True),
-                list(self.contents.values()),
+                list(session.contents_of(self.cell).values()),
                 memo=session.memo(self.cell),
             )
             return engine, cold_engine, fresh, cold_oracle
@@ -74,10 +87,19 @@ class Bench:
             return engine, cold_engine, ClosedForm(cold_oracle), cold_oracle
         return engine, cold_engine, cold_oracle, cold_oracle
 
+    def across(self, name: str, cold: EngineOracle) -> OtherEngine:
+        """Another engine's answers, and a new engine whenever that one died."""
+
+        def reopen() -> EngineOracle:
+            engine = self.session.other_engine(self.cell, name).result()
+            return self.session.other_oracle(self.cell, name, engine)
+
+        return OtherEngine(reopen(), cold, reopen=reopen)
+
     @property
     def contents(self) -> Contents:
-        """The adapter contents to play with here."""
-        return self.session.contents_of(self.cell)
+        """The adapter contents to play with here: none where the engine is started without."""
+        return self.session.contents_of(self.cell) if self.can(Capability.ADAPTER_CHOICE) else {}
 
     def calibrate(self) -> tuple[Calibration, Rule]:
         """Find the comparison rule on the cold engine, once for all cells that it answers for; or take an earlier one.
@@ -96,6 +118,25 @@ class Bench:
             if isinstance(self.oracle, ClosedForm):
                 self.oracle.verify(digests)
         return self.session.calibrations[key]
+
+    def calibrate_between(self, oracle: OtherEngine) -> tuple[Calibration, Rule]:
+        """Find the rule for comparing with another engine: of this cell's cold engine, whose own is known by now."""
+        key = f"{oracle.name}, {self.calibration.cell}"
+        if key not in self.session.calibrations:
+            self.session.calibrations[key] = calibrate_between(
+                self.cold,
+                oracle.other,
+                {files.digest: name for name, files in self.contents.items()},
+                name=oracle.name,
+                block=self.engine.shape.block_size,
+                found=self.calibration,
+            )
+        return self.session.calibrations[key]
+
+    def judged_by(self, *, ground: bool) -> tuple[Oracle, Rule]:
+        """What answers are compared with, and how. `ground`: the engine without its cache is compared with itself."""
+        own = ground and isinstance(self.oracle, OtherEngine)
+        return (self.cold, self.own_rule) if own else (self.oracle, self.rule)
 
     def can(self, capability: Capability) -> bool:
         """Whether the engine under test has a capability, for workloads that can do without it."""
@@ -168,8 +209,8 @@ class Bench:
         self.cold = self.session.oracle_for("cold-engine", self.oracle_engine, self.cell)
         if isinstance(self.oracle, EngineOracle):
             self.oracle = self.cold
-        elif isinstance(self.oracle, ClosedForm):
-            self.oracle = ClosedForm(self.cold)
+        elif isinstance(self.oracle, ClosedForm | OtherEngine):
+            self.oracle.cold = self.cold
         return self.oracle_engine
 
     def control(self, *, cold: bool) -> tuple[CheckedEngine | None, bool]:

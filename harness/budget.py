@@ -28,6 +28,11 @@ class Budget:
         self.at_first = seconds / weight if weight else seconds  # seconds for a weight of 1
         self.share = self.longest = 0.0
 
+    def forget(self, weight: float) -> None:
+        """Trials of this weight are not going to take place."""
+        self.weight = max(0.0, self.weight - weight)
+        self.at_first = max(self.at_first, self.left / self.weight) if self.weight else self.at_first
+
     def begin(self, weight: float) -> float:
         """A trial begins: its share in seconds. What earlier ones left over is shared out again."""
         fair = max(0.0, self.left) * weight / max(weight, self.weight)

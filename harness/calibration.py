@@ -19,6 +19,7 @@ from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, DEF
 from harness.options import UsageError
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
+from harness.oracle.other import is_across
 from harness.reference_cache import common_prefix
 from harness.workload import Segment, segment_tokens
 from reports.schema import Calibration, read_results
@@ -90,6 +91,11 @@ def found_earlier(source: Path, *, cell: str, version: str | None) -> tuple[Cali
         raise UsageError(f"--calibration {source}: that run found no comparison rule")
     if engine.version != version:
         raise UsageError(f"--calibration {source} is of version {engine.version}; this engine is {version}")
+    if is_across(found.oracle):
+        raise UsageError(
+            f"--calibration {source}: that run compared with {found.oracle}; give one that had the engine itself to "
+            "compare with"
+        )
     if found.cell != cell:
         return None
     rule = Rule(exact=found.exact, noise=None if found.exact else found.noise_nats)

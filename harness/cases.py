@@ -18,6 +18,7 @@ from harness.history import History
 from harness.judge import Judgement
 from harness.options import UsageError
 from harness.oracle.base import judged
+from harness.oracle.other import is_across
 from harness.provenance import sentences, whereabouts
 from harness.reduction import is_valid
 from harness.requirement import Requirement
@@ -71,7 +72,7 @@ def make_case(
         findings=[in_names(f.sentence, history) for f in judgement.findings],
         reproduction=reproduction,
         history_dependent=history_dependent,
-        replay=f"python -m pytest suites --replay {report_dir}/cases/{case_id}.json",
+        replay=f"python -m pytest suites --replay {report_dir}/cases/{case_id}.json{chosen(oracle)}",
         log_tail=log_tail,
         provenance=[in_names(words, history) for words in sentences(history, finding.request)],
         counters=counters(history),
@@ -80,6 +81,11 @@ def make_case(
         block_size=history.shape.block_size,
         noise_nats=None if rule.exact else rule.noise,
     )
+
+
+def chosen(oracle: str) -> str:
+    """The option without which a replay would not find what another engine's answers showed; without its version."""
+    return f" --oracle {oracle.split()[0]}" if is_across(oracle) else ""
 
 
 def counters(history: History) -> dict[str, float]:

@@ -68,7 +68,9 @@ class Conductor:
         self.log = EventLog(options.report_dir / "events.ndjson")
         self.terminal: Terminal | None = None
         self.announced = 0
-        self.planned = 1.0  # the weight of the trials that this process is going to run
+        self.expected: list[tuple[str, Requirement]] = []  # what the workers of this run are going to try, by cell
+        self.workers = 1
+        self.met: set[str] = set()  # cells whose engine has told what it cannot do
         self.session: Session | None = None
         self.suites_began: float | None = None
         if leads:
@@ -126,7 +128,7 @@ class Conductor:
             missed = next(row.planted for row in rows if not row.caught)
             self.stop(f"RUN INVALID: the detector's self-test was wrong about the planted bug '{missed}'")
         try:
-            self.session = Session(self.options, self.log, self.root, Budget(self.options.seconds, self.planned))
+            self.session = Session(self.options, self.log, self.root, Budget(self.options.seconds, self.planned()))
             self.session.prepare()
         except UsageError as problem:
             self.stop(str(problem), usage=True)
@@ -151,7 +153,9 @@ class Conductor:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
         self.log.emit("engine", engine=engine_facts(lab), cell=cell.name, contents=len(lab.contents))
-        self.log.emit("calibration", calibration=lab.calibration, seconds=lab.calibration_seconds)
+        self.log.emit(
+            "calibration", calibration=lab.calibration, seconds=lab.calibration_seconds, own_rule=lab.own_rule
+        )
         if self.suites_began is None:
             self.suites_began = time.monotonic()
         waivers = self.waivers(lab.engine.version)
@@ -178,7 +182,9 @@ class Conductor:
     def what_to_run(self, lab: Lab, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
         """The test function, or a replay in its place, or nothing where the engine lacks what it needs."""
         lab.trial = trial
-        trial.share = self.needed_session().budget.begin(trial.requirement.weight)
+        self.meet(lab)
+        absent = self.absent(lab, trial.requirement)
+        trial.share = 0.0 if absent else self.needed_session().budget.begin(trial.requirement.weight)
         trial.replaying = self.case is not None
         self.log.emit(
             "trial",
@@ -187,14 +193,26 @@ class Conductor:
             cell=trial.cell,
             of=self.announced,
         )
-        if self.absent(lab, trial):
+        if absent:
             return lambda **_: None
         trial.requirement = trial.requirement.on([c for c, s in lab.engine.capabilities.items() if s.present])
         return test if self.case is None else lambda **_: self.replay(lab, trial)
 
-    def absent(self, lab: Lab, trial: Trial) -> list[str]:
+    def planned(self) -> float:
+        """The weight of the trials that this process is going to run."""
+        return sum(requirement.weight for _, requirement in self.expected) / self.workers or 1.0
+
+    def meet(self, lab: Lab) -> None:
+        """Give the time of what an engine cannot do to what it can, as soon as it has told."""
+        if lab.cell.name not in self.met:
+            self.met.add(lab.cell.name)
+            here = [requirement for cell, requirement in self.expected if cell == lab.cell.name]
+            lacking = sum(requirement.weight for requirement in here if self.absent(lab, requirement))
+            self.needed_session().budget.forget(lacking / self.workers)
+
+    def absent(self, lab: Lab, requirement: Requirement) -> list[str]:
         """What the engine lacks of a requirement's needs."""
-        return missing(lab.engine, trial.requirement.needs, contents=len(lab.contents))
+        return missing(lab.engine, requirement.needs, contents=len(lab.contents))
 
     def replay(self, lab: Lab, trial: Trial) -> None:
         """Run the saved case as often as the profile says; the first failure is enough."""
@@ -211,7 +229,7 @@ class Conductor:
 
     def conclude(self, lab: Lab, trial: Trial, problem: BaseException | None) -> None:
         """Confirm, waive, and give the verdict; raise pytest's outcome for it."""
-        absent = self.absent(lab, trial)
+        absent = self.absent(lab, trial.requirement)
         case = None
         trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
         self.needed_session().budget.settle(trial.drawn)
@@ -231,7 +249,8 @@ class Conductor:
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
-            verdict, reason = verdict_without_case(trial, problem)
+            _, rule = lab.judged_by(ground=lab.on_cold(trial))
+            verdict, reason = verdict_without_case(trial, problem, rule)
         lab.trial = None
         self.give(trial, verdict, reason, case)
         show(verdict, trial, reason, problem)

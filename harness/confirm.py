@@ -14,7 +14,8 @@ import msgspec
 
 from adapters.base import EngineError
 from adapters.checked import CheckedEngine
-from harness.checkers.tokens import closest
+from harness.checkers.finding import EXACT, Rule
+from harness.checkers.tokens import closest, counts
 from harness.history import Outcome
 from harness.judge import Judgement
 from harness.oracle.base import OracleError, judged, question
@@ -51,22 +52,27 @@ def confirm(
     control: CheckedEngine | None,
     attached: CheckedEngine | None,
     replays: int,
+    rule: Rule = EXACT,
+    across: str | None = None,
 ) -> Confirmed:
     """Replay on the given engines. `attached`: somebody's running server, the next best thing where none can be
     started afresh; new nonces at least keep the replays off the keys of the first run.
+
+    `across`: the other engine whose answers count. Where a cold engine of the tested kind differs from it as well, no
+    cache is needed to be wrong, and one of the two engines is.
     """
     same = failing.judgement.history.nonce
     agrees, again, note = None, [], "no fresh engine could be had"
+    try:
+        agrees, doubt = (fresh_answer_agrees(failing, fresh_oracle, rule) if fresh_oracle else None), ""
+    except OracleError as problem:
+        doubt = str(problem)
     if attached is not None:
         again = replay(failing.workload, attached, observe, replays)
         count = sum(bool(j.findings) for j in again)
         note = f"the engine is attached and not started afresh; replayed on it, it failed {count} of {len(again)} times"
     if fresh is not None:
-        note = ""
-        try:
-            agrees = fresh_answer_agrees(failing, fresh_oracle) if fresh_oracle else None
-        except OracleError as problem:
-            note = str(problem)
+        note = doubt
         # A second tier may not know of salts: what the oracle asked may lie in it under the very tokens.
         untouched = fresh_oracle is None or (fresh_oracle.salted and not failing.judgement.history.shape.second_tier)
         again = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
@@ -75,7 +81,11 @@ def confirm(
     failed_off = [j for j in off if any(f.checker in ("tokens", "liveness") for f in j.findings)]
     # Under the old nonce an engine that loses salts shows hits on what the oracle has just asked: new ones tell more.
     best = next((j for j in failed if j.history.nonce != same), failed[0]) if failed else failing.judgement
-    not_the_cache = bool(failed_off) and best.worst().checker in ("tokens", "liveness")
+    apart = across is not None and agrees is False
+    if apart:
+        said = f"Without any cache the engine differs from {across} on this prompt too: one of the two is wrong."
+        note = f"{note}. {said}" if note else said
+    not_the_cache = (bool(failed_off) or apart) and best.worst().checker in ("tokens", "liveness")
     return Confirmed(
         judgement=best,
         failure_class=FailureClass.NOT_THE_CACHE if not_the_cache else best.worst().failure_class,
@@ -86,7 +96,7 @@ def confirm(
             fresh_tries=len(again) if fresh is not None else None,
             caching_off_failed=len(failed_off) if control is not None else None,
             caching_off_tries=len(off) if control is not None else None,
-            fresh_oracle_agrees=agrees,
+            fresh_oracle_agrees=agrees if fresh is not None else None,
             note=note,
         ),
         history_dependent=fresh is not None and not failed,
@@ -95,8 +105,9 @@ def confirm(
     )
 
 
-def fresh_answer_agrees(failing: Failing, oracle: EngineOracle) -> bool | None:
-    """Whether a just-started engine, asked the failing prompt first of all, gives the oracle's cold answer.
+def fresh_answer_agrees(failing: Failing, oracle: EngineOracle, rule: Rule = EXACT) -> bool | None:
+    """Whether a just-started engine, asked the failing prompt first of all, gives the oracle's cold answer, as far as
+    the rule lets a divergence count.
 
     None where there is no such answer, or the engine's would not be cold: several answers to a prompt hit one another.
     """
@@ -105,7 +116,7 @@ def fresh_answer_agrees(failing: Failing, oracle: EngineOracle) -> bool | None:
         return None
     expected = closest(outcome, failing.judgement.answers)
     asked = [question(outcome, identity) for identity in outcome.identities]
-    return any(oracle.ask_anew(q).ids == expected.ids for q in asked)
+    return any(not counts(expected, oracle.ask_anew(q).ids, rule) for q in asked)
 
 
 def failing_outcome(judgement: Judgement) -> Outcome | None:

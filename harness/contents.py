@@ -38,7 +38,7 @@ def vetted(contents: Contents, engine: Engine, *, given: bool, left_out: Callabl
     support = engine.capabilities[Capability.ADAPTER_CHOICE]
     if support.present is not True:
         if given:
-            raise UsageError(f"the engine does not load {next(iter(contents.values())).folder}: {support.evidence}")
+            raise UsageError(f"{engine.name} does not load {next(iter(contents.values())).folder}: {support.evidence}")
         return contents
     taken = {}
     for name, files in contents.items():
@@ -48,8 +48,8 @@ def vetted(contents: Contents, engine: Engine, *, given: bool, left_out: Callabl
             engine.unload_adapter(served)
         except RequestRefused as refusal:
             if given:
-                raise UsageError(f"the engine does not load {files.folder}: {refusal}") from refusal
-            left_out(f"adapter {name} {files.recipe} is left out: {refusal}")
+                raise UsageError(f"{engine.name} does not load {files.folder}: {refusal}") from refusal
+            left_out(f"adapter {name} {files.recipe} is left out, for {engine.name} does not load it: {refusal}")
         else:
             taken[name] = files
     return taken

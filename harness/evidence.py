@@ -27,9 +27,9 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
     routes = [change for step in changes if (change := change_of(history, step)) is not None]
     return {
         Evidence.REQUESTS: len(outcomes),
-        Evidence.HIT_TOKENS: sum(o.cached_tokens or 0 for o in outcomes),
-        Evidence.HITS: sum(bool(o.cached_tokens) for o in outcomes),
-        Evidence.WARM_HITS: sum(bool(o.cached_tokens) and o.step < max(changes, default=0) for o in outcomes),
+        Evidence.HIT_TOKENS: sum(o.hit_at_least for o in outcomes),
+        Evidence.HITS: sum(o.hit_at_least > 0 for o in outcomes),
+        Evidence.WARM_HITS: sum(o.hit_at_least > 0 and o.step < max(changes, default=0) for o in outcomes),
         Evidence.IN_PLACE_RELOADS: sum(c.route is Route.IN_PLACE for c in routes),
         Evidence.UNLOAD_LOADS: sum(c.route is Route.UNLOAD_LOAD for c in routes),
         Evidence.SWITCHES: sum(c.route is Route.SWITCH for c in routes),
@@ -44,7 +44,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
             any((p.residence.name is None) != (o.residence.name is None) for p in beside(history, o)) for o in outcomes
         ),
         Evidence.BEYOND_SLOTS: beyond_slots(history),
-        Evidence.SALTED_HITS: sum(bool(o.cached_tokens) and o.residence.salt is not None for o in outcomes),
+        Evidence.SALTED_HITS: sum(o.hit_at_least > 0 and o.residence.salt is not None for o in outcomes),
         **reuse_facts(history),
         **pressure_facts(history),
         **control_facts(history),

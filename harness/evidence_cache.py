@@ -15,7 +15,7 @@ DEFAULT_BLOCK = 16
 
 def reuse_facts(history: History) -> dict[str, float]:
     """Who hit what of whom."""
-    hits = [o for o in history.outcomes if o.cached_tokens]
+    hits = [o for o in history.outcomes if o.hit_at_least]
     chats = {number for number, _, request in history.workload.requests() if request.chat}
     counters = bool(history.steps) and history.steps[-1].after.hit_tokens is not None
     return {
@@ -38,7 +38,7 @@ def pressure_facts(history: History) -> dict[str, float]:
         Evidence.EVICTED: sum(lost_tokens(history, o) for o in history.outcomes),
         Evidence.PREEMPTIONS: history.steps[-1].after.preemptions or 0 if history.steps else 0,
         Evidence.AFTER_PREEMPTION: sum(
-            bool(o.cached_tokens) and any(r.finished <= o.sent for r in preempted) for o in history.outcomes
+            o.hit_at_least > 0 and any(r.finished <= o.sent for r in preempted) for o in history.outcomes
         ),
         Evidence.IDENTICAL: sum(identical(history, o) for o in history.outcomes),
         Evidence.WAITED: sum(bool(look.waiting) for r in history.steps for look in r.queue),
@@ -75,7 +75,7 @@ def control_facts(history: History) -> dict[str, float]:
 def surface_facts(history: History) -> dict[str, float]:
     """Kinds of request that met a cached prefix."""
     answered = [o for o in history.outcomes if o.answered]
-    hits = [o for o in answered if o.cached_tokens]
+    hits = [o for o in answered if o.hit_at_least]
     return {
         Evidence.SCORED_PROMPTS: sum(
             o.surface.prompt_logprobs and any(shares(history, p, o) for p in before(history, o)) for o in answered
@@ -104,13 +104,12 @@ def parts_from(earlier: Outcome, outcome: Outcome) -> bool:
     """Whether a hit reaches into another prompt that goes on differently."""
     shared = common_prefix(computed(earlier), outcome.prompt)
     parted = shared < len(outcome.prompt) and shared < len(earlier.prompt)
-    return parted and shared >= (outcome.cached_tokens or 0) > 0
+    return parted and shared >= outcome.hit_at_least > 0
 
 
 def decoded_for(earlier: Outcome, outcome: Outcome) -> bool:
     """Whether a hit reaches beyond an earlier prompt into its answer."""
-    hit = outcome.cached_tokens or 0
-    return len(earlier.prompt) < hit <= common_prefix(computed(earlier), outcome.prompt)
+    return len(earlier.prompt) < outcome.hit_at_least <= common_prefix(computed(earlier), outcome.prompt)
 
 
 def asked_before(history: History, outcome: Outcome) -> bool:

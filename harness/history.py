@@ -58,6 +58,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     rendered: tuple[int, ...] | None = None  # the prompt's ids as the engine tells them, where it does
     finish_reason: str | None = None
     cached_tokens: int | None = None
+    cached_between: tuple[int, int] | None = None  # what the engine's steps say of them, where it gives no count
     preemptions: int | None = None
     preempted_at: tuple[float, ...] = ()  # seconds since it was sent, where the engine tells when
     aborted: Stage | None = None
@@ -71,6 +72,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def token_ids(self) -> tuple[int, ...]:
         """The answer's ids."""
         return tuple(token.id for token in self.tokens)
+
+    @property
+    def hit_at_least(self) -> int:
+        """Prompt tokens that came from the cache, as far as that is known; 0 where nothing is."""
+        if self.cached_tokens is not None:
+            return self.cached_tokens
+        return 0 if self.cached_between is None else self.cached_between[0]
+
+    @property
+    def hit_at_most(self) -> int | None:
+        """The same from above; None where nothing is known."""
+        if self.cached_tokens is not None:
+            return self.cached_tokens
+        return None if self.cached_between is None else self.cached_between[1]
 
     @property
     def answered(self) -> bool:

@@ -69,6 +69,12 @@ class Lab(Prover):
                 "twice the pool: make the pool smaller (vLLM: --num-gpu-blocks-override) or choose a larger profile."
             )
 
+    def note_counts(self, trial: Trial) -> None:
+        """Where nothing tells what was hit, what would: for the verdict of a requirement that needs hits."""
+        counts = self.engine.capabilities[Capability.CACHED_TOKENS]
+        if counts.present is not True:
+            trial.uncounted = f"An engine or a cell that counts hits would show it; of this one's, {counts.evidence}."
+
     def check(self, workload: Workload) -> Judgement | None:
         """Run a workload on the engine under test; None where it was run before. Raises Violation when the requirement
         is broken by it.
@@ -105,6 +111,7 @@ class Lab(Prover):
                 fail(judgement.worst().sentence)
         trial.passed.add(key)
         self.note_room(trial)
+        self.note_counts(trial)
         return judgement
 
     def ground_gives_way(self, judgement: Judgement) -> bool:
@@ -115,7 +122,8 @@ class Lab(Prover):
         mixed = judgement.evidence[Evidence.MIXED] and self.grounds.may_mix(BASE_WITH_ADAPTER)
         if engine is None or not mixed or self.on_cold(self.current()) or judgement.worst().checker != "tokens":
             return False
-        if not any(self.observe(engine, judgement.history.workload).findings for _ in range(RETRIES_WHILE_SHRINKING)):
+        workload = judgement.history.workload
+        if not any(self.observe(engine, workload, ground=True).findings for _ in range(RETRIES_WHILE_SHRINKING)):
             return False
         self.leave_out(BASE_WITH_ADAPTER)
         return True
@@ -131,7 +139,9 @@ class Lab(Prover):
                 f"The mixture '{mixture}' was seen to fail with caching off; left out since.",
             ],
         )
-        self.session.log.emit("calibration", calibration=self.calibration, seconds=self.calibration_seconds)
+        self.session.log.emit(
+            "calibration", calibration=self.calibration, seconds=self.calibration_seconds, own_rule=self.own_rule
+        )
 
     def out_of_patience(self, trial: Trial) -> bool:
         """Whether minimising has had its time: hypothesis then settles on the smallest example known."""

@@ -9,6 +9,7 @@ import msgspec
 
 from harness.engines.kinds import KINDS
 from harness.faults.catalogue import FAULTS
+from harness.oracle.other import ACROSS, is_across
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -117,6 +118,7 @@ DIAGNOSED = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 WORKERS = ("model", "fingerprint")
 ENGINES = ("vllm", "vllm-inproc", "endpoint", *KINDS)
+STARTED = ("vllm", "vllm-inproc", *(name for name, kind in KINDS.items() if kind.start is not None))  # by Coldproof
 PROPOSED = ".proposed.toml"  # how the names of proposed known issues end in the report folder
 
 
@@ -160,6 +162,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine == "endpoint"
 
     @property
+    def other_engine(self) -> str | None:
+        """The engine whose cold answers count, where it is another one than the engine under test."""
+        return self.oracle.removeprefix(ACROSS) if is_across(self.oracle) else None
+
+    @property
     def quick(self) -> bool:
         """Whether an engine starts in seconds, so that each run may have its own."""
         return self.engine == "vllm-inproc" or (self.engine in KINDS and KINDS[self.engine].quick)
@@ -183,24 +190,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "--engine-args are for an engine that Coldproof spawns: give them to your own server instead"
             )
-        if self.attached and self.oracle != "same-engine":
-            raise UsageError(f"--oracle {self.oracle} needs an engine that Coldproof spawns: use --oracle same-engine")
+        self.check_oracle()
         if self.profile not in PROFILES:
             raise UsageError(f"unknown profile {self.profile!r}: choose one of {', '.join(PROFILES)}")
         if self.budget is not None and not seconds_of(self.budget):
             raise UsageError(f"--budget {self.budget!r} is no time: write it as 90s, 20m or 2h")
-        if self.oracle not in ORACLES:
-            raise UsageError(f"unknown oracle {self.oracle!r}: choose one of {', '.join(ORACLES)}")
         if self.calibration is not None and not self.calibration.is_file():
             raise UsageError(f"no file {self.calibration}: --calibration wants the results.json of an earlier run")
         if self.diagnose not in DIAGNOSED:
             raise UsageError(f"--diagnose {self.diagnose!r}: choose one of {', '.join(DIAGNOSED)}")
         if self.worker not in WORKERS:
             raise UsageError(f"unknown worker {self.worker!r}: choose one of {', '.join(WORKERS)}")
-        if self.oracle == "closed-form" and not self.fingerprint:
-            raise UsageError(
-                "--oracle closed-form computes what the fingerprint worker answers: add --worker fingerprint"
-            )
         if self.fault is not None and self.attached:
             raise UsageError("--fault is for an engine that Coldproof spawns: leave out --engine-url")
         if self.fault is not None and self.fault not in FAULTS:
@@ -212,6 +212,36 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.adapters) == 1:
             raise UsageError("one --adapter cannot be told from itself: give at least two that answer differently")
         self.check_proposals()
+
+    def check_oracle(self) -> None:
+        """Raise UsageError for an oracle that there is not, or not for this engine."""
+        if self.other_engine is not None:
+            self.check_other_engine(self.other_engine)
+        elif self.oracle not in ORACLES:
+            raise UsageError(f"unknown oracle {self.oracle!r}: choose one of {', '.join(ORACLES)} or {ACROSS}NAME")
+        elif self.attached and self.oracle != "same-engine":
+            raise UsageError(f"--oracle {self.oracle} needs an engine that Coldproof spawns: use --oracle same-engine")
+        elif self.oracle == "closed-form" and not self.fingerprint:
+            raise UsageError(
+                "--oracle closed-form computes what the fingerprint worker answers: add --worker fingerprint"
+            )
+
+    def check_other_engine(self, name: str) -> None:
+        """Raise UsageError where another engine cannot be asked."""
+        if name not in STARTED:
+            raise UsageError(
+                f"--oracle {self.oracle}: there is no such engine that Coldproof starts; choose one of "
+                f"{', '.join(ACROSS + started for started in STARTED)}"
+            )
+        if self.fingerprint:
+            raise UsageError(
+                f"--oracle {self.oracle} wants a model that both engines serve, and --worker fingerprint has none"
+            )
+        if self.attached and self.model is None:
+            raise UsageError(
+                f"--oracle {self.oracle} has to serve what your server serves: add --model PATH, and --adapter PATH "
+                "for adapters of your own"
+            )
 
     def check_proposals(self) -> None:
         """Raise UsageError where this run would write over somebody's file, or remove the known issues in use."""

@@ -84,7 +84,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci, release or qualify")
     group.addoption("--budget", default=None, metavar="TIME", help="time for drawing examples, such as 90s, 20m or 2h")
-    group.addoption("--oracle", default=None, help="cold-engine (default), fresh-engine, same-engine or closed-form")
+    group.addoption(
+        "--oracle",
+        default=None,
+        help="cold-engine (default), fresh-engine, same-engine, closed-form, or engine:NAME for another engine",
+    )
     group.addoption("--known-issues", default=None, metavar="FILE", help="waivers (TOML)")
     group.addoption(
         "--update-known-issues",
@@ -235,8 +239,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     worker = getattr(config, "workerinput", {}).get("workerid")
     cells = tuple(dict.fromkeys(cell_name(item) for item, requirement in items if requirement is not None))
     conductor = open_run(config, Role.WORKER if worker else Role.ALONE, cells)
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    conductor.planned = sum(r.weight for _, r in items if r is not None) / workers
+    conductor.workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    conductor.expected = [(cell_name(item), r) for item, r in items if r is not None]
     for item, requirement in items:
         if requirement is not None and worker in (None, "gw0"):  # every worker collects the same tests
             conductor.announce(requirement, cell_name(item), statement_of(item), test_name(item))

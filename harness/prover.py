@@ -25,6 +25,7 @@ from harness.evidence import Evidence
 from harness.history import History
 from harness.judge import Judgement, judge
 from harness.oracle.base import OracleError
+from harness.oracle.other import OtherEngine
 from harness.reduction import joined, smaller
 from harness.reference_cache import by_chance
 from harness.requirement import Failing, Ran, Trial
@@ -57,22 +58,25 @@ class Prover(Bench):
         """Whether a trial is about the engine without its cache: switched off, or bypassed by salts used once."""
         return trial.requirement.id.startswith("GROUND")
 
-    def observe(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+    def observe(
+        self, engine: CheckedEngine, workload: Workload, nonce: str | None = None, *, ground: bool = False
+    ) -> Judgement:
         """One run, judged; under a new nonce unless one is given. An engine of the bench that is lost is replaced at
-        once, and the one under test also where it may carry on what was found.
+        once, and the one under test also where it may carry on what was found. `ground`: judged by the engine itself.
         """
         engine = self.living(engine)
         history = self.run(engine, workload, nonce)
         if history.engine_lost is not None:
             self.replaced(engine)
         exclusive = not self.session.options.attached and engine is not self.oracle_engine
+        ground = ground or self.on_cold(self.current())
         try:
-            judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
+            judgement = judge(history, *self.judged_by(ground=ground), exclusive=exclusive)
         except OracleError:
             if self.oracle_engine is None or self.oracle_engine.alive() or engine is self.oracle_engine:
                 raise
             self.replaced(self.oracle_engine)
-            judgement = judge(history, self.oracle, self.rule, exclusive=exclusive)
+            judgement = judge(history, *self.judged_by(ground=ground), exclusive=exclusive)
         wanted = self.current().requirement
         judgement = judgement.limited(overlapped_too=wanted.overlapped_too, hashes_too=wanted.hashes_too)
         if history.engine_lost is None and any(f.checker in LASTING for f in judgement.findings):
@@ -176,14 +180,19 @@ class Prover(Bench):
 
     def confirmed(self, failing: Failing, fresh: CheckedEngine | None, control: CheckedEngine | None) -> Confirmed:
         """What becomes of a counterexample on the given engines."""
+        oracle, rule = self.judged_by(ground=self.on_cold(self.current()))
+        across = oracle.name if isinstance(oracle, OtherEngine) else None
+        own = self.session.oracle_for("fresh-engine", fresh, self.cell) if fresh else None
         return confirm(
             failing,
             observe=self.observe,
             fresh=fresh,
-            fresh_oracle=self.session.oracle_for("fresh-engine", fresh, self.cell) if fresh else None,
+            fresh_oracle=own if fresh or not across else self.cold,
             control=control,
             attached=self.engine if self.session.options.attached else None,
             replays=self.session.profile.replays,
+            rule=rule,
+            across=across,
         )
 
     def diagnose(self, confirmed: Confirmed) -> Diagnosis | None:
@@ -218,6 +227,7 @@ class Prover(Bench):
         if problem:
             reproduction = msgspec.structs.replace(reproduction, note=f"no fresh engine came up: {problem[:300]}")
         tested = self.oracle_engine if cold and self.oracle_engine is not None else self.engine
+        oracle, rule = self.judged_by(ground=cold)
         return make_case(
             requirement=trial.requirement,
             cell=trial.cell,
@@ -225,8 +235,8 @@ class Prover(Bench):
             failure_class=FailureClass.NOT_THE_CACHE if cold else confirmed.failure_class,
             reproduction=reproduction,
             engine=tested,
-            oracle=self.oracle.name,
-            rule=self.rule,
+            oracle=oracle.name,
+            rule=rule,
             recipes={name: files.recipe for name, files in self.contents.items()},
             report_dir=self.session.options.report_dir,
             history_dependent=confirmed.history_dependent,

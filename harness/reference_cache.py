@@ -142,8 +142,8 @@ def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
 
 def lost_tokens(history: History, outcome: Outcome) -> int:
     """Prompt tokens that had been computed, would have hit, and were gone: in a pool too small, evicted."""
-    owed = at_least(history, outcome)
-    return 0 if owed is None or outcome.cached_tokens is None else max(0, owed - outcome.cached_tokens)
+    owed, hit = at_least(history, outcome), outcome.hit_at_most
+    return 0 if owed is None or hit is None else max(0, owed - hit)
 
 
 def blocks_needed(history: History, tokens: int) -> int | None:
@@ -173,6 +173,7 @@ def has_room(history: History) -> bool:
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if block is None or pool is None:
         return False
+    pool -= history.shape.drops_all_below or 0
     return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
 
 
@@ -183,13 +184,14 @@ def what_is_kept(history: History) -> Callable[[Outcome, Outcome], float]:
     first. So there remains as much of the pool as has no part in the blocks of all that the engine may have had to do
     with since the first one's burst began: whose client hung up may linger. A block that two of them share counts once,
     as long as it is kept itself; which the same rule says of all that came after the first one. Nothing is said about
-    steps with a preemption, which takes blocks twice; nor where a request lets go of blocks while it runs, or a second
-    tier moves some.
+    steps with a preemption, which takes blocks twice; nor where a request lets go of blocks while it runs, a second
+    tier moves some, or the engine drops all at once.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if history.shape.sequences:
         return only_the_latest(history)
-    if block is None or pool is None or not history.shape.uniform or history.shape.second_tier:
+    orderly = history.shape.uniform and not history.shape.second_tier and history.shape.drops_all_below is None
+    if block is None or pool is None or not orderly:
         return lambda _other, _outcome: 0
     most = {
         o.request: o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD)

@@ -135,7 +135,7 @@ def segment_literal(segment: Segment) -> str:
     return f"({segment.name!r}, {segment.length!r}, {segment.changed!r}{swapped})"
 
 
-STANDARD = ("hashlib", "json", "os", "random", "secrets", "shutil", "sys", "threading", "time")
+STANDARD = ("hashlib", "json", "os", "queue", "random", "secrets", "shutil", "sys", "threading", "time")
 
 
 def imports(carried: list[Path], packages: tuple[str, ...]) -> str:

@@ -114,6 +114,7 @@ class Trial:
         self.replaying = False
         self.remark = ""  # what was seen, beside the evidence
         self.hint = ""  # what would have exercised it, where it was not
+        self.uncounted = ""  # why the engine's hits are not known, where they are not
 
     def seconds(self) -> float:
         """Since the trial began."""

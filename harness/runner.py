@@ -100,6 +100,7 @@ class Run:
     def history(self) -> History:
         """Run every step, until the end or until the engine is gone, and leave no adapter name behind."""
         records = []
+        self.empty_first()
         self.ledger.pass_over(self.taken())
         self.baseline = self.scrape()
         self.last_metrics = self.baseline.since(self.baseline)
@@ -127,6 +128,12 @@ class Run:
             engine_lost=self.lost,
             log_tail=self.engine.log_tail() if self.lost is not None else "",
         )
+
+    def empty_first(self) -> None:
+        """Where an engine drops all at once for want of room, what other runs left in it must not be what fills it."""
+        resets = self.engine.capabilities[Capability.CACHE_RESET].present is True
+        if resets and self.engine.shape.drops_all_below is not None:
+            self.told(self.engine.reset_cache, False)
 
     def step(self, number: int, step: Step, first_request: int) -> StepRecord:
         """Run one step between two looks at the metrics."""
@@ -263,6 +270,7 @@ class Run:
             rendered=answer.prompt,
             finish_reason=answer.finish_reason,
             cached_tokens=answer.cached_tokens,
+            cached_between=answer.cached_between,
             preemptions=answer.preemptions,
             preempted_at=answer.preempted_at,
             aborted=answer.aborted,

@@ -33,11 +33,21 @@ from adapters.base import (
 )
 from adapters.kv_events import Published
 from adapters.provenance import WrongRead
-from harness.models.adapters import digest_of
+from harness.models.adapters import AdapterError, digest_of
 from harness.oracle.base import Answer, Question
 from harness.workload import FIRST_TOKEN, LAST_TOKEN
 
 BLOCK = 8
+WITHOUT = {
+    Capability.KV_EVENTS: "it publishes nothing",
+    Capability.PRIORITY: "requests are answered in the order of their arrival",
+    Capability.PROVENANCE: "its blocks do not say whose they are",
+    Capability.SECOND_TIER: "it has one pool",
+    Capability.SEVERAL_ANSWERS: "it gives one answer",
+    Capability.SEVERAL_GROUPS: "it has one kind of block",
+    Capability.STOP_STRINGS: "answers end at their length",
+    Capability.STRUCTURED_OUTPUT: "answers follow no pattern",
+}
 
 
 class Plant(enum.StrEnum):
@@ -71,8 +81,9 @@ class ScriptedEngine:
             block_size=BLOCK, pool_blocks=100_000, max_model_tokens=4096, adapter_slots=4, prefix_caching=caching
         )
         self.config: dict[str, str] = {"plant": plant.value}
-        self.capabilities = {c: Support(c is not Capability.KV_EVENTS, "scripted") for c in Capability}
+        self.capabilities = {c: Support(c not in WITHOUT, WITHOUT.get(c, "scripted")) for c in Capability}
         self.contents: dict[str, str] = {}
+        self.switched_on: str | None = None
         self.blocks: dict[object, tuple[bytes, ...]] = {}
         self.queried = self.hit = self.leaked = 0
         self.dead = False
@@ -83,16 +94,20 @@ class ScriptedEngine:
         if name in self.contents and not in_place:
             raise RequestRefused(400, f"{name} is loaded already")
         if not (in_place and self.plant is Plant.STALE_WEIGHTS):
-            self.contents[name] = digest_of(Path(path))
+            self.contents[name] = read_digest(path)
 
     def switch_adapter(self, name: str, path: str) -> None:
         """Read the adapter's files now; the name is the only one of its kind."""
-        self.contents[name] = digest_of(Path(path))
+        digest = read_digest(path)
+        if self.switched_on is not None:
+            self.contents.pop(self.switched_on, None)
+        self.contents[name], self.switched_on = digest, name
 
     def unload_adapter(self, name: str) -> None:
         """Forget a name."""
         if self.contents.pop(name, None) is None:
             raise RequestRefused(404, f"{name} is not loaded")
+        self.switched_on = None if name == self.switched_on else self.switched_on
 
     def clock(self) -> float:
         """The wall's."""
@@ -105,11 +120,13 @@ class ScriptedEngine:
         served: dict[int, Served] = {}
         began = self.clock()
         for i, arrival in sorted(enumerate(arrivals), key=lambda pair: pair[1].offset_ms):
+            sent = began + arrival.offset_ms / 1000
+            time.sleep(max(0.0, sent - self.clock()))
             try:
                 result: Completion | EngineError = self.answer(arrival.request, functools.partial(on_token, i))
             except EngineError as problem:
                 result = problem
-            served[i] = Served(began, self.clock(), result)  # all of them came at once, and waited
+            served[i] = Served(sent, self.clock(), result)  # who came while others were answered has waited
             between()
         return [served[i] for i in range(len(arrivals))]
 
@@ -223,7 +240,7 @@ class ScriptedEngine:
         return ()
 
     def alive(self) -> bool:
-        """Until it dies."""
+        """Until it dies or is stopped."""
         return not self.dead
 
     def log_tail(self) -> str:
@@ -231,7 +248,8 @@ class ScriptedEngine:
         return ""
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """It answers no more."""
+        self.dead = True
 
 
 class ClosedFormOracle:
@@ -250,6 +268,14 @@ class ClosedFormOracle:
             tokens.append(answer[-1].id)
         scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.surface.prompt_logprobs else None
         return Answer(tuple(answer), prompt_logprobs=scores)
+
+
+def read_digest(path: str) -> str:
+    """What the adapter files in a folder say. Raises RequestRefused where there are none."""
+    try:
+        return digest_of(Path(path))
+    except AdapterError as problem:
+        raise RequestRefused(404, f"no adapter in {path}: {problem}") from problem
 
 
 def extend(kv: list[bytes], tokens: list[int], content: str | None) -> None:

@@ -11,10 +11,11 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from adapters import endpoint, vllm, vllm_inproc
@@ -27,7 +28,7 @@ from adapters.server import ServerEngine
 from adapters.tiers import TIERS
 from harness.budget import Budget
 from harness.cell import Cell
-from harness.cells import CELLS
+from harness.cells import CELLS, plain_cell
 from harness.checkers.finding import Rule
 from harness.contents import Contents, make_contents, vetted
 from harness.engines.kind import Kind, Setting
@@ -38,6 +39,7 @@ from harness.models.adapters import tiny_model
 from harness.options import PROFILES, Options, Profile, UsageError
 from harness.oracle.base import Answers
 from harness.oracle.engine import EngineOracle
+from harness.oracle.other import ACROSS
 from reports.schema import Calibration
 
 CACHE = Path(".coldproof")
@@ -62,6 +64,7 @@ class Session:
         self.closing = False
         self.probed: dict[tuple[Cell, bool], Probed] = {}  # engines of one kind are asked once what they can do
         self.cold: dict[str, CheckedEngine] = {}  # cells whose cold answers are alike share one engine for them
+        self.others: dict[str, CheckedEngine] = {}  # the other engine that --oracle names, for each kind of model
         self.calibrations: dict[str, tuple[Calibration, Rule]] = {}
         self.starts: list[float] = []
         self.started_engines = 0
@@ -103,14 +106,17 @@ class Session:
             self.contents[kind] = make_contents(self.options.adapters, self.cache, config)
         return self.contents[kind]
 
-    def open_engine(self, cell: Cell, *, caching: bool = True, purpose: str) -> CheckedEngine:
-        """Spawn or attach. Raises EngineStartError or UsageError."""
+    def open_engine(self, cell: Cell, *, caching: bool = True, purpose: str, other: str | None = None) -> CheckedEngine:
+        """Spawn or attach. `other`: another engine than the one under test. Raises EngineStartError or UsageError."""
         began = time.monotonic()
-        if self.options.attached:
-            engine: Engine = self.attach(cell)
+        if other is not None:
+            engine = self.start(cell, caching=caching, purpose=purpose, name=other, arguments=())
+        elif self.options.attached:
+            engine = self.attach(cell)
         else:
             before = faults.marks(self.marks, "planted")
-            engine = self.start(cell, caching=caching, purpose=purpose)
+            name, arguments = self.options.engine, self.options.engine_args
+            engine = self.start(cell, caching=caching, purpose=purpose, name=name, arguments=arguments)
             self.check_fault(engine, before)
         checked = CheckedEngine(engine)
         self.engines.append(checked)
@@ -119,14 +125,14 @@ class Session:
         self.starts.append(round(time.monotonic() - began, 1))
         return checked
 
-    def start(self, cell: Cell, *, caching: bool, purpose: str) -> Engine:
+    def start(self, cell: Cell, *, caching: bool, purpose: str, name: str, arguments: tuple[str, ...]) -> Engine:
         """Start an engine of ours. Raises EngineStartError or UsageError."""
         self.started_engines += 1
         log = self.options.report_dir / f"engine-{self.started_engines:02d}-{purpose}.log"
-        kind = KINDS.get(self.options.engine)
+        kind = KINDS.get(name)
         if kind is not None:
-            return self.start_kind(kind, cell, caching=caching, log=log)
-        port, arguments = split_port(self.options.engine_args)
+            return self.start_kind(kind, cell, caching=caching, log=log, arguments=arguments)
+        port, arguments = split_port(arguments)
         options = vllm.VllmOptions(
             model=self.model(cell),
             prefix_caching=caching,
@@ -141,13 +147,13 @@ class Session:
             events=cell.events and caching,
             tier=TIERS[cell.tier] if cell.tier is not None else None,
         )
-        if self.options.engine == "vllm-inproc":
+        if name == "vllm-inproc":
             return vllm_inproc.start(options)
         engine = vllm.spawn(options, on_process=self.keep)
         self.probed[cell, caching] = engine.probed
         return engine
 
-    def start_kind(self, kind: Kind, cell: Cell, *, caching: bool, log: Path) -> Engine:
+    def start_kind(self, kind: Kind, cell: Cell, *, caching: bool, log: Path, arguments: tuple[str, ...]) -> Engine:
         """An engine that is not vLLM. Raises EngineStartError."""
         if kind.start is None:
             raise UsageError(f"--engine {kind.name} needs --engine-url http://HOST:PORT")
@@ -156,7 +162,7 @@ class Session:
             adapters=tuple(files.folder for files in self.contents_of(cell).values()),
             cell=cell,
             caching=caching,
-            arguments=(*cell.arguments, *self.options.engine_args),
+            arguments=(*cell.arguments, *arguments),
             log=log.resolve(),
             on_process=self.keep,
         )
@@ -181,17 +187,29 @@ class Session:
     def cold_engine(self, cell: Cell) -> Future[CheckedEngine]:
         """The engine that gives a cell's cold answers: its own kind with caching off, or the one for all alike."""
         key = self.cell_of_answers(cell)
-        held = self.cold.get(key.name)
-        if held is not None and held.alive():
+        return self.held(self.cold, key.name, lambda: self.open_engine(key, caching=False, purpose="cold"))
+
+    def other_engine(self, cell: Cell, name: str) -> Future[CheckedEngine]:
+        """Another engine, cold and in its plainest cell, with a cell's model: it answers for all that have this one."""
+        plain = msgspec.structs.replace(plain_cell(name), sliding_window=cell.sliding_window)
+        key = self.across(cell, name)
+        return self.held(self.others, key, lambda: self.open_engine(plain, caching=False, purpose="other", other=name))
+
+    def held(
+        self, engines: dict[str, CheckedEngine], key: str, start: Callable[[], CheckedEngine]
+    ) -> Future[CheckedEngine]:
+        """One of the engines that a run keeps, started where there is none or where it is gone."""
+        engine = engines.get(key)
+        if engine is not None and engine.alive():
             done: Future[CheckedEngine] = Future()
-            done.set_result(held)
+            done.set_result(engine)
             return done
 
-        def start() -> CheckedEngine:
-            self.cold[key.name] = self.open_engine(key, caching=False, purpose="cold")
-            return self.cold[key.name]
+        def started() -> CheckedEngine:
+            engines[key] = start()
+            return engines[key]
 
-        return self._starter.submit(start)
+        return self._starter.submit(started)
 
     def cell_of_answers(self, cell: Cell) -> Cell:
         """The cell whose cold engine answers for this one. Digests do not depend on the layers that keep them."""
@@ -236,6 +254,16 @@ class Session:
         can_salt = engine.capabilities[Capability.CACHE_SALT].present is True
         salted = name == "same-engine" or (name == "fresh-engine" and can_salt)
         return EngineOracle(name, engine, adapters, memo=self.memo(cell), salted=salted)
+
+    def other_oracle(self, cell: Cell, name: str, engine: CheckedEngine) -> EngineOracle:
+        """Another engine's cold answers, with a memory of their own. They hold in every cell of the model."""
+        adapters = list(self.contents_of(cell).values())
+        memo = self.memos.setdefault(self.across(cell, name), {})
+        return EngineOracle(f"{ACROSS}{name}", engine, adapters, memo=memo)
+
+    def across(self, cell: Cell, name: str) -> str:
+        """What another engine's answers and the engine itself are kept under: no cell is called so."""
+        return f"{ACROSS}{name}, {'sliding window' if self.has_window(cell) else 'plain'}"
 
     def memo(self, cell: Cell) -> Answers:
         """The answers known so far for a cell and all whose cold answers are alike."""
@@ -288,7 +316,8 @@ def missing(engine: CheckedEngine, needs: tuple[Capability, ...], *, contents: i
     Adapters need at least two contents to tell apart.
     """
     absent = []
-    if OF_ADAPTERS & set(needs) and contents < 2:
+    chosen = engine.capabilities[Capability.ADAPTER_CHOICE].present is True
+    if OF_ADAPTERS & set(needs) and chosen and contents < 2:
         absent.append(f"{contents} usable adapter contents: give two that the engine loads with --adapter")
     for need in needs:
         support = engine.capabilities[need]

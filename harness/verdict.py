@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from harness.checkers.finding import EXACT, Rule
 from harness.facts import Evidence
+from harness.oracle.other import is_across
 from harness.requirement import Trial
 from reports.schema import Case, FailureClass, Verdict
 
 # What only shows when the pool is too small for what is asked of it.
 PRESSURE = {Evidence.EVICTED, Evidence.PREEMPTIONS, Evidence.FULL_POOL, Evidence.WAITED}
+# What only shows where the engine tells, somehow, how much of a prompt came from its cache.
+COUNTS = {
+    Evidence.EVICTED,
+    Evidence.HITS,
+    Evidence.SHARED_HITS,
+    Evidence.DECODE_HITS,
+    Evidence.AFTER_PREEMPTION,
+    Evidence.SEVERAL,
+    Evidence.STOPPED,
+    Evidence.PATTERNED,
+}
 UNPROVEN_ALONE = (FailureClass.CORRUPT, FailureClass.CRASH, FailureClass.HANG)
 
 
@@ -21,22 +34,30 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     alone = case.history_dependent and not case.reproduction.workloads_before
     if alone and case.failure_class in UNPROVEN_ALONE:
         return Verdict.INCONCLUSIVE, f"seen once, did not reproduce on a fresh engine: {case.sentence}"
-    if case.reproduction.fresh_oracle_agrees is False:
+    if case.reproduction.fresh_oracle_agrees is False and not is_across(case.oracle):
         return Verdict.INCONCLUSIVE, "a just-started engine does not give the oracle's answer: the oracle is in doubt"
     if case.known_issue is not None:
         return Verdict.KNOWN_ISSUE, case.known_issue
-    return Verdict.VIOLATED, " ".join([f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]])
+    said = [f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]]
+    if is_across(case.oracle) and case.reproduction.note:
+        said.append(case.reproduction.note)
+    return Verdict.VIOLATED, " ".join(said)
 
 
-def verdict_without_case(trial: Trial, problem: BaseException | None) -> tuple[Verdict, str]:
-    """The verdict of a trial in which nothing failed."""
+def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule = EXACT) -> tuple[Verdict, str]:
+    """The verdict of a trial in which nothing failed that counts by the rule."""
     if problem is not None:
         return Verdict.ERROR, f"{type(problem).__name__}: {problem}"
     if trial.noise:
+        if not rule.exact and rule.noise is None:
+            return Verdict.INCONCLUSIVE, f"{trial.noise} differences, of which none counts: {rule.why}"
         return Verdict.INCONCLUSIVE, f"{trial.noise} differences below the noise floor of the calibration"
     missing = trial.missing()
     if missing:
         said = "never seen: " + "; ".join(name.value for name in missing)
-        return Verdict.NOT_EXERCISED, f"{said}. {trial.hint}" if trial.hint and PRESSURE & set(missing) else said
+        hints = [
+            hint for hint, about in ((trial.hint, PRESSURE), (trial.uncounted, COUNTS)) if hint and about & set(missing)
+        ]
+        return Verdict.NOT_EXERCISED, ". ".join([said, *hints])
     said = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
     return Verdict.CONFORMS, f"{said}; {trial.remark}" if trial.remark else said

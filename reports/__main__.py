@@ -1,4 +1,5 @@
-"""`python -m reports`: make the page again from a stored results.json, compare two of them, or print their JSON Schema.
+"""`python -m reports`: make the page again from a stored results.json, compare two of them, set several engines side by
+side, or print their JSON Schema.
 
 Needs no engine. Whatever is wrong with what it is given is one line on stderr and exit code 4; a page that cannot be
 written is exit code 3.
@@ -15,11 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from reports import compare
-from reports.command import FAILED, UNREADABLE, USAGE, Parser, fail, read, reason
+from reports import command, compare, side_by_side
 from reports.render import render_html
 from reports.schema import Results
-from reports.write import write_text
 
 # These judge again what a run saw, by the harness's own checkers. Only their names are known in this room: nothing that
 # draws a report depends on them.
@@ -35,37 +34,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] and words[0] in JUDGING:
         return int(importlib.import_module(JUDGING[words[0]][0]).main(words[1:]))
     options = _parser().parse_args(words)
-    if options.command == "schema":
-        schema = msgspec.json.schema(Results)
-        sys.stdout.write(json.dumps(schema, indent=2, sort_keys=True) + "\n")
-        return 0
-    if options.command == "compare":
-        return compare.run(options)
-    return _render(options.results, options.output or options.results.parent / "index.html")
+    return command.run(options.run, options)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m reports", description="Views of stored runs.")
+    parser = command.Parser(prog="python -m reports", description="Views of stored runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     render = commands.add_parser("render", help="make index.html from a results.json")
-    render.add_argument("results", type=Path, metavar="RESULTS.json")
+    render.add_argument("results", type=Path, metavar="RESULTS.json", help="or a report folder")
     render.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: index.html beside RESULTS.json")
-    compare.add_arguments(commands.add_parser("compare", help=compare.PURPOSE))
+    render.set_defaults(run=_render)
+    for name, module in (("compare", compare), ("side-by-side", side_by_side)):
+        one = commands.add_parser(name, help=module.PURPOSE, description=f"Says {module.PURPOSE}.")
+        module.add_arguments(one)
+        one.set_defaults(run=module.run)
     for name, (_, purpose) in JUDGING.items():
         commands.add_parser(name, help=purpose)
-    commands.add_parser("schema", help="print the JSON Schema of results.json")
+    commands.add_parser("schema", help="print the JSON Schema of results.json").set_defaults(run=_schema)
     return parser
 
 
-def _render(source: Path, target: Path) -> int:
-    try:
-        results = read(source)
-    except UNREADABLE as problem:
-        return fail(USAGE, f"cannot read {source}: {reason(problem)}")
-    try:
-        write_text(target, render_html(results))
-    except OSError as problem:
-        return fail(FAILED, f"cannot write {target}: {reason(problem)}")
+def _render(options: argparse.Namespace) -> int:
+    results = command.loaded(options.results)
+    beside = command.results_file(options.results).parent / "index.html"
+    command.write(options.output or beside, render_html(results))
+    return 0
+
+
+def _schema(_options: argparse.Namespace) -> int:
+    command.tell(json.dumps(msgspec.json.schema(Results), indent=2, sort_keys=True) + "\n")
     return 0
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from reports.schema import Case, Cause, Results
-from reports.text import listed
+from reports.text import listed, many
 
 _DIGITS = 8  # short enough to be read out; the chance that two of a thousand signatures share one is 1 : 8600
 
@@ -57,14 +57,14 @@ def counted(found: Sequence[Cause]) -> str:
     if not found:
         return ""
     cases, waived = sum(len(cause.cases) for cause in found), sum(cause.waived for cause in found)
-    said = f"{_many(cases, 'counterexample')} of {_many(len(found), 'cause')}"
+    said = f"{many(cases, 'counterexample')} of {many(len(found), 'cause')}"
     return f"{said}, {waived} waived" if waived else said
 
 
 def seen_under(cause: Cause) -> str:
     """Where and how often one cause showed, in words."""
-    where = f"{listed(cause.requirements)} in {_many(len(cause.cells), 'cell')}"
-    return f"{where}, {_many(len(cause.cases), 'counterexample')}, {waived_in_words(cause)}"
+    where = f"{listed(cause.requirements)} in {many(len(cause.cells), 'cell')}"
+    return f"{where}, {many(len(cause.cases), 'counterexample')}, {waived_in_words(cause)}"
 
 
 def waived_in_words(cause: Cause) -> str:
@@ -72,7 +72,3 @@ def waived_in_words(cause: Cause) -> str:
     if not cause.waived:
         return "not waived"
     return "waived" if cause.waived == len(cause.cases) else f"{cause.waived} of {len(cause.cases)} waived"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

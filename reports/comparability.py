@@ -1,4 +1,4 @@
-"""What two runs are, side by side, and every reason not to take their difference for a change of the engine.
+"""What a run is, in words, and every reason not to take the difference of two for a change of the engine.
 
 A doubt is a warning and never changes a finding: whoever reads decides whether the two can be compared.
 """
@@ -19,7 +19,7 @@ MUCH = 2.0
 MACHINE = ("machine", "cpus", "memory")  # of the environment: what times depend on
 
 # What has to be alike, and what follows where it is not.
-_CONSEQUENCE = {
+CONSEQUENCE = {
     "engine": "This is no history of one engine.",
     "adapter": "The engine was reached in another way, so other things were possible and seen.",
     "worker": "The model and the fingerprint worker show different faults.",
@@ -44,15 +44,15 @@ def facts(old: Results, new: Results) -> list[Fact]:
     """The two runs side by side."""
     return [
         Fact(name=name, before=before, now=now)
-        for (name, before), now in zip(_described(old).items(), _described(new).values(), strict=True)
+        for (name, before), now in zip(described(old).items(), described(new).values(), strict=True)
     ]
 
 
 def doubts(old: Results, new: Results) -> list[str]:
     """Why the two may not be comparable, a sentence or two each; none where they are."""
     return [
-        *_states(old, "earlier"),
-        *_states(new, "later"),
+        *states(old, "The earlier run"),
+        *states(new, "The later run"),
         *_unlike(old, new),
         *_selected(old, new),
         *_budgets(old, new),
@@ -65,20 +65,22 @@ def budget(results: Results) -> float:
     return sum(cell.share for requirement in results.requirements for cell in requirement.cells)
 
 
-def _described(results: Results) -> dict[str, str]:
+def described(results: Results) -> dict[str, str]:
+    """All that one asks of a run before its verdicts."""
     marks = "".join(f"{mark}: " for mark in overview.marks(results))
-    traits = _traits(results)
+    found = traits(results)
     return {
         "Result": f"{marks}{overview.headline(results)}",
         "Engine": overview.engine_name(results),
-        "Adapter": f"{traits['adapter']}, worker {traits['worker']}",
+        "Adapter": f"{found['adapter']}, worker {found['worker']}",
         "Profile": results.profile,
-        "Oracle": traits["oracle"],
-        "Rule": results.calibration.rule if results.calibration else traits["rule"],
-        "Injected fault": traits["injected fault"],
+        "Oracle": found["oracle"],
+        "Rule": results.calibration.rule if results.calibration else found["rule"],
+        "Injected fault": found["injected fault"],
         "Budget": duration(budget(results) or None),
         "Requests": number(results.totals.get("requests")),
         "Started": results.started,
+        "First verdict after": duration(results.timing.command_to_first_verdict),
         "Duration": duration(results.duration_s),
         "Seed": results.seed,
         "Coldproof": results.coldproof_version,
@@ -86,7 +88,8 @@ def _described(results: Results) -> dict[str, str]:
     }
 
 
-def _traits(results: Results) -> dict[str, str]:
+def traits(results: Results) -> dict[str, str]:
+    """What has to be alike in two runs, by the names in CONSEQUENCE."""
     engine, calibration = results.engine, results.calibration
     return {
         "engine": engine.name if engine else "not reached",
@@ -101,16 +104,17 @@ def _traits(results: Results) -> dict[str, str]:
     }
 
 
-def _states(results: Results, which: str) -> Iterator[str]:
+def states(results: Results, which: str) -> Iterator[str]:
+    """Why a run taken by itself is no whole one."""
     if overview.missed(results):
-        yield f"The {which} run is invalid, its detector failed the self-test: none of its verdicts is used."
+        yield f"{which} is invalid, its detector failed the self-test: none of its verdicts is used."
     if not results.complete:
-        yield f"The {which} run is incomplete: what it had not reached is not shown there."
+        yield f"{which} is incomplete: what it had not reached is not shown there."
 
 
 def _unlike(old: Results, new: Results) -> Iterator[str]:
-    before, now = _traits(old), _traits(new)
-    for name, consequence in _CONSEQUENCE.items():
+    before, now = traits(old), traits(new)
+    for name, consequence in CONSEQUENCE.items():
         if before[name] != now[name]:
             yield f"Other {name}: before “{before[name]}”, now “{now[name]}”. {consequence}"
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from reports.comparison import NO_CASE, Comparison, Finding, Journey, Kind, headline, of_kind
-from reports.markdown import code, escaped
+from reports.markdown import MOST, code, escaped, section
 from reports.schema import Verdict
 from reports.text import number
 
-_MOST = 50  # findings of a kind, and rows of a table: CI systems cut or refuse a long text, the page has everything
 _LISTED = tuple(kind for kind in Kind if kind is not Kind.UNCHANGED)
 _NAMED = 3  # case ids of each run
 
@@ -19,13 +18,13 @@ def comparison_markdown(comparison: Comparison) -> str:
     blocks = ["## Coldproof: two runs compared", "", f"**{escaped(headline(comparison))}**", ""]
     blocks += [*_doubts(comparison), *_facts(comparison)]
     for kind in _LISTED:
-        blocks += _section(kind.value.capitalize(), _findings(of_kind(comparison, kind)))
+        blocks += section(kind.value.capitalize(), _findings(of_kind(comparison, kind)))
     blocks += [*_slower(comparison), *_unchanged(of_kind(comparison, Kind.UNCHANGED))]
     return "\n".join(blocks).rstrip() + "\n"
 
 
 def _doubts(comparison: Comparison) -> list[str]:
-    return _section("Read with care", (f"- {escaped(doubt)}" for doubt in comparison.doubts))
+    return section("Read with care", (f"- {escaped(doubt)}" for doubt in comparison.doubts))
 
 
 def _facts(comparison: Comparison) -> list[str]:
@@ -86,8 +85,8 @@ def _slower(comparison: Comparison) -> list[str]:
         for row in comparison.slower
     ]
     head = ["| What | Before | Now | Slower |", "|---|--:|--:|---|"] if rows else []
-    more = [f"\nAnd {len(rows) - _MOST} more."] if len(rows) > _MOST else []
-    return ["### Slower", "", *head, *rows[:_MOST], *more, ""] if rows else []
+    more = [f"\nAnd {len(rows) - MOST} more."] if len(rows) > MOST else []
+    return ["### Slower", "", *head, *rows[:MOST], *more, ""] if rows else []
 
 
 def _unchanged(findings: list[Finding]) -> list[str]:
@@ -95,11 +94,3 @@ def _unchanged(findings: list[Finding]) -> list[str]:
     conform = sum(len(journey.cells) for journey in journeys if journey.now is Verdict.CONFORMS)
     undecided = sum(len(journey.cells) for journey in journeys) - conform
     return [f"Unchanged, by requirement and cell: {conform} conform in both runs, {undecided} not decided in either."]
-
-
-def _section(title: str, items: Iterable[str]) -> list[str]:
-    lines = list(items)
-    if not lines:
-        return []
-    more = [f"- and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
-    return [f"### {title}", "", *lines[:_MOST], *more, ""]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from reports.text import one_line
 
+MOST = 50  # lines of a section, rows of a table: CI systems cut or refuse a long text, the page has everything
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 # "www." and "://" are escaped too: both would become links by themselves.
 _MEANT = re.compile(r"[&<>\\`*_\[\](){}#|~!$@]|(?<=www)\.|:(?=//)", re.IGNORECASE)
@@ -28,6 +30,15 @@ def fenced(text: str) -> str:
     """Lines of text as a code block."""
     fence = "`" * max(3, _longest(text) + 1)
     return f"{fence}\n{text}\n{fence}"
+
+
+def section(title: str, items: Iterable[str], *, elsewhere: str = "") -> list[str]:
+    """A heading and a list of items that are Markdown already, bounded. Nothing where there are none."""
+    lines = list(items)
+    if not lines:
+        return []
+    more = [f"- and {len(lines) - MOST} more{elsewhere}"] if len(lines) > MOST else []
+    return [f"### {title}", "", *lines[:MOST], *more, ""]
 
 
 def _longest(text: str) -> int:

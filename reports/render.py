@@ -45,6 +45,8 @@ def render_html(results: Results) -> str:
         listed=[(case, file_link("cases", f"{case.id}.md")) for case in listed],
         requirements=requirements,
         matrix=requirementview.matrix(requirements),
+        found=[verdict for verdict, count in overview.counts(results) if count],
+        filtered="rows and cases",
         causes=causes.causes_of(results),
         run=run_view(results),
         run_files=_FILES,

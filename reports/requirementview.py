@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from reports.schema import CellResult, Distribution, RequirementResult
 from reports.statement import Told, told
@@ -30,6 +31,8 @@ ABOUT = {
     "SURFACE": "whatever else a request may ask for",
     "TIER": "a second KV tier",
 }
+
+AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Area:
-    """The requirements whose ids begin alike."""
+class Area(Generic[AnyRow]):
+    """The requirements whose ids begin alike, in the rows of some table."""
 
     name: str
     about: str
-    rows: list[Row]
+    rows: list[AnyRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Matrix:
     """Requirements by area against cells. `overall`: whether the requirements' own verdicts need a column."""
 
     cells: list[tuple[str, str]]  # name and anchor
-    areas: list[Area]
+    areas: list[Area[Row]]
     overall: bool
     wide: bool
 

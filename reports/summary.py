@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
 
 from reports import overview
 from reports.causes import causes_of, counted, seen_under
-from reports.markdown import code, escaped
+from reports.markdown import code, escaped, section
 from reports.schema import Case, Cause, RequirementResult, Results, Verdict, Waiver
 from reports.text import duration, number
 from reports.waivers import scope, state_in_words
 
-_MOST = 50  # CI systems cut or refuse a long summary; the page has everything
 _LONGEST = 300  # characters of a reason in the table
+_section = functools.partial(section, elsewhere=", in index.html")
 
 
 def summary_markdown(results: Results) -> str:
@@ -122,11 +122,3 @@ def _not_shown(results: Results) -> list[str]:
             for entry in overview.not_shown(results)
         ),
     )
-
-
-def _section(title: str, items: Iterable[str]) -> list[str]:
-    lines = list(items)
-    if not lines:
-        return []
-    more = [f"- and {len(lines) - _MOST} more, in index.html"] if len(lines) > _MOST else []
-    return [f"### {title}", "", *lines[:_MOST], *more, ""]

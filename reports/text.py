@@ -82,6 +82,11 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def many(count: int, what: str) -> str:
+    """So many of something, in words that take an s."""
+    return f"{number(count)} {what}{'s' * (count != 1)}"
+
+
 def duration(seconds: float | None) -> str:
     """A time span as one would say it."""
     if seconds is None:

@@ -17,13 +17,8 @@ from harness.lab import Lab
 from harness.requirement import requirement
 from harness.workload import Route
 
-ADAPTERS = (
-    Capability.TOKEN_PROMPTS,
-    Capability.TOKEN_OUTPUTS,
-    Capability.STREAMING,
-    Capability.CACHED_TOKENS,
-    Capability.ADAPTER_CHOICE,
-)
+CHOSEN = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.ADAPTER_CHOICE)
+ADAPTERS = (*CHOSEN, Capability.STREAMING, Capability.CACHED_TOKENS)
 RELOADS = (*ADAPTERS, Capability.RUNTIME_LORA)
 IN_PLACE = (*RELOADS, Capability.LORA_IN_PLACE)
 RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
@@ -99,7 +94,7 @@ def test_unload_and_load_of_changed_files(lab: Lab, data: st.DataObject) -> None
 @requirement(
     "LORA-4",
     "adapters and base model apart",
-    needs=ADAPTERS,
+    needs=CHOSEN,
     shows=(Evidence.STALE_CHANCES, Evidence.TELLING),
     upstream=("vllm#3263", "vllm#8240", "vllm#30931", "llama.cpp#26207"),
 )

@@ -26,7 +26,7 @@ SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 @requirement(
     "PRESS-1",
     "eviction",
-    needs=(*SIZED, Capability.CACHED_TOKENS),
+    needs=SIZED,
     shows=(Evidence.EVICTED, Evidence.HITS),
     upstream=("vllm#24084", "kvcached#362"),
 )

@@ -15,7 +15,6 @@ NEEDS = (
     Capability.TOKEN_PROMPTS,
     Capability.TOKEN_OUTPUTS,
     Capability.STREAMING,
-    Capability.CACHED_TOKENS,
 )
 
 

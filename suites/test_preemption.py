@@ -42,7 +42,7 @@ def test_preempted_and_resumed(lab: Lab, data: st.DataObject) -> None:
 @requirement(
     "PREEMPT-2",
     "after a preemption",
-    needs=(*NEEDS, Capability.CACHED_TOKENS),
+    needs=NEEDS,
     shows=(Evidence.PREEMPTIONS, Evidence.AFTER_PREEMPTION),
     upstream=("vllm#37152", "kvcached#362", "ascend#14055"),
 )

@@ -11,7 +11,7 @@ from harness.generators.surfaces import PROMPT_LOGPROBS, SEVERAL_ANSWERS, STOP_S
 from harness.lab import Lab
 from harness.requirement import requirement
 
-TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 
 
 @requirement(

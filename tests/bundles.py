@@ -143,7 +143,7 @@ def write(folder: Path, *, shard: str = "", places: Sequence[Place] = tuple(PLAC
         )
     for name in dict.fromkeys(place.cell for place in places):
         log.emit("engine", engine=engine(), cell=name, contents=3)
-        log.emit("calibration", calibration=report_samples.results().calibration, seconds=1.0)
+        log.emit("calibration", calibration=report_samples.results().calibration, seconds=1.0, own_rule=RULE)
     for place in places:
         conclude(log, folder, place, examples)
     end(log, folder)

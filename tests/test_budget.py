@@ -49,6 +49,15 @@ def test_what_one_trial_leaves_over_is_shared_out_again() -> None:
     assert budget.begin(1) == pytest.approx(33)
 
 
+def test_the_time_of_what_cannot_be_tried_goes_to_the_others() -> None:
+    """At once, and not when its turn comes."""
+    budget = Budget(100, 4)
+    budget.forget(2)
+    assert budget.begin(1) == pytest.approx(50)
+    budget.settle(500)
+    assert budget.begin(1) == pytest.approx(RESERVED * 50)
+
+
 def test_what_one_trial_takes_too_much_is_missing_from_the_others() -> None:
     """Evenly, and never below what is reserved for each."""
     budget = Budget(100, 4)

@@ -143,20 +143,20 @@ def test_a_changed_file_is_refused_by_its_name(whole: Path, tmp_path: Path, spoi
 
 
 def test_a_refusal_is_exit_code_1_and_a_reason_a_line(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The worst kind first."""
     bundle = copied(whole, tmp_path / "bundle")
     (bundle / "summary.md").unlink()
     assert main(["verify", str(bundle)]) == 1
-    assert capsys.readouterr().out.splitlines() == [
+    assert capfd.readouterr().out.splitlines() == [
         f"REFUSED: {bundle}, 2 reasons",
         "  altered: summary.md is in the manifest and not in the bundle",
         "  left out: summary.md is not there",
     ]
 
 
-def test_what_is_no_folder_is_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_folder_is_usage(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """One line, exit code 4."""
     assert main(["verify", str(tmp_path / "nowhere")]) == 4
-    assert capsys.readouterr().err.count("\n") == 1
+    assert capfd.readouterr().err.count("\n") == 1

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
 import pytest
 
 from adapters.base import (
+    Abort,
     Arrival,
     Capability,
     Completion,
@@ -20,6 +24,7 @@ from adapters.base import (
     Metrics,
     RequestRefused,
     Served,
+    Stage,
     Support,
     Token,
 )
@@ -105,6 +110,11 @@ def test_a_good_answer_passes_unchanged() -> None:
     assert checked(GOOD).complete(REQUEST) is GOOD
 
 
+def altered(**fields: Any) -> Completion:
+    """The good answer with something wrong about it."""
+    return msgspec.structs.replace(GOOD, **fields)
+
+
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
@@ -114,6 +124,21 @@ def test_a_good_answer_passes_unchanged() -> None:
             Completion(tokens=(), finish_reason=None, cached_tokens=0, others=((Token(-7, 0.1),),)),
             "a negative token id",
         ),
+        (altered(tokens=[Token(5, 0.1)]), "tokens \\[.*: it wants a tuple of Token"),
+        (altered(tokens=((5, 0.1),)), "tokens .*: it wants a tuple of Token"),
+        (altered(tokens=(Token("5", 0.1),)), "a token id '5': it wants a whole number"),
+        (altered(tokens=(Token(True, 0.1),)), "a token id True"),
+        (altered(tokens=(Token(5, -0.1),)), "a token at -0.1: it wants seconds since the request was sent"),
+        (altered(tokens=(Token(5, math.nan),)), "a token at nan"),
+        (altered(tokens=(Token(5, 0.2), Token(6, 0.1))), "tokens at .0.2, 0.1.: times run backwards"),
+        (altered(cached_tokens=1.5), "cached_tokens 1.5: it wants a whole number, or None where none was told"),
+        (altered(cached_tokens=True), "cached_tokens True"),
+        (altered(preemptions=-1), "preemptions -1"),
+        (altered(preempted_at=(-0.5,)), "preempted_at .*: it wants seconds"),
+        (altered(prompt=("a",)), "a prompt that is no tuple of token ids"),
+        (altered(finish_reason=3), "finish_reason 3"),
+        (altered(finish_reason=""), "finish_reason ''"),
+        (altered(aborted=Stage.QUEUED), "aborted 'queued' to a request that nobody was to hang up on"),
     ],
 )
 @pytest.mark.parametrize("side_by_side", [False, True])
@@ -122,6 +147,30 @@ def test_an_impossible_answer_is_the_adapters_fault(answer: Completion, complain
     ask = (lambda: serve(GOOD, answer)) if side_by_side else (lambda: checked(answer).complete(REQUEST))
     with pytest.raises(AdapterFault, match=f"adapter scripted returned {complaint}"):
         ask()
+
+
+def test_no_answer_is_no_answer() -> None:
+    """Who has none raises why."""
+    with pytest.raises(AdapterFault, match="adapter scripted returned None: it wants a Completion"):
+        CheckedEngine(Scripted(lambda: None)).complete(REQUEST)  # type: ignore[arg-type, return-value]
+
+
+def test_an_aborted_request_has_no_end() -> None:
+    """Its client saw none; a stage that is a word of the adapter's own is none either."""
+    hangs_up = msgspec.structs.replace(REQUEST, abort=Abort(after_tokens=1))
+    both = altered(aborted=Stage.DECODE)
+    with pytest.raises(AdapterFault, match="aborted 'while decoding' and finish_reason 'length': it is one of them"):
+        checked(both).complete(hangs_up)
+    with pytest.raises(AdapterFault, match="aborted 'decode': it wants a Stage"):
+        checked(altered(aborted="decode", finish_reason=None)).complete(hangs_up)
+    good = altered(aborted=Stage.DECODE, finish_reason=None)
+    assert checked(good).complete(hangs_up) is good
+
+
+def test_more_cached_than_the_prompt_is_long_is_the_engines_fault() -> None:
+    """Engines have told of that: the reference cache's bound says so, and the requirement is violated."""
+    more = altered(cached_tokens=3)
+    assert checked(more).complete(REQUEST) is more
 
 
 def test_more_tokens_than_were_asked_for_are_the_engines_fault() -> None:
@@ -156,6 +205,23 @@ def test_a_result_for_each_request_is_what_is_owed(results: tuple[Completion, ..
         serve(*results)
 
 
+@pytest.mark.parametrize(
+    ("served", "complaint"),
+    [
+        (Served(2.0, 1.0, GOOD), "a request sent at 2.0 that was over at 1.0"),
+        (Served(0.0, math.nan, GOOD), "a request sent at 0.0 that was over at nan"),
+        (Served(0.0, 1.0, ValueError("no")), "for an arrival: it wants a Served with a Completion or an EngineError"),
+        (GOOD, "for an arrival: it wants a Served"),
+    ],
+)
+def test_what_became_of_an_arrival_is_checked(served: Any, complaint: str) -> None:
+    """Its times, and that it is an answer or an error of the engine's."""
+    engine = Scripted(lambda: GOOD)
+    engine.serve = lambda *_: [served]  # type: ignore[method-assign]
+    with pytest.raises(AdapterFault, match=complaint):
+        CheckedEngine(engine).serve([Arrival(REQUEST)], nothing, nothing)
+
+
 def test_what_the_caller_wants_to_hear_of_reaches_the_adapter() -> None:
     """Requests with their offsets, tokens, and moments to do something in."""
     engine, arrivals = Scripted(lambda: GOOD), [Arrival(REQUEST, 0), Arrival(REQUEST, 50)]
@@ -172,6 +238,73 @@ def test_silence_on_a_capability_is_not_a_no() -> None:
     silent = Scripted(lambda: GOOD, left_out=frozenset({Capability.METRICS, Capability.CACHE_SALT}))
     with pytest.raises(AdapterFault, match="adapter scripted says nothing about: cache salt, metrics"):
         CheckedEngine(silent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"capabilities": dict.fromkeys(Capability, Support(True, " "))}, "and not what it has seen"),
+        ({"capabilities": dict.fromkeys(Capability, Support("yes", "seen"))}, "it wants a Support of True, False"),  # type: ignore[arg-type]
+        ({"capabilities": dict.fromkeys(Capability, True)}, "says True of .*: it wants a Support"),
+        ({"shape": msgspec.structs.replace(SHAPE, block_size=0)}, "a shape of block_size 0"),
+        ({"shape": msgspec.structs.replace(SHAPE, max_model_tokens=None)}, "a shape of max_model_tokens None"),
+        ({"config": {}}, "a config of {}"),
+        ({"config": {"threads": 4}}, "a config of {'threads': 4}: it wants names and texts"),
+        ({"base_model": ""}, "names its base model ''"),
+    ],
+)
+def test_what_an_adapter_says_of_its_engine_is_checked(changes: dict[str, Any], complaint: str) -> None:
+    """Before anything is asked of it."""
+    engine = Scripted(lambda: GOOD)
+    for name, value in changes.items():
+        setattr(engine, name, value)
+    with pytest.raises(AdapterFault, match=complaint):
+        CheckedEngine(engine)
+
+
+def test_a_method_that_is_not_there_is_named() -> None:
+    """Before a run comes to need it."""
+
+    class Half:
+        name = "half"
+
+        def complete(self) -> None: ...
+
+    with pytest.raises(AdapterFault, match=r"adapter half has no .*clock, config.*switch_adapter"):
+        CheckedEngine(Half())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["complete", "load_adapter", "unload_adapter", "switch_adapter", "metrics", "render"])
+def test_an_error_of_the_adapters_own_is_named(what: str) -> None:
+    """It would end the run, where an EngineError is something to report."""
+    engine = Scripted(lambda: GOOD)
+
+    def breaks(*_: object, **__: object) -> None:
+        raise KeyError("tokens")
+
+    setattr(engine, what, breaks)
+    wrapped = CheckedEngine(engine)
+    calls = {
+        "complete": lambda: wrapped.complete(REQUEST),
+        "load_adapter": lambda: wrapped.load_adapter("a", "b", in_place=False),
+        "unload_adapter": lambda: wrapped.unload_adapter("a"),
+        "switch_adapter": lambda: wrapped.switch_adapter("a", "b"),
+        "metrics": wrapped.metrics,
+        "render": lambda: wrapped.render(()),
+    }
+    with pytest.raises(AdapterFault, match=f"adapter scripted let KeyError out of {what} .*: an engine's troubles are"):
+        calls[what]()
+
+
+def test_a_figure_is_a_number_or_none() -> None:
+    """And a reset is done or not."""
+    engine = Scripted(lambda: GOOD)
+    engine.metrics = lambda: Metrics(running=math.nan)  # type: ignore[method-assign]
+    engine.reset_cache = lambda: "ok"  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(AdapterFault, match="running nan: it wants a number, or None"):
+        CheckedEngine(engine).metrics()
+    with pytest.raises(AdapterFault, match="'ok' from reset_cache: it wants True or False"):
+        CheckedEngine(engine).reset_cache()
 
 
 def test_levers_and_facts_are_passed_on() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
+from adapters.base import Capability
 from harness.generators.adapters import Life, churn, lives, neighbours
 from harness.generators.ground import mixed_bursts
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, MOST_TOKENS, Grounds, Talk
@@ -277,6 +278,17 @@ def test_the_ground_rule_fills_every_slot_and_always_has_company(unique: bool, d
     assert len(names_of(workload)) == grounds().slots
     assert all(len(step.requests) > 1 for step in workload.steps if isinstance(step, Burst))
     assert (None not in salts and len(set(salts)) == len(salts)) if unique else set(salts) == {None}
+
+
+@given(st.data())
+def test_without_mixtures_a_burst_is_one_adapters(data: st.DataObject) -> None:
+    """An engine that keeps adapters apart is asked for one of them at a time, and one without adapters for none."""
+    one_by_one = msgspec.structs.replace(grounds(), can=grounds().can - {Capability.MIXED_ADAPTERS})
+    workload = data.draw(mixed_bursts(one_by_one, unique_salts=False))
+    asked = [{request.adapter for request in step.requests} for step in workload.steps if isinstance(step, Burst)]
+    assert {len(models) for models in asked} == {1}
+    none = msgspec.structs.replace(grounds(), can=grounds().can - {Capability.ADAPTER_CHOICE})
+    assert names_of(data.draw(mixed_bursts(none, unique_salts=False))) == set()
 
 
 @pytest.mark.parametrize("name", ["in place", "unload", "same path"])

@@ -14,6 +14,7 @@ from reports.causes import fingerprint
 from reports.schema import Case, RequirementResult, Verdict
 from tests import report_samples
 
+KNOWN = Path(__file__).resolve().parent.parent / "known_issues"
 TODAY = datetime.date(2026, 3, 1)
 SIGNATURE = "stale state; in-place reload; same path; between requests"
 ENTRY = {"requirement": "LORA-3", "signature": SIGNATURE, "versions": ">=0.32", "reason": "known", "link": "https://x"}
@@ -243,6 +244,20 @@ def test_an_entry_may_name_a_fingerprint_alone_or_with_a_signature(tmp_path: Pat
     alone = entry(fingerprint="1a2b3c4d").replace(f'signature = "{SIGNATURE}"\n', "")
     read = read_known_issues(written(tmp_path, alone + "\n" + entry(fingerprint="1a2b3c4d")))
     assert read == [issue(signature=None, fingerprint="1a2b3c4d"), issue(fingerprint="1a2b3c4d")]
+
+
+def test_a_file_without_entries_waives_nothing(tmp_path: Path) -> None:
+    """An engine that nothing is known of yet has one with a comment in it; so do we for each that has none."""
+    path = tmp_path / "known.toml"
+    for text in ("", "# None so far.\n"):
+        path.write_text(text)
+        assert read_known_issues(path) == []
+
+
+@pytest.mark.parametrize("path", sorted(KNOWN.glob("*.toml")), ids=lambda path: path.stem)
+def test_our_own_files_can_be_used(path: Path) -> None:
+    """`tox run -e conformance-NAME` names one."""
+    read_known_issues(path)
 
 
 def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:

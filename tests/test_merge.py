@@ -41,12 +41,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_shards_are_merged_into_a_bundle_that_is_accepted(
-    shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shards: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whichever comes first; nothing is lost, and nothing counted twice."""
     out = tmp_path / "merged"
     assert main(["merge", *map(str, reversed(shards)), "--out", str(out)]) == 0
-    assert "of 3 requirements" in capsys.readouterr().out
+    assert "of 3 requirements" in capfd.readouterr().out
     found = verify(out)
     assert found.reasons == []
     assert "30 examples with 60 requests were judged again, and all came out as recorded" in found.summary
@@ -76,7 +76,7 @@ def test_what_are_no_shards_of_one_run_are_not_merged(
     shards: list[Path],
     whole: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     given: tuple[str, ...],
     why: str,
 ) -> None:
@@ -90,7 +90,7 @@ def test_what_are_no_shards_of_one_run_are_not_merged(
     change(known["again"], with_fields("run_started", {}, shard="2/2"))
     folders = [known[name] for name in given] + ([shards[0]] if given == ("whole",) else [])
     assert main(["merge", *map(str, folders), "--out", str(tmp_path / "out")]) == 1
-    assert why in capsys.readouterr().out
+    assert why in capfd.readouterr().out
     assert not (tmp_path / "out").exists()
 
 

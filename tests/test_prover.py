@@ -43,7 +43,8 @@ class Worn(Prover):
             ),
         )
         self.trial = cast(
-            Trial, SimpleNamespace(renewed=0, requirement=SimpleNamespace(overlapped_too=True, hashes_too=True))
+            Trial,
+            SimpleNamespace(renewed=0, requirement=SimpleNamespace(id="LORA-1", overlapped_too=True, hashes_too=True)),
         )
         self.oracle, self.rule = cast(Any, None), cast(Rule, None)
         self.successors, self.ran = {}, WeakKeyDictionary()

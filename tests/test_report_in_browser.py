@@ -5,21 +5,16 @@ One Chromium for the whole file; the tests are skipped where there is none.
 
 from __future__ import annotations
 
-import itertools
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from reports.schema import Results
-from reports.write import write_all
 from tests import report_samples as samples
+from tests.browsing import DESK, a_browser, assert_it_fits_every_screen, pages_of, reached, serious
 
-PHONE, DESK = {"width": 390, "height": 844}, {"width": 1300, "height": 900}
 HOSTILE = (
     f"{samples.SCRIPT}</style></script><style>*{{display:none}}</style>{samples.IMAGE} <b>bold</b> "
     "javascript:alert(1) \x00\x1b[31m\u202egnp.exe\u2066"
@@ -28,61 +23,16 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, Google's Chrome or Playwright's own."""
-    with sync_playwright() as playwright:
-        path = chromium(playwright)
-        if path is None:
-            pytest.skip("no Chromium is installed: apt-get install chromium, or playwright install chromium")
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
-
-
-def chromium(playwright: Playwright) -> str | None:
-    """Where a browser is that Playwright can drive."""
-    own = playwright.chromium.executable_path
-    return shutil.which("chromium") or shutil.which("google-chrome") or (own if Path(own).exists() else None)
-
-
-class Opened:
-    """A page of one run, and whatever it should never have done: dialogs, messages, requests."""
-
-    def __init__(self, browser: Browser, folder: Path, results: Results, **context: Any) -> None:
-        write_all(results, folder)
-        self.address = (folder / "index.html").as_uri()
-        self.context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **context})
-        self.requests: list[str] = []
-        self.context.route("**/*", self.pass_or_count)
-        self.page = self.context.new_page()
-        self.trouble: list[str] = []
-        self.page.on("dialog", lambda dialog: (self.trouble.append(dialog.message), dialog.dismiss()))
-        self.page.on("console", lambda message: self.trouble.append(message.text))
-        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
-        self.page.goto(self.address)
-
-    def pass_or_count(self, route: Any) -> None:
-        """Only the page itself is let through."""
-        if route.request.url.partition("#")[0] == self.address:
-            route.continue_()
-        else:
-            self.requests.append(route.request.url)
-            route.abort()
+    """One for the whole file."""
+    with a_browser() as found:
+        yield found
 
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
-    """Opens a run's page; what the page did is looked at when the test is over."""
-    pages: list[Opened] = []
-
-    def open_page(results: Results, **context: Any) -> Page:
-        pages.append(Opened(browser, tmp_path / str(len(pages)), results, **context))
-        return pages[-1].page
-
-    yield open_page
-    for one in pages:
-        one.context.close()
-        assert one.trouble == []
-        assert one.requests == []
+    """Opens a run's page."""
+    with pages_of(browser, tmp_path) as open_page:
+        yield open_page
 
 
 def texts(page: Page, selector: str) -> list[str]:
@@ -139,23 +89,11 @@ def test_a_command_is_copied_as_it_stands(opened: Any) -> None:
 def test_the_keyboard_reaches_everything(opened: Any) -> None:
     """The skip link first; then filters and folds, and Enter opens a fold."""
     page = opened(samples.results(samples.case()))
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
-    assert page.locator(".skip").bounding_box()["x"] >= 0
-    reached = {focused(page)}
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        reached.add(focused(page))
-    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY"} <= reached
+    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY"} <= reached(page, 60)
     fold = page.locator("#run details").first
     fold.locator("summary").focus()
     page.keyboard.press("Enter")
     assert fold.evaluate("fold => fold.open")
-
-
-def focused(page: Page) -> str:
-    """What kind of thing has the keyboard's focus."""
-    return page.evaluate("(e => e.tagName + (e.tagName === 'INPUT' ? ' ' + e.type : ''))(document.activeElement)")
 
 
 @pytest.mark.parametrize("text", [HOSTILE, samples.HOSTILE])
@@ -195,26 +133,11 @@ def test_printing_opens_every_fold(opened: Any) -> None:
 @pytest.mark.parametrize("violations", [0, 1, 50])
 def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, violations: int) -> None:
     """On a desk and in a hand, with nothing to tell and with much; and the background is the theme's."""
-    page = opened(samples.many(violations))
-    for scheme, viewport in itertools.product(("light", "dark"), (DESK, PHONE)):
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size(viewport)
-        assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
-        back = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)")
-        assert (sum(map(int, back[:3])) > 3 * 128) is (scheme == "light")
-        page.screenshot(path=tmp_path / "page.png")
-        assert (tmp_path / "page.png").stat().st_size > 10_000
+    assert_it_fits_every_screen(opened(samples.many(violations)), tmp_path / "page.png")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(opened: Any, scheme: str) -> None:
     """Contrast, names, order of headings, tables: by the rules of axe-core, with every fold open."""
     page = opened(samples.results(samples.case(), samples.case("b", known_issue="x")), color_scheme=scheme)
-    page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
-    serious = [
-        (rule["id"], node["html"][:200], node["failureSummary"])
-        for rule in Axe().run(page).response["violations"]
-        if rule["impact"] in ("serious", "critical")
-        for node in rule["nodes"]
-    ]
-    assert serious == []
+    assert serious(page) == []

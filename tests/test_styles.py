@@ -9,7 +9,7 @@ import pytest
 
 from reports.render import own
 
-PARTS = ("matrix.css", "case.css", "run.css")
+PARTS = ("matrix.css", "case.css", "run.css", "lineup.css")
 CLASS = re.compile(r"\.([A-Za-z][\w-]*)")
 
 

@@ -28,11 +28,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bundles.write(tmp_path_factory.mktemp("whole") / "bundle")
 
 
-def test_a_bundle_is_accepted_as_its_run_wrote_it(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_is_accepted_as_its_run_wrote_it(whole: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """With what was qualified, by what, and what was judged again; exit code 0."""
     assert reasons(whole) == ""
     assert main(["verify", str(whole)]) == 0
-    said = capsys.readouterr().out
+    said = capfd.readouterr().out
     assert said.startswith(f"ACCEPTED: {whole}\n  CONFORMANT, known issues aside")
     assert "4 tests in 2 cells: one, two" in said
     assert "30 examples with 60 requests were judged again, and all came out as recorded" in said

@@ -21,14 +21,15 @@ def check_bounds(history: History) -> list[Finding]:
     limits = bounds(history)
     found = []
     for outcome in history.outcomes:
-        if outcome.error is None and outcome.cached_tokens is not None:
+        if outcome.error is None and outcome.hit_at_most is not None:
             found += check_one(history, outcome, limits[outcome.request])
     return found
 
 
 def check_one(history: History, outcome: Outcome, limit: Bounds) -> list[Finding]:
     """One request against its bounds."""
-    cached = outcome.cached_tokens or 0
+    cached, at_most = outcome.hit_at_least, outcome.hit_at_most or 0
+    low, high = (f"{cached}", f"{at_most}") if cached == at_most else (f"at least {cached}", f"at most {at_most}")
     if cached > limit.at_most:
         source = foreign_source(history, outcome)
         whose = (
@@ -41,18 +42,18 @@ def check_one(history: History, outcome: Outcome, limit: Bounds) -> list[Finding
                 checker="bounds",
                 failure_class=FailureClass.ACCOUNTING if source is None else FailureClass.STALE_STATE,
                 request=outcome.request,
-                sentence=f"Request {outcome.request} hit {cached} cached tokens where at most {limit.at_most} were "
-                f"ever computed for {outcome.identities[-1]}{whose}.",
+                sentence=f"Request {outcome.request} hit {low} cached tokens where at most {limit.at_most} "
+                f"were ever computed for {outcome.identities[-1]}{whose}.",
             )
         ]
-    if limit.at_least is not None and cached < limit.at_least:
+    if limit.at_least is not None and at_most < limit.at_least:
         return [
             Finding(
                 checker="bounds",
                 failure_class=FailureClass.LOST_REUSE,
                 request=outcome.request,
-                sentence=f"Request {outcome.request} hit {cached} cached tokens where an earlier request had left "
-                f"{limit.at_least}, and nothing had to push them out of the pool.",
+                sentence=f"Request {outcome.request} hit {high} cached tokens where an earlier request had "
+                f"left {limit.at_least}, and nothing had to push them out of the pool.",
             )
         ]
     return []

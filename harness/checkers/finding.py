@@ -9,17 +9,27 @@ from reports.schema import FailureClass
 
 class Rule(msgspec.Struct, frozen=True):
     """How exact a comparison may be. Exact: every token counts. Otherwise a divergence counts only where the oracle's
-    top-2 logprob gap exceeds `noise` (nats), the largest difference that the calibration saw without any cache."""
+    top-2 logprob gap exceeds `noise` (nats), the largest difference that the calibration saw without any cache. Without
+    `noise` none counts, and `why` says why.
+    """
 
     exact: bool
     noise: float | None = None
+    why: str = "cold answers do not repeat and no scores say by how much"
 
     def __str__(self) -> str:
         if self.exact:
             return "token-exact: cold answers repeat exactly, alone and in batches of their own kind"
         if self.noise is None:
-            return "no rule: cold answers do not repeat and no scores say by how much, so no divergence counts"
-        return f"margin rule: a divergence counts where the oracle's top-2 gap exceeds {self.noise} nats"
+            return f"no rule: {self.why}, so no divergence counts"
+        return f"margin rule: a divergence counts where the oracle's top-2 gap exceeds {self.noise:.6g} nats"
+
+    def counts(self, gap: float | None) -> bool:
+        """Whether a divergence counts where the oracle's top-2 gap is this; None: it told none."""
+        return self.exact or (gap is not None and self.noise is not None and gap > self.noise)
+
+
+EXACT = Rule(exact=True)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,7 +155,7 @@ def all_hit(history: History, record: StepRecord) -> bool:
     computing a copy of their own, so more than two must have run side by side.
     """
     mine, block = [o for o in history.outcomes if o.step == record.step], history.shape.block_size
-    least = min((o.cached_tokens or 0 for o in mine), default=0)
+    least = min((o.hit_at_least for o in mine), default=0)
     if block is None or not history.shape.uniform or least < (len(mine[0].prompt) - 1) // block * block:
         return False
     return least > 0 and fitting(history, mine, least // block) >= ENOUGH_ROOM

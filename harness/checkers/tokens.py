@@ -10,6 +10,8 @@ from harness.oracle.base import Answer, Answers, judged, question, telling
 from harness.reference_cache import common_prefix, computed
 from reports.schema import FailureClass
 
+UNTOLD_BLOCK = 16  # tokens that are worth sharing, where nobody says how large a block is
+
 
 def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding]:
     """Findings for each request whose answer equals none of its cold answers, as far as its client read it."""
@@ -36,8 +38,6 @@ def agrees(outcome: Outcome, answer: Answer) -> bool:
 def wrong(history: History, outcome: Outcome, expected: Answer, answers: Answers, rule: Rule) -> Finding:
     """Describe one wrong answer, with the strongest explanation that the facts support."""
     position = common_prefix(expected.ids, outcome.token_ids)
-    gap = expected.tokens[position].gap if position < len(expected.tokens) else None
-    noise = not rule.exact and (gap is None or rule.noise is None or gap <= rule.noise)
     failure_class, explanation = explain(history, outcome, answers)
     cached = "an unknown number" if outcome.cached_tokens is None else str(outcome.cached_tokens)
     return Finding(
@@ -45,12 +45,19 @@ def wrong(history: History, outcome: Outcome, expected: Answer, answers: Answers
         failure_class=failure_class,
         request=outcome.request,
         position=position,
-        noise=noise,
+        noise=not counts(expected, outcome.token_ids, rule),
         sentence=(
             f"Request {outcome.request} to '{outcome.model}' differs from the cold answer at token {position} "
             f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
         ),
     )
+
+
+def counts(expected: Answer, ids: tuple[int, ...], rule: Rule) -> bool:
+    """Whether an answer differs from the cold one by more than the rule takes for noise."""
+    position = common_prefix(expected.ids, ids)
+    gap = expected.tokens[position].gap if position < len(expected.tokens) else None
+    return ids != expected.ids and rule.counts(gap)
 
 
 def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[FailureClass, str]:
@@ -74,9 +81,10 @@ def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[Failu
             FailureClass.STALE_STATE,
             f": its cached prefix was written by request {source.request}, under which the adapter was changed.",
         )
+    cached = "all that lay cached of its prompt" if outcome.cached_tokens is None else "its cached prefix"
     return (
         FailureClass.STALE_STATE,
-        f": its cached prefix was written by request {source.request} for {source.identities[0]}, "
+        f": {cached} was written by request {source.request} for {source.identities[0]}, "
         f"while this request is for {outcome.identities[-1]}.",
     )
 
@@ -115,20 +123,26 @@ def same_answer_elsewhere(history: History, outcome: Outcome) -> int | None:
 
 
 def foreign_source(history: History, outcome: Outcome) -> Outcome | None:
-    """Who, of another identity or while an adapter changed, wrote a prefix at least as long as the one that was hit."""
-    if not outcome.cached_tokens:
+    """Who, of another identity or while an adapter changed, wrote a prefix at least as long as the one that was hit.
+
+    Where nobody tells what was hit, one of a block at least, as long as nobody of the same identity wrote such a one.
+    """
+    hit = outcome.cached_tokens
+    if hit is None:
+        hit = max(outcome.hit_at_least, history.shape.block_size or UNTOLD_BLOCK)
+    if not hit:
         return None
     candidates = [
         other
         for other in history.outcomes
         if other.sent < outcome.sent
-        and common_prefix(computed(other), outcome.prompt) >= outcome.cached_tokens
+        and common_prefix(computed(other), outcome.prompt) >= hit
         and (other.overlapped or not set(other.identities) & set(outcome.identities))
     ]
     honest = any(
         other.sent < outcome.sent
         and other.identities == outcome.identities
-        and common_prefix(computed(other), outcome.prompt) >= outcome.cached_tokens
+        and common_prefix(computed(other), outcome.prompt) >= hit
         for other in history.outcomes
     )
     return None if honest or not candidates else candidates[-1]

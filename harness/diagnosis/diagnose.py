@@ -20,7 +20,7 @@ from harness.variant import CACHING, Variant
 from harness.workload import Workload
 from reports.schema import ControlRow, Diagnosis
 
-NO_TIME = "no time was left"
+NO_TIME, UNTOLD = "no time was left", "such an engine does not tell what is hit"
 CONTROL_OFF = "prefix caching off"
 
 
@@ -65,6 +65,8 @@ def diagnose(
             ran = list(runs(observe, engine, control.workload, replays, patience))
         except (EngineError, OracleError) as problem:
             return ControlRow(name=name, removes=removes, not_run=first_line(problem))
+        if finding.checker == "bounds" and not all(tells_hits(one, control.request) for one in ran):
+            return ControlRow(name=name, removes=removes, not_run=UNTOLD)
         return row(name, removes, ran, finding.checker, control.request, strict=control.about_one)
 
     rows += [measured(control, engines.next) for control in controls]
@@ -123,6 +125,12 @@ def runs(
 def failed(judgement: Judgement, checker: str, only: int | None = None) -> bool:
     """Whether a run failed as the case does: by the same checker, and where it is about one request, in that one."""
     return any(f.checker == checker and only in (None, f.request) for f in judgement.findings)
+
+
+def tells_hits(judgement: Judgement, request: int | None) -> bool:
+    """Whether anything is known of what a request hit; where nothing is, no count can be wrong."""
+    asked = [o for o in judgement.history.outcomes if request in (None, o.request) and o.answered]
+    return all(o.hit_at_most is not None and o.hit_at_most - o.hit_at_least < len(o.prompt) - 1 for o in asked)
 
 
 def row(

@@ -5,6 +5,7 @@ The adapter itself lives in `adapters/` and knows nothing of this. See docs/addi
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,3 +54,11 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     package: str | None = None
     quick: bool = True
     variants: Callable[[Cell, tuple[str, ...]], Iterator[Variant]] = no_variants
+
+    @property
+    def installed(self) -> bool:
+        """Whether its package is there; one that its owner starts needs none."""
+        try:
+            return self.package is None or bool(importlib.metadata.version(self.package))
+        except importlib.metadata.PackageNotFoundError:
+            return False

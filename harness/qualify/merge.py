@@ -22,8 +22,8 @@ from harness.qualify.manifest import seal
 from harness.qualify.part import EVENTS, SHARDS
 from harness.qualify.reason import Reason, altered
 from harness.qualify.united import results_of
+from reports import command
 from reports.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_USAGE, Event, last_of, read_events
-from reports.command import Parser, fail
 from reports.text import one_line
 from reports.write import write_all
 
@@ -39,34 +39,37 @@ COMMIT = "coldproof commit"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = Parser(prog="python -m reports merge", description="Joins the shards of one run.")
+    parser = command.Parser(prog="python -m reports merge", description="Joins the shards of one run.")
     parser.add_argument("shards", type=Path, nargs="+", metavar="DIR", help="the --report-dir of a run with --shard")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
-    options = parser.parse_args(arguments)
-    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        return fail(EXIT_USAGE, f"--out {options.out} is there already: name a new folder")
-    return merge(options)
+    return command.run(merge, parser.parse_args(arguments))
 
 
 def merge(options: argparse.Namespace) -> int:
-    """Read, refuse or write."""
-    logs = []
-    for folder in options.shards:
-        try:
-            logs.append(read_events(folder / EVENTS))
-        except OSError as problem:
-            return fail(EXIT_USAGE, f"cannot read {folder / EVENTS}: {problem.strerror}")
-        if last_of(logs[-1], "run_started") is None:
-            return fail(EXIT_USAGE, f"{folder / EVENTS} holds no start of a run")
+    """Read, refuse or write. Raises command.Refusal."""
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        raise command.Refusal(EXIT_USAGE, f"--out {options.out} is there already: name a new folder")
+    logs = [log_of(folder) for folder in options.shards]
     reasons = list(refused(logs))
     if reasons:
         lines = [f"REFUSED: {len(reasons)} reason{'s' * (len(reasons) != 1)}", *map(str, reasons)]
-        sys.stdout.write("\n  ".join(map(one_line, lines)) + "\n")
+        command.tell("\n  ".join(map(one_line, lines)) + "\n")
         return EXIT_FAILED
     try:
         return join(options.shards, logs, options.out)
     except OSError as problem:
-        return fail(EXIT_HARNESS, f"cannot write {options.out}: {problem.strerror or problem}")
+        raise command.Refusal(EXIT_HARNESS, f"cannot write {options.out}: {problem.strerror or problem}") from problem
+
+
+def log_of(folder: Path) -> list[Event]:
+    """A shard's events. Raises command.Refusal where the folder holds none of a run."""
+    try:
+        log = read_events(folder / EVENTS)
+    except OSError as problem:
+        raise command.Refusal(EXIT_USAGE, f"cannot read {folder / EVENTS}: {problem.strerror}") from problem
+    if last_of(log, "run_started") is None:
+        raise command.Refusal(EXIT_USAGE, f"{folder / EVENTS} holds no start of a run")
+    return log
 
 
 def refused(logs: Sequence[list[Event]]) -> Iterator[Reason]:
@@ -109,7 +112,7 @@ def join(folders: Sequence[Path], logs: Sequence[list[Event]], out: Path) -> int
     write_all(results, out)
     if results.profile == QUALIFY:
         seal(out)
-    sys.stdout.write(f"{results.headline}\nreport: {out / 'index.html'}\n")
+    command.tell(f"{results.headline}\nreport: {out / 'index.html'}\n")
     return results.exit_code
 
 

@@ -67,7 +67,7 @@ def qualification(options: Options) -> Qualification:
         arguments=tuple(redacted(word) for word in options.engine_args),
         model=digest_of(Path(options.model) / "config.json") if options.model is not None else "",
         known_issues_sha256=digest_of(options.known_issues) if options.known_issues is not None else "",
-        build=() if options.attached else build(options.engine),
+        build=build(None if options.attached else options.engine, options.other_engine),
     )
 
 
@@ -90,10 +90,9 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def build(engine: str) -> tuple[Package, ...]:
-    """The engine's package and all that it needs of other packages; nothing of a server that somebody else runs."""
-    kind = KINDS.get(engine)
-    names = [kind.package] if kind is not None and kind.package else list(VLLM) if engine.startswith("vllm") else []
+def build(*engines: str | None) -> tuple[Package, ...]:
+    """The packages of engines that Coldproof starts (the one under test, the oracle's) and all that these need."""
+    names = [name for engine in engines if engine is not None for name in packages(engine)]
     found: dict[str, Package] = {}
     while names:
         name = canonical(names.pop())
@@ -108,6 +107,14 @@ def build(engine: str) -> tuple[Package, ...]:
         found[name] = Package(name, installed.version, digest)
         names += needed(installed.requires or [])
     return tuple(found[name] for name in sorted(found))
+
+
+def packages(engine: str) -> tuple[str, ...]:
+    """What an engine is installed as; nothing of a server that somebody else runs."""
+    kind = KINDS.get(engine)
+    if kind is not None:
+        return (kind.package,) if kind.package else ()
+    return VLLM if engine.startswith("vllm") else ()
 
 
 def needed(lines: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ Exit code: 0 accepted; 1 refused, each reason on a line; 4 usage.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,8 +29,8 @@ from harness.qualify.record import KNOWN_ISSUES, digest_of
 from harness.qualify.sources import sources_digest
 from harness.qualify.united import results_of
 from harness.qualify.verdicts import check_verdicts
+from reports import command
 from reports.assemble import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from reports.command import Parser, fail
 from reports.text import one_line
 
 Problem = (LookupError, TypeError, ValueError, OSError, UsageError)  # what reading an altered file may raise
@@ -49,16 +50,24 @@ class Verification(msgspec.Struct):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = Parser(prog="python -m reports verify", description="Accepts or refuses the bundle of a qualification.")
+    parser = command.Parser(
+        prog="python -m reports verify", description="Accepts or refuses the bundle of a qualification."
+    )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the --report-dir of a run, or what merge made")
-    bundle: Path = parser.parse_args(arguments).bundle
+    return command.run(work, parser.parse_args(arguments))
+
+
+def work(options: argparse.Namespace) -> int:
+    """Verify, and say what came of it. Raises Refusal."""
+    bundle: Path = options.bundle
     if not bundle.is_dir():
-        return fail(EXIT_USAGE, f"{bundle} is no folder: verify wants the --report-dir of a run with --profile qualify")
+        line = f"{bundle} is no folder: verify wants the --report-dir of a run with --profile qualify"
+        raise command.Refusal(EXIT_USAGE, line)
     found = verify(bundle)
     lines = found.summary if found.accepted else list(map(str, found.reasons))
     word = "ACCEPTED" if found.accepted else "REFUSED"
     many = "" if found.accepted else f", {len(lines)} reason{'s' * (len(lines) != 1)}"
-    sys.stdout.write("\n  ".join([f"{word}: {bundle}{many}", *(one_line(line) for line in lines)]) + "\n")
+    command.tell("\n  ".join([f"{word}: {bundle}{many}", *(one_line(line) for line in lines)]) + "\n")
     return EXIT_OK if found.accepted else EXIT_FAILED
 
 

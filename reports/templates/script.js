@@ -25,7 +25,10 @@
   var address = new URLSearchParams(location.search);
   var boxes = form ? Array.from(form.querySelectorAll("input[type=checkbox]")) : [];
   var rows = form ? Array.from(document.querySelectorAll("[data-row]")).map(function (row) {
-    return { row: row, of: document.getElementById(row.dataset.twin) || row, areas: row.dataset.area.split(" "), text: null };
+    return {
+      row: row, of: document.getElementById(row.dataset.twin) || row, text: null,
+      kinds: row.dataset.kind.split(" "), areas: row.dataset.area.split(" ")
+    };
   }) : [];
 
   function filter() {
@@ -35,7 +38,7 @@
     var hidden = 0;
     rows.forEach(function (entry) {
       if (wanted && entry.text === null) entry.text = (entry.row.textContent + entry.of.textContent).toLowerCase();
-      entry.row.hidden = off.indexOf(entry.row.dataset.kind) >= 0
+      entry.row.hidden = entry.kinds.every(function (kind) { return off.indexOf(kind) >= 0; })
         || (area !== "" && entry.areas.indexOf(area) < 0)
         || (wanted !== "" && entry.text.indexOf(wanted) < 0);
       if (entry.row.hidden) hidden += 1;
@@ -43,7 +46,7 @@
     document.querySelectorAll("[data-group]").forEach(function (group) {
       group.hidden = !group.querySelector("[data-row]:not([hidden])");
     });
-    form.querySelector("output").textContent = hidden ? hidden + " rows and cases hidden" : "";
+    form.querySelector("output").textContent = hidden ? hidden + " " + form.dataset.filter + " hidden" : "";
     return { hide: off.join(" "), area: area, text: wanted };
   }
 

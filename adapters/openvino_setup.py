@@ -1,0 +1,182 @@
+"""Builds OpenVINO GenAI's continuous-batching pipeline in this process, and tells what it can do.
+
+The packages are imported here and in `openvino_files` only, when an engine is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adapters.base import Capability, EngineStartError, Support
+from adapters.openvino_files import CONFIG_FILE, NotTranslated, write_model
+
+PACKAGE = "openvino-genai"
+REGISTERED = "adapters=registered"
+DEVICE, THREADS = "CPU", 1
+# The engine's own default keeps keys and values in 8 bits, whose answers depend on what a batch is made of.
+EXACT = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32"}
+CPU_BLOCK = 32  # tokens, of the CPU plugin's paged attention
+# openvino.genai PR 4374 adds a count of a request's cached tokens; no version so far has it.
+BY_STEPS = "the steps up to a request's first token bound the prompt tokens that were computed"
+NO_TEXT = "the model made on the spot has no tokenizer in this engine's format"
+EACH_ALIKE = "all requests of a generate() must have the same adapters"
+AT_START = "adapters are registered as the pipeline is made"
+GENERATE = "registered as the pipeline is made; each generate() says under which one its requests run"
+STEPPED = "the caller drives add_request() and step(), which take no adapter: see the cell with registered adapters"
+NO_STEPS = "generate() returns when all of its requests are done"
+ABSENT = {
+    Capability.MIXED_ADAPTERS: EACH_ALIKE,
+    Capability.ADAPTER_SWITCH: "an adapter comes with the requests of a generate()",
+    Capability.RUNTIME_LORA: AT_START,
+    Capability.LORA_IN_PLACE: AT_START,
+    Capability.CACHE_SALT: "a request has no salt",
+    Capability.CHAT: NO_TEXT,
+    Capability.PRIORITY: "requests are served in the order of their arrival",
+    Capability.SEVERAL_ANSWERS: "the random numbers are the pipeline's, not the request's: they do not repeat",
+    Capability.STOP_STRINGS: NO_TEXT,
+    Capability.STRUCTURED_OUTPUT: NO_TEXT,
+    Capability.CACHE_RESET: "a pipeline's cache is emptied by making a new pipeline",
+    Capability.KV_EVENTS: "nothing is published about the cache",
+    Capability.SECOND_TIER: "there is one pool",
+    Capability.PROVENANCE: "keys and values do not say whose they are",
+    Capability.SEVERAL_GROUPS: "all layers are of one kind",
+}
+
+
+class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start: a model folder, adapter folders (registered if there are any), and words `NAME=VALUE`: in small
+    letters fields of SchedulerConfig, in capitals properties of the device.
+    """
+
+    model: str
+    prefix_caching: bool
+    adapters: tuple[Path, ...] = ()
+    arguments: tuple[str, ...] = ()
+    log: Path
+
+
+class Built(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline and what it was made of."""
+
+    pipeline: Any
+    genai: Any
+    openvino: Any
+    numpy: Any
+    scheduler: Any
+    adapters: Mapping[Path, Any]
+    properties: Mapping[str, str]
+    longest: int
+
+    @property
+    def block(self) -> int:
+        """Tokens of a block."""
+        return CPU_BLOCK
+
+    @property
+    def blocks(self) -> int | None:
+        """The pool's; None where it grows as it is needed."""
+        return self.scheduler.num_kv_blocks or None
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens of a step; None where whole prompts are computed at a time."""
+        return self.scheduler.max_num_batched_tokens if self.scheduler.dynamic_split_fuse else None
+
+
+def build(options: OpenVinoOptions) -> Built:
+    """Write the model and make the pipeline. Raises EngineStartError."""
+    try:
+        genai, openvino, numpy = (importlib.import_module(name) for name in ("openvino_genai", "openvino", "numpy"))
+    except ImportError as problem:
+        raise EngineStartError(f"OpenVINO GenAI is not installed: pip install {PACKAGE} ({problem})") from problem
+    folder = options.log.with_suffix(".openvino")
+    try:
+        write_model(Path(options.model), folder)
+        longest = json.loads((folder / CONFIG_FILE).read_text())["max_position_embeddings"]
+        scheduler, properties = settings(genai, options)
+        adapters = {path: genai.Adapter(path / "adapter_model.safetensors") for path in options.adapters}
+        given: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, **properties}
+        if adapters:
+            given["adapters"] = genai.AdapterConfig(list(adapters.values()))
+        pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduler, DEVICE, given, {}, {})
+    except (NotTranslated, OSError, KeyError, ValueError, RuntimeError) as problem:
+        raise EngineStartError(f"OpenVINO GenAI did not start: {problem}") from problem
+    return Built(
+        pipeline=pipeline,
+        genai=genai,
+        openvino=openvino,
+        numpy=numpy,
+        scheduler=scheduler,
+        adapters=adapters,
+        properties=properties,
+        longest=longest,
+    )
+
+
+def settings(genai: Any, options: OpenVinoOptions) -> tuple[Any, dict[str, str]]:
+    """The scheduler's configuration and the device's properties. Raises EngineStartError for a word that is neither."""
+    scheduler, properties = genai.SchedulerConfig(), dict(EXACT)
+    scheduler.enable_prefix_caching = options.prefix_caching
+    for word in options.arguments:
+        name, _, value = word.partition("=")
+        if word == REGISTERED:
+            continue
+        if name.isupper() and value:
+            properties[name] = value
+        elif isinstance(before := getattr(scheduler, name, None), int):
+            setattr(scheduler, name, value == "true" if isinstance(before, bool) else int(value))
+        else:
+            raise EngineStartError(
+                f"{word!r} is neither a field of SchedulerConfig (as num_kv_blocks=64) nor a property of the device "
+                "(as KV_CACHE_PRECISION=u8)"
+            )
+    return scheduler, properties
+
+
+def capabilities(built: Built, version: str | None) -> dict[Capability, Support]:
+    """By how the pipeline is used: stepped, or by generate() where adapters are registered."""
+    stepped, counted = not built.adapters, not built.adapters and built.budget is not None
+    exact = counted and built.budget == 1
+    pool = "the pool grows as it is needed" if built.blocks is None else f"num_kv_blocks is {built.blocks}"
+    present = {
+        Capability.TOKEN_PROMPTS: Support(True, "prompts are tensors of token ids"),
+        Capability.TOKEN_OUTPUTS: Support(True, "answers are token ids"),
+        Capability.STREAMING: Support(stepped, "a handle is read after each step" if stepped else NO_STEPS),
+        Capability.CACHED_TOKENS: Support(
+            exact,
+            f"none is told; {BY_STEPS}: exactly, with one token a step"
+            if exact
+            else f"none is told; {BY_STEPS}, which is exact in a cell with max_num_batched_tokens=1 only"
+            if counted
+            else "none is told, and no step is seen",
+        ),
+        Capability.LOGPROBS: Support(True, "the score of each token; none of the next best"),
+        Capability.PROMPT_LOGPROBS: Support(stepped, "echo and logprobs" if stepped else NO_STEPS),
+        Capability.ADAPTER_CHOICE: Support(not stepped, STEPPED if stepped else GENERATE),
+        Capability.ABORT: Support(stepped, "a handle's cancel()" if stepped else NO_STEPS),
+        Capability.METRICS: Support(stepped, "get_metrics()" if stepped else NO_STEPS),
+        Capability.POOL_USAGE: Support(stepped, "get_metrics() has the pool's usage" if stepped else NO_STEPS),
+        Capability.PREEMPTION_COUNTS: Support(
+            stepped, "none is told; who gets a block of a full pool has taken it from somebody" if stepped else NO_STEPS
+        ),
+        Capability.VERSION: Support(version is not None, f"the package says {version}"),
+        Capability.BLOCK_SIZE: Support(True, f"the CPU plugin's blocks are of {built.block} tokens"),
+        Capability.POOL_SIZE: Support(built.blocks is not None, pool),
+        Capability.SPAWNABLE: Support(True, "made by Coldproof, in its own process"),
+    }
+    return {**{capability: Support(False, evidence) for capability, evidence in ABSENT.items()}, **present}
+
+
+def package_version() -> str | None:
+    """The package's."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(PACKAGE)
+    return None

@@ -1,0 +1,59 @@
+"""One engine of each kind for all contract tests, and a second one without its cache where that costs little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from adapters.checked import CheckedEngine
+from harness.models.adapters import AdapterFiles
+from tests.contract import subjects
+from tests.contract.subjects import Held, Subject, Wanted
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each contract test on each engine; those of one engine run together, so that it starts once."""
+    if "held" in metafunc.fixturenames:
+        config = metafunc.config
+        found = subjects.subjects(config.getoption("--engine"), config.getoption("--engine-url"))
+        metafunc.parametrize("held", found, indirect=True, scope="session", ids=[one.name for one in found])
+
+
+@pytest.fixture(scope="session")
+def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
+    """The engines of one kind."""
+    subject: Subject = request.param
+    keeper = Held(subject, tmp_path_factory.mktemp("engine"))
+    yield keeper
+    keeper.stop()
+
+
+@pytest.fixture
+def engine(held: Held) -> CheckedEngine:
+    """The engine, its cache on."""
+    return held.engine(Wanted())
+
+
+@pytest.fixture
+def uncached(held: Held) -> CheckedEngine:
+    """The same without its cache; where there is none to spare, the same engine, which is asked under salts."""
+    return held.engine(Wanted(caching=False))
+
+
+@pytest.fixture
+def bare(held: Held) -> CheckedEngine:
+    """The same without its cache and without any adapter."""
+    return held.engine(Wanted(caching=False, adapters=False))
+
+
+@pytest.fixture(scope="session")
+def contents() -> dict[str, AdapterFiles]:
+    """Adapter contents that the engines were told of at their start."""
+    return subjects.contents()
+
+
+@pytest.fixture(scope="session")
+def stranger() -> AdapterFiles:
+    """An adapter content that they were not told of."""
+    return subjects.stranger()
