@@ -49,21 +49,21 @@ def test_shards_are_merged_into_a_bundle_that_is_accepted(
     assert "of 3 requirements" in capfd.readouterr().out
     found = verify(out)
     assert found.reasons == []
-    assert "30 examples with 60 requests were judged again, and all came out as recorded" in found.summary
+    assert "31 examples with 62 requests were judged again, and all came out as recorded" in found.summary
     assert any(line.startswith("2 shards of") and line.endswith("seed 41, 42") for line in found.summary)
     assert (out / "cases" / "LORA-9-7c21a0f3.json").is_file()
 
 
 def test_a_shard_alone_is_no_bundle(shards: list[Path]) -> None:
     """Its report says in its headline that it is a part."""
-    assert "left out: shard 2/2 is missing" in reasons(shards[0])
+    assert "left out: of 2 shards 1 are missing (2/2)" in reasons(shards[0])
     assert "(shard 1/2)" in json.loads((shards[0] / "results.json").read_text())["headline"]
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (("a",), "left out: shard 2/2 is missing"),
+        (("a",), "left out: of 2 shards 1 are missing (2/2)"),
         (("a", "b", "b"), "altered: shard 2/2 is in it 2 times"),
         (("a", "other"), "altered: the profile is not the same in all of them: qualify, ci"),
         (("a", "engine"), "altered: the engine's version is not the same in all of them: 1, 2"),
@@ -97,7 +97,7 @@ def test_what_are_no_shards_of_one_run_are_not_merged(
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda out: shutil.rmtree(out / "shards" / "2"), "left out: shard 2/2 is missing"),
+        (lambda out: shutil.rmtree(out / "shards" / "2"), "left out: of 2 shards 1 are missing (2/2)"),
         (
             lambda out: shutil.copytree(out / "shards" / "2", out / "shards" / "3"),
             "altered: shard 2/2 is in it 2 times",

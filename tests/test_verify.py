@@ -35,7 +35,7 @@ def test_a_bundle_is_accepted_as_its_run_wrote_it(whole: Path, capfd: pytest.Cap
     said = capfd.readouterr().out
     assert said.startswith(f"ACCEPTED: {whole}\n  CONFORMANT, known issues aside")
     assert "4 tests in 2 cells: one, two" in said
-    assert "30 examples with 60 requests were judged again, and all came out as recorded" in said
+    assert "31 examples with 62 requests were judged again, and all came out as recorded" in said
     assert "known issue used: LORA-9 in *, https://example.org/issues/9" in said
     assert "not signed" in said
 
@@ -85,7 +85,7 @@ def all_unsupported(events: list[Event]) -> list[Event]:
     return with_fields("verdict", chosen, verdict="UNSUPPORTED", examples=0, requests=0, evidence={})(kept)
 
 
-def capability_gone(events: list[Event]) -> list[Event]:
+def case_gone(events: list[Event]) -> list[Event]:
     """LORA-9 found nothing: its case is gone, and the verdict is a better one."""
     kept = [e for e in events if e["event"] != "case"]
     return with_fields("verdict", {"requirement": "LORA-9"}, verdict="CONFORMS", case=None)(kept)
@@ -104,7 +104,12 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         with_fields("verdict", {"requirement": "LORA-9"}, verdict="CONFORMS"),
         "is CONFORMS; its case LORA-9-7c21a0f3 is KNOWN ISSUE",
     ),
-    "a counterexample removed": (capability_gone, "what its examples show is NOT EXERCISED: never seen: "),
+    "a counterexample removed": (case_gone, "LORA-9 (test_lora) in two is CONFORMS, and 1 of its examples fail"),
+    "a counterexample made up": (
+        without("example", requirement="LORA-9"),
+        "is KNOWN ISSUE by the case LORA-9-7c21a0f3, and none of its 0 examples fails",
+    ),
+    "an engine forgotten": (without("engine", cell="one"), "and no engine of that cell said what it can do"),
     "a wrong answer unnoticed": (a_wrong_answer, "15 examples were judged otherwise than they are now; the first"),
     "hits that never were": (no_hits, "judged otherwise than they are now"),
     "a loose rule": (a_loose_rule, "compared by a rule that no calibration of the run found"),
@@ -125,7 +130,7 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         with_fields("requirement", {"id": "CHAT-9"}, statement="Anything goes."),
         "CHAT-9 (test_chat) is announced with another title, statement or evidence",
     ),
-    "one shard of two": (with_fields("run_started", {}, shard="1/2"), "left out: shard 2/2 is missing"),
+    "one shard of two": (with_fields("run_started", {}, shard="1/2"), "left out: of 2 shards 1 are missing (2/2)"),
 }
 
 
@@ -149,6 +154,21 @@ def test_too_few_examples_are_not_enough(tmp_path: Path) -> None:
         "not shown: CHAT-9 was looked at in 6 examples with 12 requests, and a qualification wants 30 examples or 100 "
         "requests: raise --budget"
     )
+
+
+def test_few_examples_are_enough_where_there_are_no_others(tmp_path: Path) -> None:
+    """The drawing ended long before its time did: more of that would change nothing."""
+    bundle = bundles.write(tmp_path / "bundle", examples=3)
+
+    def early(events: list[Event]) -> list[Event]:
+        for event in events:
+            if event["event"] == "verdict":
+                event.update(drawn=2.0, share=20.0)
+        return events
+
+    change(bundle, early)
+    draw(bundle)
+    assert reasons(bundle) == ""
 
 
 def test_an_engine_that_can_do_nothing_qualifies_for_nothing(tmp_path: Path) -> None:

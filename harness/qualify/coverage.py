@@ -10,7 +10,7 @@ from harness.cell import Cell
 from harness.qualify.frozen import FrozenList, Place
 from harness.qualify.part import Part
 from harness.qualify.reason import Reason, altered, left_out, not_shown
-from reports.schema import Results, Verdict
+from reports.schema import RequirementResult, Results, Verdict
 
 # Of each requirement, over its tests and cells. So many examples --profile ci draws at most for one test; those of a
 # working set are few, and have dozens of requests each.
@@ -61,9 +61,12 @@ def check_shards(shards: list[str]) -> Iterator[Reason]:
         yield altered(f"these are no shards of one run: {', '.join(shard or 'a whole run' for shard in shards)}")
         return
     whole = [f"{number}/{of_all}" for of_all in of for number in range(1, int(of_all) + 1)]
-    for shard in whole:
-        if shard not in counted:
-            yield left_out(f"shard {shard} is missing: python -m reports merge joins them")
+    missing = [shard for shard in whole if shard not in counted]
+    if missing:
+        named = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        yield left_out(
+            f"of {len(whole)} shards {len(missing)} are missing ({named}): python -m reports merge joins them"
+        )
     yield from (altered(f"shard {shard} is in it {n} times") for shard, n in counted.items() if n > 1)
 
 
@@ -91,8 +94,14 @@ def check_examples(results: Results) -> Iterator[Reason]:
     for requirement in results.requirements:
         requests = sum(cell.requests for cell in requirement.cells)
         few = requirement.examples < FEWEST_EXAMPLES and requests < FEWEST_REQUESTS
-        if few and requirement.verdict not in SEARCH_ENDED:
+        if few and requirement.verdict not in SEARCH_ENDED and not drawn_out(requirement):
             yield not_shown(
                 f"{requirement.id} was looked at in {requirement.examples} examples with {requests} requests, and a "
                 f"qualification wants {FEWEST_EXAMPLES} examples or {FEWEST_REQUESTS} requests: raise --budget"
             )
+
+
+def drawn_out(requirement: RequirementResult) -> bool:
+    """Whether no cell used up its time: there are no other examples to draw, and a larger budget finds none."""
+    cells = [cell for cell in requirement.cells if cell.verdict is not Verdict.UNSUPPORTED]
+    return all(cell.examples and cell.drawn < cell.share for cell in cells)

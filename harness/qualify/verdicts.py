@@ -77,7 +77,9 @@ def check_verdict(
     if given is Verdict.UNSUPPORTED:
         if seen.examples:
             yield altered(f"{place} is UNSUPPORTED, and there are {seen.examples} examples of it")
-        if engines and not any(lacking(engine, test) for engine in engines):
+        if not engines:
+            yield left_out(f"{place} is UNSUPPORTED, and no engine of that cell said what it can do")
+        elif not any(lacking(engine, test) for engine in engines):
             yield altered(f"{place} is UNSUPPORTED, and the engine has all that it needs")
         return
     name = verdict["case"]
@@ -95,6 +97,8 @@ def check_verdict(
         return
     if (case.requirement, case.cell) != (place.requirement, place.cell):
         yield altered(f"{place} is {given} by the case {name}, which is of {case.requirement} in {case.cell}")
+    if not seen.failing:
+        yield altered(f"{place} is {given} by the case {name}, and none of its {seen.examples} examples fails")
     yield from check_waiver(part, place, verdict, case)
     follows, _ = verdict_of_case(case)
     if follows is not given:
