@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from reports import comparability, overview
@@ -10,7 +11,7 @@ from reports.likeness import Difference, differences, notes, standing_together
 from reports.lineup import Lineup, Row, Square
 from reports.markdown import MOST, escaped, section
 from reports.schema import Verdict
-from reports.text import day_and_time, duration
+from reports.text import day_and_time, duration, listed
 
 _LONGEST = 300  # characters of a reason
 
@@ -68,17 +69,21 @@ def _square(square: Square | None, column: Column) -> str:
 
 
 def _reasons(lineup: Lineup) -> Iterator[str]:
+    """Worst first, for a long list is cut; engines for which the same holds are told together."""
+    alike: dict[tuple[str, Verdict, str, str], list[str]] = defaultdict(list)
     for row in (row for area in lineup.areas for row in area.rows):
         for square in row.squares:
             if square is not None and square.requirement.verdict is not Verdict.CONFORMS:
-                yield _reason(row, square)
+                why = square.requirement.reason.rstrip(".") or "no reason was recorded"
+                alike[row.id, square.requirement.verdict, why, square.help].append(square.column.label)
+    for (name, verdict, why, helps), labels in sorted(alike.items(), key=lambda one: _rank(one[0][1])):
+        what = f" What would help: {escaped(helps, _LONGEST)}." if helps else ""
+        who = f"{overview.GLYPH[verdict]} {verdict.value} {escaped(listed(labels), _LONGEST)}"
+        yield f"- **{escaped(name)}** {who}: {escaped(why, _LONGEST)}.{what}"
 
 
-def _reason(row: Row, square: Square) -> str:
-    verdict = square.requirement.verdict
-    helps = f" What would help: {escaped(square.help, _LONGEST)}." if square.help else ""
-    why = escaped(square.requirement.reason.rstrip(".") or "no reason was recorded", _LONGEST)
-    return f"- **{escaped(row.id)}** {overview.GLYPH[verdict]} {escaped(square.column.label)}: {why}.{helps}"
+def _rank(verdict: Verdict) -> int:
+    return overview.WORST_FIRST.index(verdict)
 
 
 def _table(head: Iterable[str], rows: Iterable[list[str]]) -> list[str]:

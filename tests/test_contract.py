@@ -349,6 +349,11 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
     (statements.test_time_goes_forward, Unwinding, "Engine.clock"),
     (statements.test_counters_never_go_back, Forgets, "Metrics.queried_tokens"),
     (statements.test_figures_are_there_or_none, lambda: Broken(without=(C.METRICS,)), "Metrics"),
+    (
+        statements.test_a_figure_with_a_capability_of_its_own_is_there_with_it,
+        lambda: Broken(without=(C.PREEMPTION_COUNTS,)),
+        "Metrics.preemptions",
+    ),
     (statements.test_looked_up_tokens_grow_with_prompts, lambda: Figures(queried_tokens=0), "Metrics.queried_tokens"),
     (statements.test_gauges_of_requests_come_to_rest, lambda: Figures(running=1), "Metrics.running"),
     (statements.test_nothing_is_published_without_the_capability, Publishes, "Engine.take_events"),

@@ -307,6 +307,16 @@ def test_the_markdown_has_engines_likeness_requirements_and_reasons(full: Lineup
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
 
 
+def test_the_markdown_tells_the_worst_reason_first_and_the_same_one_once() -> None:
+    """A list that is cut loses no violation to what is unsupported."""
+    lacks = [asked(Verdict.UNSUPPORTED), msgspec.structs.replace(asked(Verdict.VIOLATED), id="SALT-1")]
+    text = lineup_markdown(of(run(requirements=lacks), run("SGLang", "0.5", requirements=lacks[:1])))
+    assert re.findall("^- [*].*$", text, flags=re.MULTILINE) == [
+        "- **SALT-1** ✕ VIOLATED vLLM 0.32.0: so it is.",
+        f"- **LORA-1** – UNSUPPORTED vLLM 0.32.0 and SGLang 0.5: so it is. What would help: {ANOTHER}.",
+    ]
+
+
 def test_the_markdown_is_bounded() -> None:
     """CI systems refuse a long one."""
     many = [samples.requirement(f"R-{i}", "x", samples.cell(verdict=Verdict.ERROR)) for i in range(300)]

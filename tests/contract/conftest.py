@@ -8,16 +8,30 @@ import pytest
 
 from adapters.checked import CheckedEngine
 from harness.models.adapters import AdapterFiles
+from harness.options import UsageError
+from harness.plugin import EXIT_USAGE
 from tests.contract import subjects
 from tests.contract.subjects import Held, Subject, Wanted
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """What was asked for and is not here ends the run in one line, before anything is collected."""
+    try:
+        asked_for(session.config)
+    except UsageError as problem:
+        pytest.exit(f"coldproof: {problem}", EXIT_USAGE)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each contract test on each engine; those of one engine run together, so that it starts once."""
     if "held" in metafunc.fixturenames:
-        config = metafunc.config
-        found = subjects.subjects(config.getoption("--engine"), config.getoption("--engine-url"))
+        found = asked_for(metafunc.config)
         metafunc.parametrize("held", found, indirect=True, scope="session", ids=[one.name for one in found])
+
+
+def asked_for(config: pytest.Config) -> tuple[Subject, ...]:
+    """The engines that the options mean. Raises UsageError."""
+    return subjects.subjects(config.getoption("--engine"), config.getoption("--engine-url"))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from adapters import endpoint, vllm, vllm_inproc
 from adapters.base import Engine
@@ -22,6 +21,7 @@ from harness.cell import Cell
 from harness.engines.kind import Kind, Setting
 from harness.engines.kinds import KINDS
 from harness.models.adapters import AdapterFiles, forge_adapter, tiny_model
+from harness.options import UsageError
 from harness.scripted import ScriptedEngine
 from harness.session import CACHE
 
@@ -82,7 +82,7 @@ def subjects(engine: str | None, url: str | None) -> tuple[Subject, ...]:
     if not chosen:
         package = KINDS[engine].package if engine in KINDS else None
         hint = f": install {package}" if package else f": choose one of {', '.join(sorted({s.name for s in here}))}"
-        raise pytest.UsageError(f"no engine {engine!r} to try the contract on{hint}")
+        raise UsageError(f"no engine {engine!r} to try the contract on{hint}")
     return tuple(chosen)
 
 
@@ -126,7 +126,7 @@ def attached(name: str, url: str) -> Subject:
     """An engine that runs already, and goes on when the tests are over."""
     kind = KINDS.get(name)
     if kind is not None and kind.attach is None:
-        raise pytest.UsageError(f"--engine {name} is started here: leave out --engine-url")
+        raise UsageError(f"--engine {name} is started here: leave out --engine-url")
     if kind is None or kind.attach is None:
         path = str(contents()["A"].folder.resolve())
         return Subject(

@@ -61,10 +61,10 @@ def test_counts_are_told_side_by_side_too(engine: CheckedEngine) -> None:
     for one in requests:
         engine.complete(one)
 
-    for one in serve(engine, *requests):
-        hold(isinstance(one.result, Completion), "Engine.serve", "return what became of each", one)
-        assert isinstance(one.result, Completion)
-        told = cached(engine, one.result, length)
+    for served in serve(engine, *requests):
+        hold(isinstance(served.result, Completion), "Engine.serve", "return what became of each", served)
+        assert isinstance(served.result, Completion)
+        told = cached(engine, served.result, length)
         if engine.shape.prefix_caching is True:
             hold(told > 0, "Completion.cached_tokens", "grows when a prompt is asked again", told)
 
