@@ -12,6 +12,7 @@ import pytest
 from harness.qualify.manifest import seal
 from harness.qualify.verify import verify
 from reports.__main__ import main
+from reports.text import duration
 from tests import bundles
 from tests.bundles import change, copied, reasons, recorded, with_fields
 
@@ -50,7 +51,8 @@ def test_shards_are_merged_into_a_bundle_that_is_accepted(
     found = verify(out)
     assert found.reasons == []
     assert "31 examples with 62 requests were judged again, and all came out as recorded" in found.summary
-    assert any(line.startswith("2 shards of") and line.endswith("seed 41, 42") for line in found.summary)
+    for line in ("shard 1/2: {} for drawing examples, seed 41", "shard 2/2: {} for drawing examples, seed 42"):
+        assert line.format(duration(60)) in found.summary
     assert (out / "cases" / "LORA-9-7c21a0f3.json").is_file()
 
 

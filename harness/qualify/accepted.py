@@ -27,8 +27,7 @@ def accepted(bundle: Path, results: Results, parts: list[Part]) -> list[str]:
         f"requirements {made.requirements}, sources {made.sources_sha256[:12]}, commit {made.commit or 'not told'}",
         f"{len(places)} tests in {len(cells)} cells: {', '.join(cells)}",
         f"{examples} examples with {requests} requests were judged again, and all came out as recorded",
-        f"{len(parts)} shard{'s' * (len(parts) != 1)} of {duration(made.seconds)} each; "
-        f"seed {', '.join(str(part.started['seed']) for part in parts)}",
+        *map(in_words, parts),
         built(made),
         *(f"known issue used: {w.requirement} in {w.cell}, {w.link}" for w in results.waivers if w.state == "used"),
     ]
@@ -36,6 +35,12 @@ def accepted(bundle: Path, results: Results, parts: list[Part]) -> list[str]:
     if not any((bundle / name).is_file() for name in SIGNATURES):
         lines.append(f"not signed: nothing says who made it (there is no {SIGNATURES[0]})")
     return lines
+
+
+def in_words(part: Part) -> str:
+    """What a run was given."""
+    seconds = part.qualification.seconds if part.qualification is not None else None
+    return f"{part.name}: {duration(seconds)} for drawing examples, seed {part.started['seed']}"
 
 
 def built(made: Qualification) -> str:
