@@ -59,7 +59,9 @@ def unlike(there: Results, again: Results) -> Iterator[str]:
         if told == follows:
             continue
         if field != "requirements":
-            yield f"{field} is {one_line(str(told), 120)}, its events give {one_line(str(follows), 120)}"
+            plain = isinstance(told, str | int | float | None)
+            says = f"{one_line(str(told), 120)}, its events give {one_line(str(follows), 120)}"
+            yield f"{field} is {says if plain else 'not what its events give'}"
             continue
         ours = {one.id: one for one in follows}
         for one in told:
