@@ -127,6 +127,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """What came back. `cached_tokens` is None when the engine gave no count: missing is not zero.
 
+    `finish_reason`: "length" where `max_tokens` ended it, None where the client saw no end.
     `cached_between`: at least and at most so many, where something else than a count says so, such as the number of
     steps that the prompt took.
     `text`: the first answer's. `others`: the answers after it, where several were asked for. `prompt_logprobs`: one for
@@ -266,7 +267,8 @@ class Served(msgspec.Struct, frozen=True):
 class Engine(Protocol):
     """A live engine. Methods block; `complete` may be called from many threads at once.
 
-    All methods raise EngineDied when the engine is gone and RequestRefused when it says no.
+    All methods raise EngineDied when the engine is gone and RequestRefused when it says no, also to what it has no
+    capability for. Nothing else gets out of them. What is said here is tried by tests/contract.
     """
 
     @property

@@ -72,6 +72,8 @@ def of_answer(answer: object, request: CompletionRequest) -> Iterator[str]:
         yield from of_tokens(tokens)
     if not (answer.cached_tokens is None or is_count(answer.cached_tokens)):
         yield f"returned cached_tokens {answer.cached_tokens!r}: it wants a whole number, or None where none was told"
+    if answer.cached_between is not None and not is_range(answer.cached_between):
+        yield f"returned cached_between {answer.cached_between!r}: it wants two whole numbers, at least and at most"
     if not (answer.preemptions is None or is_count(answer.preemptions)):
         yield f"returned preemptions {answer.preemptions!r}: it wants a whole number, or None where none was told"
     if not all(is_time(at) for at in answer.preempted_at):
@@ -133,6 +135,11 @@ def of_metrics(metrics: object) -> Iterator[str]:
 def is_count(value: object) -> bool:
     """A whole number from zero."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_range(value: object) -> bool:
+    """Two counts, the greater one behind."""
+    return isinstance(value, tuple) and len(value) == 2 and all(map(is_count, value)) and value[0] <= value[1]
 
 
 def is_time(value: object) -> bool:

@@ -78,6 +78,7 @@ class Reader:
         self.prompt: tuple[int, ...] | None = None
         self.prompt_logprobs: tuple[float | None, ...] | None = None
         self.error: str | None = None
+        self.status = 500  # that goes with the error
         self.done = False
 
     @property

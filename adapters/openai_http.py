@@ -6,10 +6,11 @@ and scrapes, which change nothing in the engine, are retried. The API key lives 
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -48,11 +49,19 @@ COUNTERS = {
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "pool_usage",
 }
-SCRAPED = (*COUNTERS, "vllm:cache_config", "vllm:lora_requests_info")
 
 
 class Wire:
-    """HTTP to one server. Sessions are per thread: `requests` sessions are not safe to share."""
+    """HTTP to one server. Sessions are per thread: `requests` sessions are not safe to share.
+
+    Who speaks another wire overrides the paths and `body`, `reader`, `reset` and `metrics`.
+    """
+
+    generate_path: str | None = None  # where the kind of request does not say
+    counters: Mapping[str, str] = COUNTERS  # metric family -> field of `Metrics`
+    labelled: tuple[str, ...] = ("vllm:cache_config", "vllm:lora_requests_info")
+    reset_path = "/reset_prefix_cache"
+    load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
     def __init__(self, url: str, *, alive: Callable[[], bool], patience: float = PATIENCE_SECONDS) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
@@ -113,10 +122,10 @@ class Wire:
 
         Raises RequestRefused, EngineDied or EngineSilent.
         """
-        path, reader, aborted = completions.path(request), Reader(on_token), None
+        path, reader, aborted = self.generate_path or completions.path(request), self.reader(on_token), None
         try:
             with self.session().post(
-                self.url + path, json=completions.body(request), stream=True, timeout=(CONNECT_SECONDS, self.patience)
+                self.url + path, json=self.body(request), stream=True, timeout=(CONNECT_SECONDS, self.patience)
             ) as response:
                 if response.status_code >= 400:
                     raise RequestRefused(response.status_code, response.text)
@@ -127,6 +136,14 @@ class Wire:
                 raise self._silent(path) from problem
             raise self._gone(problem) from problem
         return self._finished(reader, aborted)
+
+    def body(self, request: CompletionRequest) -> dict[str, Any]:
+        """What is said there."""
+        return completions.body(request)
+
+    def reader(self, on_token: Callable[[int], None] | None) -> Reader:
+        """Reads one answer."""
+        return Reader(on_token)
 
     def read(self, response: requests.Response, reader: Reader, request: CompletionRequest) -> Stage | None:
         """Read to the end (None), or up to where the client hangs up: how far the engine had come by then."""
@@ -152,8 +169,8 @@ class Wire:
 
     def _finished(self, reader: Reader, aborted: Stage | None) -> Completion:
         if reader.error is not None:
-            if not self.wait_dead(2.0):
-                raise RequestRefused(500, reader.error)
+            if reader.status < 500 or not self.wait_dead(2.0):
+                raise RequestRefused(reader.status, reader.error)
             raise EngineDied(f"the engine died while answering: {reader.error[:200]}")
         if not reader.done and aborted is None:
             raise self._gone(RuntimeError("the stream ended without [DONE]"))
@@ -193,8 +210,9 @@ class Wire:
         if response.status_code != 200:
             return None
         families: dict[str, list[tuple[dict[str, str], float]]] = {}
+        wanted_names = (*self.counters, *self.labelled)
         # A server publishes hundreds of histogram lines; parsing them all would cost more than a request.
-        wanted = "\n".join(line for line in response.text.splitlines() if any(name in line for name in SCRAPED))
+        wanted = "\n".join(line for line in response.text.splitlines() if any(name in line for name in wanted_names))
         for family in text_string_to_metric_families(wanted + "\n"):
             samples = [(s.labels, s.value) for s in family.samples if not s.name.endswith(("_created", "_bucket"))]
             families[family.name] = samples
@@ -203,8 +221,22 @@ class Wire:
     def metrics(self) -> Metrics:
         """The counters of `Metrics`, summed over engine replicas; None for those not published."""
         families = self.scrape() or {}
-        values = {field: sum(v for _, v in families[name]) for name, field in COUNTERS.items() if families.get(name)}
-        return Metrics(**values)
+        counters = self.counters.items()
+        return Metrics(**{field: sum(v for _, v in families[name]) for name, field in counters if families.get(name)})
+
+    def reset(self) -> tuple[bool, str]:
+        """Ask for an empty cache: whether the server says that it did it, and its words. Raises RequestRefused."""
+        body = self.post(self.reset_path).text
+        return is_success(body), body
+
+
+def is_success(body: str) -> bool:
+    """Older servers answer 200 whatever they did (vllm PR#12284), so only `{"success": true}` counts."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and answer.get("success") is True
 
 
 def events(response: requests.Response) -> Iterator[str]:

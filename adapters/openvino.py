@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous batching in this process.
+"""OpenVINO GenAI's continuous batching, in a process of its own that does nothing but what it is told.
 
 Without adapters the caller drives it: a burst is a loop over `step()`, in which arrivals and aborts fall on the steps
 that they are due at, and a run repeats exactly. With adapters each request goes through `generate()`, for that is where
@@ -13,7 +13,7 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adapters.base import (
     Arrival,
@@ -23,6 +23,7 @@ from adapters.base import (
     EngineDied,
     EngineError,
     EngineShape,
+    EngineSilent,
     Message,
     Metrics,
     RequestRefused,
@@ -32,18 +33,26 @@ from adapters.base import (
 )
 from adapters.kv_events import Published
 from adapters.lora_files import content_digest
-from adapters.openvino_request import ENDS, GIVEN_UP, STEP_MS, TOO_LARGE, Live, configuration, seconds, tensor
-from adapters.openvino_setup import ABSENT, AT_START, Built, OpenVinoOptions, build, capabilities, package_version
+from adapters.openvino_remote import Refused, Remote
+from adapters.openvino_request import ENDS, GIVEN_UP, STEP_MS, TOO_LARGE, Live, seconds
+from adapters.openvino_setup import ABSENT, AT_START, CPU_BLOCK, OpenVinoOptions, Output, Stepped, capabilities
 from adapters.openvino_steps import Steps
+from adapters.process import EngineProcess
 from adapters.provenance import WrongRead
 
 NO_TOKEN_STEPS = 1 << 30  # a budget that bounds nothing: whole prompts are computed at a time
+Told = TypeVar("Told")
 BIND = "a name is bound to the registered adapter with these files"
 
 
-def start(options: OpenVinoOptions) -> OpenVinoEngine:
-    """Make a pipeline in this process, in a quarter of a second. Raises EngineStartError."""
-    return OpenVinoEngine(options, build(options))
+def spawn(options: OpenVinoOptions, *, on_process: Callable[[EngineProcess], None]) -> OpenVinoEngine:
+    """Start a worker and have it make a pipeline, in a second. Raises EngineStartError."""
+    remote = Remote(options, on_process)
+    try:
+        return OpenVinoEngine(options, remote)
+    except BaseException:
+        remote.stop()
+        raise
 
 
 class OpenVinoEngine:
@@ -52,33 +61,33 @@ class OpenVinoEngine:
     name = "openvino"
     base_model = "base"
 
-    def __init__(self, options: OpenVinoOptions, built: Built) -> None:
-        self.options = options
-        self.version: str | None = package_version()
-        self.capabilities: Mapping[Capability, Support] = capabilities(built, self.version)
+    def __init__(self, options: OpenVinoOptions, remote: Remote) -> None:
+        self.options, self.remote, facts = options, remote, remote.facts
+        self.version: str | None = facts.version
+        self.capabilities: Mapping[Capability, Support] = capabilities(facts, stepped=not options.adapters)
         self.config: Mapping[str, str] = {
-            "engine": "OpenVINO GenAI's ContinuousBatchingPipeline in this process",
+            "engine": "OpenVINO GenAI's ContinuousBatchingPipeline, stepped by its caller",
             "model": options.model,
             "arguments": shlex.join(options.arguments),
-            "scheduler": " ".join(built.scheduler.to_string().split()),
-            "properties": " ".join(f"{name}={value}" for name, value in sorted(built.properties.items())),
+            "scheduler": facts.scheduler,
+            "properties": facts.properties,
         }
         self.shape = EngineShape(
-            block_size=built.block,
-            pool_blocks=built.blocks,
-            max_model_tokens=built.longest,
-            adapter_slots=len(built.adapters) or None,
+            block_size=CPU_BLOCK,
+            pool_blocks=facts.blocks,
+            max_model_tokens=facts.longest,
+            adapter_slots=len(options.adapters) or None,
             prefix_caching=options.prefix_caching,
         )
-        self._built: Built | None = built
         self._death = ""  # why it is gone
         self._steps_taken = 0
-        self._steps = Steps(budget=built.budget or NO_TOKEN_STEPS, block=built.block)
-        self._counted = built.budget is not None
+        self._steps = Steps(budget=facts.budget or NO_TOKEN_STEPS, block=CPU_BLOCK)
+        self._counted = facts.budget is not None
         self._live: list[Live] = []
+        self._latest = Stepped(outputs=[], ended={}, usage=0.0, scheduled=0, waiting=False)
         self._leaving = False  # somebody hung up whose blocks the next step gives back
         self._numbers = itertools.count(1)
-        self._registered = {content_digest(path): adapter for path, adapter in built.adapters.items()}
+        self._registered = {content_digest(path): number for number, path in enumerate(options.adapters)}
         self._bound: dict[str, str] = {}  # name -> digest
         self._turn = threading.RLock()
 
@@ -113,7 +122,8 @@ class OpenVinoEngine:
                 try:
                     self._running()
                     for number in due:
-                        self._send(number, waiting.pop(number).request, live, served)
+                        self._send(number, waiting[number].request, live, served)
+                        del waiting[number]
                     self._hang_up(live)
                     self._step()
                     self._hang_up(live)
@@ -133,37 +143,43 @@ class OpenVinoEngine:
 
     def _send(self, number: int, request: CompletionRequest, live: dict[int, Live], served: dict[int, Served]) -> None:
         """Add a request, or note why it is refused."""
-        built = self._running()
+        surface, name = request.surface, next(self._numbers)
         try:
             self._adapter_of(request.model)
-            handle = built.pipeline.add_request(
-                next(self._numbers), tensor(built, request.prompt), configuration(built, request)
-            )
+            wanted = (list(request.prompt), request.max_tokens, surface.logprobs, surface.prompt_logprobs)
+            self._call(type(None), "add", name, *wanted)
         except RequestRefused as refusal:
             served[number] = self._over(refusal, None)
-        except RuntimeError as problem:
+        except Refused as problem:
             served[number] = self._over(RequestRefused(400, str(problem)), None)
         else:
-            live[number] = Live(request, handle, step=self._steps_taken)
+            live[number] = Live(request, name, step=self._steps_taken)
             self._live.append(live[number])
 
     def _step(self) -> None:
         """One step, and what it tells. Raises EngineDied when it fails."""
-        built = self._running()
-        try:
-            if built.pipeline.has_non_finished_requests():
-                built.pipeline.step()
-        except RuntimeError as problem:
-            raise self._failed(problem) from problem
+        self._running()
         self._steps_taken += 1
-        for one in self._live:
-            one.read(self._steps_taken)
-        usage = built.pipeline.get_metrics().cache_usage
-        self._steps.note([one.progress for one in self._live], [one.count for one in self._live], usage=usage)
-        if self._leaving or any(one.ended is not None for one in self._live):
+        if not self._live and not self._latest.waiting:
+            return  # nobody is there: only time goes on
+        self._latest = told = self._planned()
+        known = {one.number: one for one in self._live}
+        for output in told.outputs:
+            known[output.number].take(output, self._steps_taken)
+        for number, status in told.ended.items():
+            known[number].end(status, self._steps_taken)
+        self._steps.note([one.progress for one in self._live], [one.count for one in self._live], usage=told.usage)
+        if self._leaving or told.ended:
             self._steps.gave_back()
         self._leaving = False
         self._live = [one for one in self._live if one.ended is None]
+
+    def _planned(self) -> Stepped:
+        """A step of the engine's."""
+        try:
+            return self._call(Stepped, "step")
+        except Refused as problem:
+            raise self._failed(problem) from problem
 
     def _hang_up(self, live: Mapping[int, Live]) -> None:
         """Cancel the requests whose clients hang up now."""
@@ -173,7 +189,7 @@ class OpenVinoEngine:
                 self._cancel(one)
 
     def _cancel(self, one: Live) -> None:
-        one.handle.cancel()
+        self._call(type(None), "cancel", one.number)
         self._live.remove(one)
         self._leaving = True
         self._steps.gave_back()
@@ -188,12 +204,15 @@ class OpenVinoEngine:
     def _generate_all(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """One `generate()` for each row of requests under one adapter, in the order of their arrival."""
+        """One `generate()` for each row of requests under one adapter that have come by then, in their order."""
         served: dict[int, Served] = {}
-        order = sorted(range(len(arrivals)), key=lambda number: arrivals[number].offset_ms)
-        for model, numbers in itertools.groupby(order, key=lambda number: arrivals[number].request.model):
-            row, sent = list(numbers), self._steps_taken
-            results = self._generate(model, [arrivals[number].request for number in row])
+        began, waiting = self._steps_taken, sorted(range(len(arrivals)), key=lambda n: arrivals[n].offset_ms)
+        while waiting:
+            first = arrivals[waiting[0]]
+            self._steps_taken = max(self._steps_taken, began + -(-first.offset_ms // STEP_MS))
+            row = first_row(arrivals, waiting, (self._steps_taken - began) * STEP_MS)
+            sent, waiting = self._steps_taken, waiting[len(row) :]
+            results = self._generate(first.request.model, [arrivals[number].request for number in row])
             for number, result in zip(row, results, strict=True):
                 served[number] = Served(seconds(sent), self.clock(), result)
                 if isinstance(result, Completion):
@@ -204,17 +223,15 @@ class OpenVinoEngine:
     def _generate(self, model: str, requests: Sequence[CompletionRequest]) -> list[Completion | EngineError]:
         """Requests under one adapter, side by side."""
         try:
-            built, chosen = self._running(), self._adapter_of(model)
-            configurations = [configuration(built, request) for request in requests]
-            for made in configurations:
-                adapter = () if chosen is None else (self._registered[chosen],)
-                made.adapters = built.genai.AdapterConfig(*adapter)
-            answers = built.pipeline.generate([tensor(built, one.prompt) for one in requests], configurations)
+            chosen = self._adapter_of(model)
+            prompts, counts = [list(one.prompt) for one in requests], [one.max_tokens for one in requests]
+            number = None if chosen is None else self._registered[chosen]
+            answers = self._call(list[Output], "generate", number, prompts, counts)
         except EngineError as problem:
             return [problem] * len(requests)
-        except RuntimeError as problem:
+        except Refused as problem:
             return [self._failed(problem)] * len(requests)
-        self._steps_taken += max(one.max_tokens for one in requests)
+        self._steps_taken += max(counts)
         return [answered(answer) for answer in answers]
 
     def _adapter_of(self, model: str) -> str | None:
@@ -223,13 +240,21 @@ class OpenVinoEngine:
             raise RequestRefused(404, f"no adapter is called {model}")
         return self._bound.get(model)
 
-    def _running(self) -> Built:
-        """Raises EngineDied when there is no engine any more."""
-        if self._built is None or self._death:
-            raise EngineDied(self._death)
-        return self._built
+    def _call(self, returns: type[Told], name: str, *arguments: Any) -> Told:
+        """A method of the worker; whoever is gone or silent then is gone for good."""
+        self._running()
+        try:
+            return self.remote.call(returns, name, *arguments)
+        except (EngineDied, EngineSilent) as problem:
+            self._death = str(problem)
+            raise
 
-    def _failed(self, problem: RuntimeError) -> EngineDied:
+    def _running(self) -> None:
+        """Raises EngineDied when there is no engine any more."""
+        if self._death:
+            raise EngineDied(self._death)
+
+    def _failed(self, problem: Refused) -> EngineDied:
         """After a failed step nobody knows what state the pipeline is in."""
         self._death = f"a step of the engine failed: {problem}"
         return EngineDied(self._death)
@@ -246,7 +271,10 @@ class OpenVinoEngine:
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the registered adapter with these files. Raises RequestRefused where there is none."""
-        digest = content_digest(Path(path))
+        try:
+            digest = content_digest(Path(path))
+        except OSError as problem:
+            raise RequestRefused(404, f"{path} holds no adapter: {problem}") from problem
         if digest not in self._registered:
             raise RequestRefused(404, f"the adapter files in {path} are not registered: {AT_START}")
         if in_place or name in self._bound:
@@ -271,27 +299,22 @@ class OpenVinoEngine:
         with self._turn:
             if self._registered:
                 return Metrics()
-            built = self._running()
+            self._running()
             if not self._live:
-                self._settle(built)
-            told = built.pipeline.get_metrics()
-            running = min(told.scheduled_requests, len(self._live))
+                self._settle()
+            running = min(self._latest.scheduled, len(self._live))
             return Metrics(
                 preemptions=self._steps.preemptions,
                 running=running,
                 waiting=len(self._live) - running,
-                pool_usage=told.cache_usage / 100,
+                pool_usage=self._latest.usage / 100,
             )
 
-    def _settle(self, built: Built) -> None:
-        """Let go of who hung up, and have the gauges taken without requests. Raises EngineDied."""
-        try:
-            if built.pipeline.has_non_finished_requests():
-                built.pipeline.step()
-            built.pipeline.step()
-        except RuntimeError as problem:
-            raise self._failed(problem) from problem
-        self._leaving = False
+    def _settle(self) -> None:
+        """Let go of who hung up, and have the gauges taken without requests."""
+        if self._latest.waiting or self._leaving:
+            self._planned()
+        self._latest, self._leaving = self._planned(), False
 
     def take_events(self) -> Published:
         """Nothing is published."""
@@ -303,23 +326,32 @@ class OpenVinoEngine:
 
     def alive(self) -> bool:
         """Until it is stopped or a step fails."""
-        return self._built is not None and not self._death
+        return not self._death and self.remote.process.running()
 
     def log_tail(self) -> str:
-        """Why it is gone: the engine writes no log."""
-        return self._death
+        """The end of what it wrote."""
+        return self.remote.process.tail()
 
     def stop(self) -> None:
-        """Let go of it. From within `between`, the burst ends with EngineDied."""
+        """End it. From within `between`, the burst ends with EngineDied."""
         self._death = self._death or "the engine was stopped"
         self._live.clear()
-        self._built = None
+        self.remote.stop()
 
 
-def answered(answer: Any) -> Completion | EngineError:
+def first_row(arrivals: Sequence[Arrival], waiting: Sequence[int], come: int) -> list[int]:
+    """Of those who wait, in their order: as many from the first on as have come and ask the same model."""
+    row: list[int] = []
+    for number in waiting:
+        if arrivals[number].offset_ms > come or arrivals[number].request.model != arrivals[waiting[0]].request.model:
+            break
+        row.append(number)
+    return row
+
+
+def answered(answer: Output) -> Completion | EngineError:
     """One answer of a `generate()`."""
-    if not answer.m_generation_ids:
+    if not answer.ids:  # the engine says nothing of why
         return RequestRefused(TOO_LARGE, GIVEN_UP)
-    (ids,) = answer.m_generation_ids
-    reason = ENDS.get(answer.finish_reasons[0].name)
-    return Completion(tokens=tuple(Token(id=token, at=0.0) for token in ids), finish_reason=reason, cached_tokens=None)
+    tokens = tuple(Token(id=token, at=0.0) for token in answer.ids)
+    return Completion(tokens=tokens, finish_reason=ENDS.get(answer.reason), cached_tokens=None)

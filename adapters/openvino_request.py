@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from adapters.base import Completion, CompletionRequest, EngineError, RequestRefused, Stage, Token
-from adapters.openvino_setup import Built
+from adapters.openvino_setup import Output
 from adapters.openvino_steps import Progress
 
 STEP_MS = 10  # of the engine's own time
@@ -18,26 +16,11 @@ def seconds(steps: int) -> float:
     return steps * STEP_MS / 1000
 
 
-def configuration(built: Built, request: CompletionRequest) -> Any:
-    """What a request asks for, greedily."""
-    made = built.genai.GenerationConfig()
-    made.max_new_tokens = request.max_tokens
-    made.ignore_eos = True
-    made.logprobs = 1 if request.surface.logprobs or request.surface.prompt_logprobs else 0
-    made.echo = request.surface.prompt_logprobs
-    return made
-
-
-def tensor(built: Built, prompt: tuple[int, ...]) -> Any:
-    """A prompt as the engine takes it."""
-    return built.openvino.Tensor(built.numpy.array([prompt], dtype=built.numpy.int64))
-
-
 class Live:
-    """A request that was added to the engine, which answers into its handle."""
+    """A request that was added to the engine under a number."""
 
-    def __init__(self, request: CompletionRequest, handle: Any, *, step: int) -> None:
-        self.request, self.handle, self.step = request, handle, step
+    def __init__(self, request: CompletionRequest, number: int, *, step: int) -> None:
+        self.request, self.number, self.step = request, number, step
         self.progress = Progress(len(request.prompt))
         self.tokens: list[Token] = []
         self.prompt_logprobs: tuple[float | None, ...] | None = None
@@ -52,20 +35,13 @@ class Live:
         """Tokens of its answer so far."""
         return len(self.tokens)
 
-    def read(self, step: int) -> None:
-        """Note what a step brought."""
-        while self.handle.can_read():
-            for output in self.handle.read().values():
-                self.take(output, seconds(step - self.step))
-        status = self.handle.get_status().name
-        if status == "IGNORED":
-            self.refused, self.ended = True, step
-        elif status == "FINISHED":
-            self.ended = step
+    def end(self, status: str, step: int) -> None:
+        """The engine has done with it."""
+        self.refused, self.ended = status == "IGNORED", step
 
-    def take(self, output: Any, at: float) -> None:
+    def take(self, output: Output, step: int) -> None:
         """Tokens, with their scores if those were asked for. An echoed prompt comes with the first."""
-        ids, scores = list(output.generated_ids), list(output.generated_log_probs)
+        ids, scores, at = output.ids, output.scores, seconds(step - self.step)
         if self.request.surface.prompt_logprobs and self.prompt_logprobs is None:
             ids, echoed = ids[len(self.request.prompt) :], scores[: len(scores) - 1]
             scores = scores[len(scores) - 1 :]
@@ -73,7 +49,7 @@ class Live:
             self.prompt_logprobs = tuple(None if score > 0 else score for score in echoed)
         scored = scores if self.request.surface.logprobs and len(scores) == len(ids) else [None] * len(ids)
         self.tokens += [Token(id=token, at=at, logprob=score) for token, score in zip(ids, scored, strict=True)]
-        self.finish_reason = ENDS.get(output.finish_reason.name, self.finish_reason)
+        self.finish_reason = ENDS.get(output.reason, self.finish_reason)
 
     def hangs_up(self, step: int) -> bool:
         """Whether the client does so now."""

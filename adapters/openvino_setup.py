@@ -1,22 +1,13 @@
-"""Builds OpenVINO GenAI's continuous-batching pipeline in this process, and tells what it can do.
-
-The packages are imported here and in `openvino_files` only, when an engine is started.
-"""
+"""What OpenVINO GenAI's continuous-batching pipeline is made of, what its worker is told and tells, what it can do."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import importlib.metadata
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from adapters.base import Capability, EngineStartError, Support
-from adapters.openvino_files import CONFIG_FILE, NotTranslated, write_model
+from adapters.base import Capability, Support
 
 PACKAGE = "openvino-genai"
 REGISTERED = "adapters=registered"
@@ -63,69 +54,55 @@ class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
     log: Path
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """A pipeline and what it was made of."""
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker is told to make: files, and the words of the options."""
 
-    pipeline: Any
-    genai: Any
-    openvino: Any
-    numpy: Any
-    scheduler: Any
-    adapters: Mapping[Path, Any]
-    properties: Mapping[str, str]
+    model: str
+    folder: str
+    adapters: tuple[str, ...]
+    words: tuple[str, ...]
+    caching: bool
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made. `blocks`: the pool's, None where it grows as it is needed. `budget`: tokens of a step, None where
+    whole prompts are computed at a time.
+    """
+
+    version: str
+    blocks: int | None
+    budget: int | None
     longest: int
-
-    @property
-    def block(self) -> int:
-        """Tokens of a block."""
-        return CPU_BLOCK
-
-    @property
-    def blocks(self) -> int | None:
-        """The pool's; None where it grows as it is needed."""
-        return self.scheduler.num_kv_blocks or None
-
-    @property
-    def budget(self) -> int | None:
-        """Tokens of a step; None where whole prompts are computed at a time."""
-        return self.scheduler.max_num_batched_tokens if self.scheduler.dynamic_split_fuse else None
+    scheduler: str
+    properties: str
 
 
-def build(options: OpenVinoOptions) -> Built:
-    """Write the model and make the pipeline. Raises EngineStartError."""
-    try:
-        genai, openvino, numpy = (importlib.import_module(name) for name in ("openvino_genai", "openvino", "numpy"))
-    except ImportError as problem:
-        raise EngineStartError(f"OpenVINO GenAI is not installed: pip install {PACKAGE} ({problem})") from problem
-    folder = options.log.with_suffix(".openvino")
-    try:
-        write_model(Path(options.model), folder)
-        longest = json.loads((folder / CONFIG_FILE).read_text())["max_position_embeddings"]
-        scheduler, properties = settings(genai, options)
-        adapters = {path: genai.Adapter(path / "adapter_model.safetensors") for path in options.adapters}
-        given: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, **properties}
-        if adapters:
-            given["adapters"] = genai.AdapterConfig(list(adapters.values()))
-        pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduler, DEVICE, given, {}, {})
-    except (NotTranslated, OSError, KeyError, ValueError, RuntimeError) as problem:
-        raise EngineStartError(f"OpenVINO GenAI did not start: {problem}") from problem
-    return Built(
-        pipeline=pipeline,
-        genai=genai,
-        openvino=openvino,
-        numpy=numpy,
-        scheduler=scheduler,
-        adapters=adapters,
-        properties=properties,
-        longest=longest,
-    )
+class Output(msgspec.Struct, frozen=True):
+    """What came of a request: tokens, their scores, and why it ended if it did (the engine's name for it)."""
+
+    number: int
+    ids: list[int]
+    scores: list[float]
+    reason: str
 
 
-def settings(genai: Any, options: OpenVinoOptions) -> tuple[Any, dict[str, str]]:
-    """The scheduler's configuration and the device's properties. Raises EngineStartError for a word that is neither."""
+class Stepped(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step brought: outputs, who is over and how, the pool's usage of 100 as the step was planned, how many were
+    given tokens in it, and whether somebody is left.
+    """
+
+    outputs: list[Output]
+    ended: dict[int, str]
+    usage: float
+    scheduled: int
+    waiting: bool
+
+
+def settings(genai: Any, words: tuple[str, ...], *, caching: bool) -> tuple[Any, dict[str, str]]:
+    """The scheduler's configuration and the device's properties. Raises ValueError for a word that is neither."""
     scheduler, properties = genai.SchedulerConfig(), dict(EXACT)
-    scheduler.enable_prefix_caching = options.prefix_caching
-    for word in options.arguments:
+    scheduler.enable_prefix_caching = caching
+    for word in words:
         name, _, value = word.partition("=")
         if word == REGISTERED:
             continue
@@ -134,18 +111,18 @@ def settings(genai: Any, options: OpenVinoOptions) -> tuple[Any, dict[str, str]]
         elif isinstance(before := getattr(scheduler, name, None), int):
             setattr(scheduler, name, value == "true" if isinstance(before, bool) else int(value))
         else:
-            raise EngineStartError(
+            raise ValueError(
                 f"{word!r} is neither a field of SchedulerConfig (as num_kv_blocks=64) nor a property of the device "
                 "(as KV_CACHE_PRECISION=u8)"
             )
     return scheduler, properties
 
 
-def capabilities(built: Built, version: str | None) -> dict[Capability, Support]:
+def capabilities(facts: Facts, *, stepped: bool) -> dict[Capability, Support]:
     """By how the pipeline is used: stepped, or by generate() where adapters are registered."""
-    stepped, counted = not built.adapters, not built.adapters and built.budget is not None
-    exact = counted and built.budget == 1
-    pool = "the pool grows as it is needed" if built.blocks is None else f"num_kv_blocks is {built.blocks}"
+    counted = stepped and facts.budget is not None
+    exact = counted and facts.budget == 1
+    pool = "the pool grows as it is needed" if facts.blocks is None else f"num_kv_blocks is {facts.blocks}"
     present = {
         Capability.TOKEN_PROMPTS: Support(True, "prompts are tensors of token ids"),
         Capability.TOKEN_OUTPUTS: Support(True, "answers are token ids"),
@@ -158,7 +135,9 @@ def capabilities(built: Built, version: str | None) -> dict[Capability, Support]
             if counted
             else "none is told, and no step is seen",
         ),
-        Capability.LOGPROBS: Support(True, "the score of each token; none of the next best"),
+        Capability.LOGPROBS: Support(
+            stepped, "of each token; none of the next best" if stepped else "of whole answers"
+        ),
         Capability.PROMPT_LOGPROBS: Support(stepped, "echo and logprobs" if stepped else NO_STEPS),
         Capability.ADAPTER_CHOICE: Support(not stepped, STEPPED if stepped else GENERATE),
         Capability.ABORT: Support(stepped, "a handle's cancel()" if stepped else NO_STEPS),
@@ -167,16 +146,9 @@ def capabilities(built: Built, version: str | None) -> dict[Capability, Support]
         Capability.PREEMPTION_COUNTS: Support(
             stepped, "none is told; who gets a block of a full pool has taken it from somebody" if stepped else NO_STEPS
         ),
-        Capability.VERSION: Support(version is not None, f"the package says {version}"),
-        Capability.BLOCK_SIZE: Support(True, f"the CPU plugin's blocks are of {built.block} tokens"),
-        Capability.POOL_SIZE: Support(built.blocks is not None, pool),
-        Capability.SPAWNABLE: Support(True, "made by Coldproof, in its own process"),
+        Capability.VERSION: Support(True, f"the package says {facts.version}"),
+        Capability.BLOCK_SIZE: Support(True, f"the CPU plugin's blocks are of {CPU_BLOCK} tokens"),
+        Capability.POOL_SIZE: Support(facts.blocks is not None, pool),
+        Capability.SPAWNABLE: Support(True, "started by Coldproof"),
     }
     return {**{capability: Support(False, evidence) for capability, evidence in ABSENT.items()}, **present}
-
-
-def package_version() -> str | None:
-    """The package's."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(PACKAGE)
-    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import secrets
 from collections.abc import Callable
@@ -230,24 +229,14 @@ def probe_salt(
 def probe_reset(wire: Wire, found: dict[Capability, Support], ask: Callable[[], Completion]) -> None:
     """Reset and look whether the prompt still hits."""
     try:
-        body = wire.post("/reset_prefix_cache").text
-        done = is_success(body)
+        done, body = wire.reset()
     except RequestRefused as problem:
-        found[Capability.CACHE_RESET] = Support(False, f"/reset_prefix_cache: HTTP {problem.status}")
+        found[Capability.CACHE_RESET] = Support(False, f"{wire.reset_path}: HTTP {problem.status}")
         return
     after = ask().cached_tokens
     found[Capability.CACHE_RESET] = Support(
-        done, f"/reset_prefix_cache says {body[:60]}; cached_tokens afterwards {after}"
+        done, f"{wire.reset_path} says {body[:60].strip()}; cached_tokens afterwards {after}"
     )
-
-
-def is_success(body: str) -> bool:
-    """Older servers answer 200 whatever they did (vllm PR#12284), so only `{"success": true}` counts."""
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return False
-    return isinstance(answer, dict) and answer.get("success") is True
 
 
 def probe_adapters(wire: Wire, path: str | None, found: dict[Capability, Support]) -> None:
@@ -266,7 +255,7 @@ def probe_loading(wire: Wire, path: str | None, found: dict[Capability, Support]
         return
     name = f"coldproof-probe-{secrets.token_hex(4)}"
     body = {"lora_name": name, "lora_path": path}
-    loaded = attempt(found, wanted[0], "loaded an adapter", lambda: wire.post("/v1/load_lora_adapter", body))
+    loaded = attempt(found, wanted[0], "loaded an adapter", lambda: wire.post(wire.load_path, body))
     if loaded is None:
         found[wanted[1]] = Support(False, found[wanted[0]].evidence)
         return
@@ -274,13 +263,13 @@ def probe_loading(wire: Wire, path: str | None, found: dict[Capability, Support]
         found,
         wanted[1],
         "replaced an adapter with load_inplace",
-        lambda: wire.post("/v1/load_lora_adapter", {**body, "load_inplace": True}),
+        lambda: wire.post(wire.load_path, {**body, "load_inplace": True}),
     )
     attempt(
         found,
         wanted[0],
         "loaded and unloaded an adapter",
-        lambda: wire.post("/v1/unload_lora_adapter", {"lora_name": name}),
+        lambda: wire.post(wire.unload_path, {"lora_name": name}),
     )
 
 

@@ -25,7 +25,7 @@ from adapters.base import (
 from adapters.event_socket import SLACK_SECONDS, EventSocket
 from adapters.kv_events import HashRule, Published
 from adapters.openai_http import Wire
-from adapters.probes import NO_SWITCH, Probed, is_success
+from adapters.probes import NO_SWITCH, Probed
 from adapters.process import EngineProcess
 from adapters.provenance import WrongRead
 from adapters.serving import serve_in_threads
@@ -122,7 +122,7 @@ class ServerEngine:
 
     def reset_cache(self) -> bool:
         """POST /reset_prefix_cache."""
-        return reset_cache(self.wire)
+        return self.wire.reset()[0]
 
     def metrics(self) -> Metrics:
         """GET /metrics."""
@@ -162,14 +162,9 @@ def load_adapter(wire: Wire, name: str, path: str, *, in_place: bool) -> None:
     body: dict[str, object] = {"lora_name": name, "lora_path": path}
     if in_place:
         body["load_inplace"] = True
-    wire.post("/v1/load_lora_adapter", body)
+    wire.post(wire.load_path, body)
 
 
 def unload_adapter(wire: Wire, name: str) -> None:
     """Unload an adapter. Raises RequestRefused with the server's reason."""
-    wire.post("/v1/unload_lora_adapter", {"lora_name": name})
-
-
-def reset_cache(wire: Wire) -> bool:
-    """Ask for a reset; whether the server says that it did it."""
-    return is_success(wire.post("/reset_prefix_cache").text)
+    wire.post(wire.unload_path, {"lora_name": name})

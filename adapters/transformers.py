@@ -75,6 +75,7 @@ class TransformersEngine:
         self._queue: deque[Live] = deque()
         self._live: dict[str, Live] = {}
         self._leaving: dict[str, int] = {}  # aborted requests that the engine may still have, and since when
+        self._everywhere: str | None = None  # the name of what was switched on for all
         self._preemptions = 0
         self._numbers = itertools.count(1)
         self._turn = threading.RLock()
@@ -141,10 +142,17 @@ class TransformersEngine:
             self.driver.do(lambda: self._adapters.load(name, path, in_place=in_place))
 
     def switch_adapter(self, name: str, path: str) -> None:
-        """Switch an adapter on while the loop is paused: whoever runs goes on under it, as with every `set_adapter`."""
+        """Switch an adapter on while the loop is paused: whoever runs goes on under it, as with every `set_adapter`.
+
+        Forgets the one that was switched on before.
+        """
         with self._turn:
+            before, self._everywhere = self._everywhere, None
             self.load_adapter(name, path, in_place=name in self._adapters.names)
             self.driver.do(lambda: self._adapters.switch(name))
+            self._everywhere = name
+            if before not in (None, name) and before in self._adapters.names:
+                self.driver.do(lambda: self._adapters.unload(str(before)))
 
     def unload_adapter(self, name: str) -> None:
         """Forget a name and its weights. Raises RequestRefused while requests to it are there."""
@@ -257,6 +265,10 @@ class TransformersEngine:
         while self._queue:
             one = self._queue[0]
             wanted = None if one.request.model == self.base_model else one.request.model
+            if wanted is not None and wanted not in self._adapters.names:  # it was there when this was sent
+                one.problem, one.ended = RequestRefused(404, f"no adapter is called {wanted} any more"), self._steps
+                self._queue.popleft()
+                continue
             if wanted != self._adapters.on:
                 if self._leaving or any(other.inside for other in self._live.values()):
                     return

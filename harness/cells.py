@@ -272,7 +272,7 @@ ATTACHED = Cell(name="attached", about="the server as its owner configured it")
 def plain_cell(engine: str) -> Cell:
     """The cell of an engine for answering in another's stead: its first that has adapters, else its first."""
     fitting = [cell for cell in CELLS.values() if cell.fits(engine)]
-    return next((cell for cell in fitting if cell.covers("LORA-1")), fitting[0])
+    return next((cell for cell in fitting if any(area.startswith("LORA") for area in cell.areas)), fitting[0])
 
 
 def chosen(names: tuple[str, ...]) -> list[Cell]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.engines.kinds import KINDS
+from harness.engines.kinds import KINDS, attached
 from harness.faults.catalogue import FAULTS
 from harness.oracle.other import ACROSS, is_across
 
@@ -159,7 +159,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attached(self) -> bool:
         """Whether the engine is somebody else's process."""
-        return self.engine == "endpoint"
+        return attached(self.engine, self.engine_url) is not None
 
     @property
     def other_engine(self) -> str | None:
@@ -181,7 +181,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.engine not in ENGINES:
             raise UsageError(f"unknown engine {self.engine!r}: choose one of {', '.join(ENGINES)}")
         if self.attached and self.engine_url is None:
-            raise UsageError("--engine endpoint needs --engine-url http://HOST:PORT")
+            raise UsageError(f"--engine {self.engine} needs --engine-url http://HOST:PORT")
         if self.engine_url is not None and not self.attached:
             raise UsageError(
                 f"--engine {self.engine} spawns its own server: leave out --engine-url, or say --engine endpoint"

@@ -27,7 +27,7 @@ from harness.budget import BudgetSpent
 from harness.cases import load_case
 from harness.cells import cells_for, listing
 from harness.conduct import Conductor, Role
-from harness.engines.kinds import KINDS
+from harness.engines.kinds import KINDS, attached
 from harness.faults import catalogue as faults
 from harness.lab import Lab
 from harness.options import Options, UsageError
@@ -293,7 +293,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         cells=cells,
         profile=config.getoption("--profile"),
         budget=config.getoption("--budget"),
-        oracle=config.getoption("--oracle") or default_oracle(engine, config.getoption("--worker")),
+        oracle=config.getoption("--oracle") or default_oracle(engine, url, config.getoption("--worker")),
         known_issues=known_issues,
         proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
         replay=Path(path["--replay"]) if path["--replay"] else None,
@@ -317,9 +317,9 @@ def shard_of(config: pytest.Config) -> Shard | None:
     return read_shard(given) if given is not None else None
 
 
-def default_oracle(engine: str, worker: str) -> str:
+def default_oracle(engine: str, url: str | None, worker: str) -> str:
     """The best one that an engine allows."""
-    if engine == "endpoint":
+    if attached(engine, url) is not None:
         return "same-engine"
     return "closed-form" if worker == "fingerprint" else "cold-engine"
 

@@ -10,7 +10,7 @@ import pytest
 from harness.cases import load_case
 from harness.cell import Cell
 from harness.cells import ATTACHED, CELLS, chosen
-from harness.engines.kinds import KINDS
+from harness.engines.kinds import KINDS, attached
 from harness.options import PROFILES, UsageError
 from harness.requirement import Requirement
 
@@ -39,7 +39,7 @@ def cells_of(config: pytest.Config) -> list[Cell]:
     replay = config.getoption("--replay")
     case = load_case(Path(replay))[0] if replay is not None else None
     engine, fingerprint = engine_of(config), is_fingerprint(config)
-    if engine == "endpoint":
+    if attached(engine, config.getoption("--engine-url")) is not None:
         return [ATTACHED]
     if case is not None and case.cell == ATTACHED.name:
         return chosen(("default",))  # found on somebody's server, tried on ours

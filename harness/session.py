@@ -18,13 +18,12 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from adapters import endpoint, vllm, vllm_inproc
+from adapters import vllm, vllm_inproc
 from adapters.base import Capability, Engine, EngineStartError, GroupShape
 from adapters.checked import CheckedEngine
 from adapters.fingerprint.topology import TOPOLOGIES
 from adapters.probes import Probed
 from adapters.process import EngineProcess
-from adapters.server import ServerEngine
 from adapters.tiers import TIERS
 from harness.budget import Budget
 from harness.cell import Cell
@@ -32,7 +31,7 @@ from harness.cells import CELLS, plain_cell
 from harness.checkers.finding import Rule
 from harness.contents import Contents, make_contents, vetted
 from harness.engines.kind import Kind, Setting
-from harness.engines.kinds import KINDS
+from harness.engines.kinds import KINDS, attached
 from harness.events import EventLog
 from harness.faults import plugin as faults
 from harness.models.adapters import tiny_model
@@ -226,7 +225,7 @@ class Session:
         """The same without waiting: engines start slowly and mostly alone."""
         return self._starter.submit(self.open_engine, cell, caching=caching, purpose=purpose)
 
-    def attach(self, cell: Cell) -> ServerEngine:
+    def attach(self, cell: Cell) -> Engine:
         """Attach to the user's server; adapters are forged for the model that it says it serves."""
 
         def adapter_for(root: str | None) -> str | None:
@@ -235,9 +234,10 @@ class Session:
             self.contents[self.has_window(cell)] = make_contents(self.options.adapters, self.cache, config)
             return first_path(self.contents_of(cell))
 
-        if self.options.engine_url is None:
-            raise UsageError("--engine endpoint needs --engine-url http://HOST:PORT")
-        return endpoint.attach(self.options.engine_url, adapter_for=adapter_for)
+        kind = attached(self.options.engine, self.options.engine_url)
+        if self.options.engine_url is None or kind is None or kind.attach is None:
+            raise UsageError(f"--engine {self.options.engine} needs --engine-url http://HOST:PORT")
+        return kind.attach(self.options.engine_url, adapter_for=adapter_for)
 
     def vet_contents(self, engine: CheckedEngine, cell: Cell) -> None:
         """Have the engine load every adapter content once; go on with those it takes."""

@@ -175,8 +175,6 @@ class IgnoresAdapters(Broken):
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         self.contents[name] = None  # type: ignore[assignment]
 
-    switch_adapter = load_adapter  # type: ignore[assignment]
-
 
 class NameIsContent(Broken):
     """What counts is what an adapter is called."""
@@ -371,7 +369,7 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
     (answers.test_another_prompt_has_another_answer, DropsTheLast, "CompletionRequest.prompt"),
     (answers.test_many_threads_may_ask, OneAtATime, "Engine.complete"),
     (answers.test_an_unknown_model_is_refused, AnswersAnybody, "Engine.complete"),
-    (answers.test_a_prompt_too_long_is_refused, CutsPrompts, "Engine.complete"),
+    (answers.test_a_prompt_too_long_has_no_answer, CutsPrompts, "has no answer"),
     (answers.test_scores_where_there_are_some, lambda: Broken(each_token(gap=-1.0)), "Token.gap"),
     (answers.test_scores_where_there_are_some, lambda: Broken(each_token(logprob=None)), "Token.logprob"),
     (answers.test_scores_change_no_token, lambda: Broken(other_with_scores), "Surface.logprobs"),
@@ -399,7 +397,6 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
     (serving.test_tokens_are_told_of_as_they_come, Silent, "Engine.serve"),
     (serving.test_the_caller_looks_in_between, Silent, "Engine.serve"),
     (serving.test_one_refusal_loses_no_other, AllOrNone, "Engine.serve"),
-    (serving.test_a_prompt_too_long_loses_no_other, AllOrNone, "Engine.serve"),
     (serving.test_more_than_run_at_a_time_are_all_answered, Eight, "Engine.serve"),
     (serving.test_the_same_request_twice_is_two_requests, OneOfAKind, "Engine.serve"),
     (
@@ -411,6 +408,11 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         cache.test_a_prompt_that_nobody_asked_hits_nothing,
         lambda: Broken(replaced(cached_tokens=None)),
         "Completion.cached_tokens",
+    ),
+    (
+        cache.test_a_prompt_that_nobody_asked_hits_nothing,
+        lambda: Broken(replaced(cached_between=(8, 16))),
+        "Completion.cached_between",
     ),
     (cache.test_a_prompt_that_was_asked_hits, lambda: Broken(replaced(cached_tokens=0)), "grows when"),
     (cache.test_a_prompt_that_was_asked_hits, lambda: Broken(whole_prompt), "whose last token is always computed"),
@@ -489,12 +491,14 @@ def test_a_broken_rule_is_named(
     given: dict[str, Any] = {
         "engine": engine,
         "uncached": engine,
+        "stopped": engine,
         "bare": ScriptedEngine(),
         "contents": subjects.contents(),
         "stranger": subjects.stranger(),
         "tmp_path": tmp_path,
         "tokens": 5,
         "in_place": False,
+        "place": -1,
     }
     with pytest.raises(rules.RuleBroken, match=re.escape(words)) as caught:
         test(**{name: given[name] for name in inspect.signature(test).parameters})

@@ -12,11 +12,12 @@ import pytest
 from adapters.base import PLAIN, Completion, CompletionRequest, RequestRefused, Surface
 from adapters.checked import CheckedEngine
 from harness.between import LEAST
+from harness.cells import plain_cell
 from harness.checkers.finding import Rule
 from harness.confirm import confirm, fresh_answer_agrees
 from harness.engines.kind import Setting
 from harness.generators.prompts import BASE_WITH_ADAPTER
-from harness.options import Options, UsageError
+from harness.options import STARTED, Options, UsageError
 from harness.oracle.base import Answer, OracleError, Question
 from harness.oracle.engine import EngineOracle
 from harness.oracle.other import OtherEngine, with_gaps
@@ -84,6 +85,13 @@ def test_what_cannot_be_asked_is_one_line(changes: dict[str, Any], said: str) ->
 def test_any_engine_that_is_started_may_answer_for_any_other(changes: dict[str, Any]) -> None:
     """For an attached one as well, where the model is at hand."""
     options(**changes).check()
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_an_engine_answers_for_others_in_a_cell_with_adapters(name: str) -> None:
+    """Some engines have them in one cell only."""
+    assert [area for area in plain_cell(name).areas if area.startswith("LORA")]
+    assert plain_cell(name).fits(name)
 
 
 class Other:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from adapters import openvino
 from adapters.base import (
     Abort,
     CompletionRequest,
@@ -19,7 +20,7 @@ from adapters.base import (
 )
 from adapters.openvino_files import NotTranslated, write_model
 from adapters.openvino_request import Live
-from adapters.openvino_setup import REGISTERED, OpenVinoOptions, build, settings
+from adapters.openvino_setup import REGISTERED, OpenVinoOptions, Output, settings
 from adapters.openvino_steps import Progress, Steps
 from harness.engines.openvino import CELLS, OPENVINO, ROOMY, TIGHT
 from harness.variant import CHUNKS, POOL
@@ -91,15 +92,11 @@ def test_only_models_of_our_kind_are_written(tmp_path: Path) -> None:
         write_model(tmp_path, tmp_path / "ir")
 
 
-def test_a_missing_package_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It says what to install."""
-
-    def absent(name: str) -> Any:
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr("adapters.openvino_setup.importlib.import_module", absent)
-    with pytest.raises(EngineStartError, match="pip install openvino-genai"):
-        build(OpenVinoOptions(model="m", prefix_caching=True, log=tmp_path / "engine.log"))
+def test_a_missing_package_is_one_clear_line(tmp_path: Path) -> None:
+    """The worker says what it could not import, and the error which package that is; with neither a model to write."""
+    wanted = OpenVinoOptions(model=str(tmp_path), prefix_caching=True, log=tmp_path / "engine.log")
+    with pytest.raises(EngineStartError, match=r"\(package openvino-genai\) did not start: \w+Error"):
+        openvino.spawn(wanted, on_process=lambda _: None)
 
 
 def fake_genai() -> Any:
@@ -108,16 +105,10 @@ def fake_genai() -> Any:
     return SimpleNamespace(SchedulerConfig=lambda: SimpleNamespace(**fields))
 
 
-def options(*words: str) -> OpenVinoOptions:
-    """Options with these words."""
-    return OpenVinoOptions(model="m", prefix_caching=True, arguments=words, log=Path("engine.log"))
-
-
 def test_words_are_the_schedulers_or_the_devices() -> None:
     """Small letters set fields by their kind, capitals are properties; exactness is the default and can be left."""
-    scheduler, properties = settings(
-        fake_genai(), options("num_kv_blocks=64", "dynamic_split_fuse=false", "KV_CACHE_PRECISION=u8", REGISTERED)
-    )
+    words = ("num_kv_blocks=64", "dynamic_split_fuse=false", "KV_CACHE_PRECISION=u8", REGISTERED)
+    scheduler, properties = settings(fake_genai(), words, caching=True)
     assert (scheduler.num_kv_blocks, scheduler.dynamic_split_fuse) == (64, False)
     assert scheduler.enable_prefix_caching is True
     assert properties == {"KV_CACHE_PRECISION": "u8", "INFERENCE_PRECISION_HINT": "f32"}
@@ -126,23 +117,21 @@ def test_words_are_the_schedulers_or_the_devices() -> None:
 @pytest.mark.parametrize("word", ["num_gpu_blocks=4", "--num-kv-blocks", "kv_cache_precision=u8"])
 def test_an_unknown_word_is_refused(word: str) -> None:
     """With an example of either kind."""
-    with pytest.raises(EngineStartError, match="num_kv_blocks=64"):
-        settings(fake_genai(), options(word))
+    with pytest.raises(ValueError, match="num_kv_blocks=64"):
+        settings(fake_genai(), (word,), caching=True)
 
 
 def live(abort: Abort | None, *, prompt: int = 100) -> Live:
     """A request that is in the engine, without the engine."""
     request = CompletionRequest(model="base", prompt=(7,) * prompt, max_tokens=8, abort=abort)
-    return Live(request, SimpleNamespace(), step=10)
+    return Live(request, 1, step=10)
 
 
 def test_a_client_hangs_up_on_its_step() -> None:
     """By the engine's own time, ten milliseconds a step."""
     one = live(Abort(after_ms=30))
     assert [one.hangs_up(step) for step in (12, 13)] == [False, True]
-    one.take(
-        SimpleNamespace(generated_ids=[5], generated_log_probs=[0.0], finish_reason=SimpleNamespace(name="NONE")), 0
-    )
+    one.take(Output(1, [5], [0.0], "NONE"), 11)
     assert one.hangs_up(13), "with a token before its time it hangs up at that"
     assert not live(None).hangs_up(10_000)
 
@@ -161,8 +150,7 @@ def test_an_echoed_prompt_loses_no_score_silently() -> None:
     """The engine echoes the scores that it computed, and no others: how many came is what is told."""
     one = live(None, prompt=4)
     one.request = msgspec.structs.replace(one.request, surface=Surface(prompt_logprobs=True))
-    end = SimpleNamespace(name="LENGTH")
-    one.take(SimpleNamespace(generated_ids=[7] * 4 + [5], generated_log_probs=[-2.0, -0.5], finish_reason=end), 0.1)
+    one.take(Output(1, [7] * 4 + [5], [-2.0, -0.5], "LENGTH"), 11)
     assert (one.prompt_logprobs, one.count, one.finish_reason) == ((-2.0,), 1, "length")
 
 

@@ -55,7 +55,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         log = tmp_path_factory.mktemp("engine") / "engine.log"
         model = str(tiny_model(CACHED, sliding_window=False))
         made = OpenVinoOptions(model=model, prefix_caching=prefix_caching, arguments=words, adapters=adapters, log=log)
-        engines.append(openvino.start(made))
+        engines.append(openvino.spawn(made, on_process=lambda _: None))
         return engines[-1]
 
     yield start_one
@@ -175,6 +175,15 @@ def test_stopped_in_the_midst_of_a_burst(start: Start) -> None:
     (one,) = engine.serve([Arrival(ask(prompt(1, 40)))], lambda _n, _c: None, engine.stop)
     assert isinstance(one.result, EngineDied)
     with pytest.raises(EngineDied):
+        engine.complete(ask(prompt(1, 40)))
+    assert not engine.alive()
+
+
+def test_an_engine_that_dies_is_told_of(start: Start) -> None:
+    """Its process is gone: who asks is told with what exit code, and nobody else dies of it."""
+    engine = start()
+    engine.remote.process.stop()
+    with pytest.raises(EngineDied, match="exit code"):
         engine.complete(ask(prompt(1, 40)))
     assert not engine.alive()
 

@@ -453,6 +453,23 @@ class TestEngine:
         assert (base, ids(cold.complete(asked(1, 40, 8)))) == (before, before)
         assert switched != before
 
+    def test_a_name_that_is_gone_is_refused_when_its_turn_comes(self, cold: TransformersEngine) -> None:
+        """Switching another adapter on forgets the one before it, also for a request that waits for it."""
+        cold.switch_adapter("first", str(adapter(1).folder))
+        began = cold.clock()
+
+        def between() -> None:
+            if round(cold.clock() - began, 3) == 0.05:
+                cold.switch_adapter("second", str(adapter(2).folder))
+
+        running, waiting = Arrival(asked(1, 40, 12)), Arrival(asked(2, 40, 4, model="first"), offset_ms=20)
+        base, gone = (one.result for one in serve(cold, running, waiting, between=between))
+        assert isinstance(base, Completion)
+        assert isinstance(gone, RequestRefused)
+        assert gone.status == 404
+        assert len(cold.complete(asked(2, 40, 4, model="second")).tokens) == 4
+        cold.unload_adapter("second")
+
     def test_a_reset_waits_for_requests(self, start: Start) -> None:
         """False in the midst of a burst; then nothing is left to hit."""
         engine, said = start("num_blocks=24"), list[bool]()

@@ -11,7 +11,7 @@ import tenacity
 from adapters.base import CompletionRequest, EngineDied, EngineError, EngineSilent, Metrics, RequestRefused, Surface
 from adapters.openai_http import KEY_VARIABLE, Wire
 from adapters.probes import probe
-from adapters.server import ServerEngine, reset_cache
+from adapters.server import ServerEngine
 from tests.fake_server import METRICS, MODEL, Counts, FakeServer, Fault, Manners, answer, serving
 
 PROMPT = tuple(range(40, 80))
@@ -236,14 +236,14 @@ def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
 )
 def test_a_reset_happened_only_if_the_server_says_so(fake: FakeServer, done: bool) -> None:
     """HTTP 200 alone says nothing."""
-    assert reset_cache(live(fake)) is done
+    assert live(fake).reset()[0] is done
 
 
 @pytest.mark.parametrize("fake", [Manners(reset=None)], indirect=True)
 def test_a_missing_reset_is_a_refusal(fake: FakeServer) -> None:
     """It is not a reset that failed."""
     with pytest.raises(RequestRefused, match="404"):
-        reset_cache(live(fake))
+        live(fake).reset()
 
 
 def test_the_key_is_sent_and_shown_nowhere(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:

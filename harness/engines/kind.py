@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -38,11 +39,21 @@ def no_variants(_cell: Cell, _arguments: tuple[str, ...]) -> Iterator[Variant]:
     return iter(())
 
 
+AdapterFor = Callable[[str | None], str | None]  # the model's folder, if it is told -> an adapter's that fits it
+
+
+class Attach(Protocol):
+    """Attaches to a server. Raises EngineStartError with the reason."""
+
+    def __call__(self, url: str, *, adapter_for: AdapterFor) -> Engine:
+        """The engine at `url`, tried with an adapter that fits the model whose folder it names."""
+
+
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """One engine. `package`: what to install, where it is a Python package.
 
-    `start` raises EngineStartError with the reason and the log's end; None: Coldproof does not start it, `attach` takes
-    the URL of one that its owner did, and the folder of an adapter to try it with.
+    `start` raises EngineStartError with the reason and the log's end; None: Coldproof does not start it.
+    `attach` takes one that its owner started, by its URL.
     `quick`: it starts in a second or two.
     """
 
@@ -50,7 +61,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     cells: tuple[Cell, ...]
     start: Callable[[Setting], Engine] | None = None
-    attach: Callable[[str], Engine] | None = None
+    attach: Attach | None = None
     package: str | None = None
     quick: bool = True
     variants: Callable[[Cell, tuple[str, ...]], Iterator[Variant]] = no_variants

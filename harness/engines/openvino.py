@@ -1,4 +1,4 @@
-"""OpenVINO GenAI (package openvino-genai): continuous batching in this process, with a model in its own format."""
+"""OpenVINO GenAI (package openvino-genai): continuous batching, stepped by its caller."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ CELLS = (
         "openvino-growing", "the engine's own defaults: a pool that grows, chunks of 256 tokens", ("GROUND", "CHAT-1")
     ),
     cell("openvino-tight", "a pool of 24 blocks, chunks of 48 tokens", UNDER_PRESSURE, TIGHT, ODD_STEPS),
-    cell("openvino-tight-counted", "a pool of 24 blocks, one token a step", UNDER_PRESSURE, TIGHT, TOKEN_STEPS),
+    cell("openvino-tight-counted", "a pool of 24 blocks, one token a step", ("PRESS-1", "CTRL-2"), TIGHT, TOKEN_STEPS),
     cell(
         "openvino-whole-prompts",
         "a pool of 24 blocks, each prompt in one piece before anybody decodes (dynamic_split_fuse off)",
-        ("GROUND", "CHAT-1", "PRESS", "PREEMPT", "CTRL-2"),
+        ("GROUND", "PRESS-2", "PRESS-4", "PREEMPT-1"),
         TIGHT,
         *WHOLE,
     ),
     cell(
         "openvino-adapters",
         "adapters registered; each generate() runs requests of one of them",
-        ("GROUND", "LORA"),
+        ("GROUND", "LORA-4"),
         ROOMY,
         REGISTERED,
     ),
@@ -71,7 +71,7 @@ def start(setting: Setting) -> Engine:
         arguments=setting.arguments,
         log=setting.log,
     )
-    return openvino.start(options)
+    return openvino.spawn(options, on_process=setting.on_process)
 
 
 def variants(cell: Cell, arguments: tuple[str, ...]) -> Iterator[Variant]:

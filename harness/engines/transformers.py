@@ -15,7 +15,7 @@ from harness.variant import CHUNKS, POOL, TIER, Variant
 KEYS = ("GROUND", "LORA", "CHAT", "REUSE", "CTRL-1", "SURFACE")  # the room is not what matters
 ROOM = ("REUSE", "PRESS", "PREEMPT", "CTRL", "MIXED")  # the pool has to be small
 ROOMY, PREFILL_FIRST = "num_blocks=2048", "scheduler_type=prefill_first"
-SMALL = ("num_blocks=24", "max_batch_tokens=64")
+SMALL = ("num_blocks=24", "max_batch_tokens=64", "max_requests_per_batch=8")
 
 
 def cell(name: str, about: str, areas: tuple[str, ...], *fields: str) -> Cell:
@@ -25,7 +25,7 @@ def cell(name: str, about: str, areas: tuple[str, ...], *fields: str) -> Cell:
 
 CELLS = (
     cell("transformers", "a roomy pool: 256 blocks of 16 tokens, 256 tokens a step", KEYS),
-    cell("transformers-tight", "24 blocks of 16 tokens, 64 tokens a step", ROOM, *SMALL),
+    cell("transformers-tight", "24 blocks of 16 tokens, 64 tokens and 8 requests a step", ROOM, *SMALL),
     cell("transformers-prefill-first", "the same with prefill before decode", ROOM, *SMALL, PREFILL_FIRST),
 )
 

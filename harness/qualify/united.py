@@ -5,7 +5,6 @@ Shards ran whenever a machine was free; in the report they began at the same mom
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -96,8 +95,3 @@ def one_waiver(rows: list[Waiver], requirements: list[RequirementResult]) -> Wai
         issue = KnownIssue(first.requirement, first.versions, first.reason, first.link, cell=first.cell)
         state = "stale" if passes(issue, requirements) else "not exercised"
     return msgspec.structs.replace(rows[0], cases=used, state=state)
-
-
-def day_of(event: Event) -> datetime.date:
-    """The day of an event, by which waivers expire."""
-    return datetime.datetime.fromtimestamp(event["at"], datetime.UTC).date()

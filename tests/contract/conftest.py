@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from adapters.base import Capability
 from adapters.checked import CheckedEngine
 from harness.models.adapters import AdapterFiles
 from harness.options import UsageError
 from harness.plugin import EXIT_USAGE
 from tests.contract import subjects
+from tests.contract.rules import can
 from tests.contract.subjects import Held, Subject, Wanted
 
 
@@ -47,6 +49,15 @@ def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def engine(held: Held) -> CheckedEngine:
     """The engine, its cache on."""
     return held.engine(Wanted())
+
+
+@pytest.fixture
+def stopped(held: Held) -> CheckedEngine:
+    """The engine after its end."""
+    ended = held.engine(Wanted(), dead_too=True)
+    if can(ended, Capability.SPAWNABLE):
+        ended.stop()
+    return ended
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from adapters import endpoint, vllm, vllm_inproc
+from adapters import vllm, vllm_inproc
 from adapters.base import Engine
 from adapters.checked import CheckedEngine
 from adapters.fingerprint.topology import TOPOLOGIES
 from harness.cell import Cell
+from harness.engines import kinds
 from harness.engines.kind import Kind, Setting
 from harness.engines.kinds import KINDS
 from harness.models.adapters import AdapterFiles, forge_adapter, tiny_model
@@ -54,11 +55,12 @@ class Held:
         self.engines: dict[Wanted, CheckedEngine] = {}
         self.starts = 0
 
-    def engine(self, wanted: Wanted) -> CheckedEngine:
-        """The one that is wanted; of a subject without spares there is one engine for all."""
+    def engine(self, wanted: Wanted, *, dead_too: bool = False) -> CheckedEngine:
+        """The one that is wanted; of a subject without spares there is one engine for all. `dead_too`: or what is left
+        of it."""
         wanted = wanted if self.subject.spare else Wanted()
         held = self.engines.get(wanted)
-        if held is None or not held.alive():
+        if held is None or not (held.alive() or dead_too):
             self.starts += 1
             log = self.folder / f"engine-{self.starts}.log"
             held = CheckedEngine(self.subject.start(msgspec.structs.replace(wanted, log=log)))
@@ -76,8 +78,8 @@ def subjects(engine: str | None, url: str | None) -> tuple[Subject, ...]:
     """What to try. Raises UsageError where what was asked for is not here."""
     if url is not None:
         return (attached(engine or "endpoint", url),)
-    kinds = [kind for kind in KINDS.values() if kind.start is not None and kind.installed]
-    here = [*of_coldproof(), *(of_kind(kind, cell) for kind in kinds for cell in telling(kind.cells))]
+    startable = [kind for kind in KINDS.values() if kind.start is not None and kind.installed]
+    here = [*of_coldproof(), *(of_kind(kind, cell) for kind in startable for cell in telling(kind.cells))]
     chosen = [one for one in here if engine is None or one.name.split(":")[0] == engine]
     if not chosen:
         package = KINDS[engine].package if engine in KINDS else None
@@ -123,17 +125,12 @@ def of_kind(kind: Kind, cell: Cell) -> Subject:
 
 
 def attached(name: str, url: str) -> Subject:
-    """An engine that runs already, and goes on when the tests are over."""
-    kind = KINDS.get(name)
-    if kind is not None and kind.attach is None:
-        raise UsageError(f"--engine {name} is started here: leave out --engine-url")
+    """An engine that runs already, and goes on when the tests are over. Its adapters are those that fit our model."""
+    kind = kinds.attached(name, url)
     if kind is None or kind.attach is None:
-        path = str(contents()["A"].folder.resolve())
-        return Subject(
-            name=name, start=lambda _wanted: endpoint.attach(url, adapter_for=lambda _root: path), spare=False
-        )
-    attach = kind.attach
-    return Subject(name=name, start=lambda _wanted: attach(url), spare=False)
+        raise UsageError(f"--engine {name} is started here: leave out --engine-url")
+    attach, path = kind.attach, str(contents()["A"].folder.resolve())
+    return Subject(name=name, start=lambda _wanted: attach(url, adapter_for=lambda _root: path), spare=False)
 
 
 def stepped(topology: str | None) -> Callable[[Wanted], Engine]:

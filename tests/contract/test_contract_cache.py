@@ -26,6 +26,9 @@ def test_a_prompt_that_nobody_asked_hits_nothing(engine: CheckedEngine) -> None:
     """Zero where there is a count, None where there is none: missing is not zero."""
     length = room(engine)
     answer = engine.complete(asked(engine, length))
+    least, most = answer.cached_between or (0, length)
+    rule = "at least and at most so many: of a prompt that was never asked, none"
+    hold(least == 0 <= most <= length, "Completion.cached_between", rule, answer.cached_between)
     if not can(engine, Capability.CACHED_TOKENS):
         rule = "None where the engine gives no count: missing is not zero"
         return hold(answer.cached_tokens is None, "Completion.cached_tokens", rule, answer.cached_tokens)

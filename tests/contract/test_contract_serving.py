@@ -76,13 +76,6 @@ def test_one_refusal_loses_no_other(engine: CheckedEngine) -> None:
     goes_on(engine, "a refusal in a burst")
 
 
-def test_a_prompt_too_long_loses_no_other(engine: CheckedEngine) -> None:
-    """Also one that the engine itself looks at before it says no."""
-    served = serve(engine, asked(engine), asked(engine, engine.shape.max_model_tokens + 1), asked(engine))
-    got = lengths(served)
-    hold(got == [6, None, 6], "Engine.serve", "an error of one request is that one's result", served)
-
-
 def test_more_than_run_at_a_time_are_all_answered(engine: CheckedEngine) -> None:
     """The rest wait their turn."""
     many = (min(engine.shape.most_requests or 8, 8)) + 4

@@ -1,4 +1,4 @@
-"""How an engine ends. These come last of an engine's: each ends it, and whoever wants it next has a new one."""
+"""How an engine ends. These come last of an engine's; whoever wants it next has a new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.rules import asked, hold, is_error, need, serve
 
 def test_a_stop_in_the_midst_ends_every_request(engine: CheckedEngine) -> None:
     """The harness stops an engine that hangs: each request is over then, with what became of it."""
-    need(engine, Capability.SPAWNABLE)
+    need(engine, Capability.SPAWNABLE, Capability.STREAMING)  # without tokens to tell of there is nothing in between
     tokens = engine.shape.max_model_tokens - 100
     served = serve(engine, *(asked(engine, tokens=tokens) for _ in range(3)), between=engine.stop)
     hold(len(served) == 3, "Engine.serve", "return what became of each, also where the engine is stopped", served)
@@ -19,21 +19,17 @@ def test_a_stop_in_the_midst_ends_every_request(engine: CheckedEngine) -> None:
     hold(engine.alive() is False, "Engine.alive", "False once the engine is stopped", engine.alive())
 
 
-def test_after_its_end_an_engine_says_so(engine: CheckedEngine) -> None:
+def test_after_its_end_an_engine_says_so(stopped: CheckedEngine) -> None:
     """Twice stopped is stopped; every question then is an EngineError, for the harness goes on with a new one."""
-    need(engine, Capability.SPAWNABLE)
-    request = asked(engine)
-    engine.stop()
-    engine.stop()
-    hold(engine.alive() is False, "Engine.alive", "False once the engine is stopped", engine.alive())
+    need(stopped, Capability.SPAWNABLE)
+    stopped.stop()
+    hold(stopped.alive() is False, "Engine.alive", "False once the engine is stopped", stopped.alive())
     with pytest.raises(EngineDied):
-        engine.complete(request)
+        stopped.complete(asked(stopped))
     try:
-        served = serve(engine, request)
+        served = serve(stopped, asked(stopped))
     except EngineError:
         served = []
     hold(all(is_error(one.result) for one in served), "Engine.serve", "nothing answers for a stopped engine", served)
-    hold(
-        isinstance(engine.log_tail(), str), "Engine.log_tail", "can be read when the engine is gone", engine.log_tail()
-    )
-    engine.stop()
+    tail = stopped.log_tail()
+    hold(isinstance(tail, str), "Engine.log_tail", "can be read when the engine is gone", tail)

@@ -1,0 +1,366 @@
+"""SGLang's wire, against a stand-in: what is asked, what is read, what is tried and what a server may lack."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.base import (
+    Abort,
+    Capability,
+    CompletionRequest,
+    EngineDied,
+    EngineStartError,
+    Message,
+    Metrics,
+    RequestRefused,
+    Stage,
+    Surface,
+)
+from adapters.openai_http import Wire
+from adapters.redact import KEY_VARIABLE
+from adapters.server import ServerEngine
+from adapters.sglang import attach
+from adapters.sglang_wire import SglangWire
+from harness.calibration import lengths
+from harness.engines.kinds import attached
+from harness.generators.prompts import whole_unit
+from harness.options import Options, UsageError
+from tests import fake_server
+from tests.fake_reply import answer
+from tests.fake_sglang import LONGEST, MODEL, ROOT, VERSION, Fault, Manners, serving
+
+PROMPT = tuple(range(40, 80))
+REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
+ALWAYS_ABSENT = {
+    Capability.CHAT,
+    Capability.SEVERAL_ANSWERS,
+    Capability.LORA_IN_PLACE,
+    Capability.ADAPTER_SWITCH,
+    Capability.KV_EVENTS,
+    Capability.SPAWNABLE,
+    Capability.PROVENANCE,
+    Capability.SEVERAL_GROUPS,
+    Capability.SECOND_TIER,
+}
+OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the developer's key, and without seconds of waiting whether an engine is dead."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.setattr(Wire, "wait_dead", lambda self, seconds: not self.alive())
+
+
+def tried(manners: Manners, adapter: str | None = "/adapters/A") -> ServerEngine:
+    """What attaching makes of a server with these manners."""
+    with serving(manners) as fake:
+        return attach(fake.url, adapter_for=lambda _: adapter)
+
+
+def absent(engine: ServerEngine) -> set[Capability]:
+    """The capabilities that were not seen."""
+    return {capability for capability, support in engine.capabilities.items() if support.present is not True}
+
+
+def wire(url: str) -> SglangWire:
+    """A wire to a server that is there."""
+    made = SglangWire(url, alive=lambda: True, patience=5.0)
+    made.base_model = MODEL
+    return made
+
+
+def test_a_server_that_offers_everything_is_seen_to() -> None:
+    """All but what its wire cannot say, and being our own process."""
+    engine = tried(Manners())
+    assert absent(engine) == ALWAYS_ABSENT
+    assert (engine.name, engine.version, engine.base_model) == ("sglang", VERSION, MODEL)
+    assert set(engine.capabilities) == set(Capability)
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"lora": False}, OF_ADAPTERS),
+        ({"counts": False}, {Capability.CACHED_TOKENS, Capability.CACHE_SALT}),
+        ({"salts": ()}, {Capability.CACHE_SALT}),
+        ({"salts": ("extra_key",)}, set()),
+        ({"counters": False}, {Capability.METRICS}),
+        ({"loads": False}, {Capability.METRICS}),
+        ({"flush": (404, "Not Found")}, {Capability.CACHE_RESET}),
+        ({"flush": (400, "Flush cache failed.")}, {Capability.CACHE_RESET}),
+        ({"refuses": ("regex",)}, {Capability.STRUCTURED_OUTPUT}),
+        ({"refuses": ("stop",)}, {Capability.STOP_STRINGS}),
+        ({"refuses": ("logprob_start_len",)}, {Capability.PROMPT_LOGPROBS}),
+        ({"server": {"enable_priority_scheduling": False}}, {Capability.PRIORITY}),
+        ({"server": {"dp_size": 2}}, {Capability.POOL_SIZE}),
+        ({"server": {"page_size": None}}, {Capability.BLOCK_SIZE, Capability.POOL_SIZE}),
+        ({"server": {"version": None}}, {Capability.VERSION}),
+    ],
+    ids=str,
+)
+def test_what_is_missing_is_told_with_a_reason(changes: dict[str, Any], missing: set[Capability]) -> None:
+    """Exactly that much is missing, and each says what was seen instead."""
+    engine = tried(Manners(**changes))
+    assert absent(engine) == ALWAYS_ABSENT | missing
+    assert all(engine.capabilities[capability].evidence.strip() for capability in absent(engine))
+
+
+def test_a_loaded_name_that_is_refused_is_the_evidence_against_a_reload_in_place() -> None:
+    """In the server's words; and the probe's adapter is taken away again."""
+    with serving() as fake:
+        engine = attach(fake.url, adapter_for=lambda _: "/adapters/A")
+        assert "already loaded" in engine.capabilities[Capability.LORA_IN_PLACE].evidence
+        assert fake.adapters == {}
+    assert "--adapter" in tried(Manners(), adapter=None).capabilities[Capability.RUNTIME_LORA].evidence
+
+
+def test_an_older_server_is_asked_by_the_older_names() -> None:
+    """Of its pages, and of the salt."""
+    with serving(older=True, salts=("extra_key",)) as fake:
+        engine = attach(fake.url, adapter_for=lambda _: None)
+        engine.complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, cache_salt="mine"))
+        assert fake.asked("/generate")[-1]["extra_key"] == "mine"
+    assert engine.capabilities[Capability.CACHE_SALT].evidence.startswith("extra_key: ")
+
+
+def test_the_shape_is_what_the_server_says() -> None:
+    """Whole pages, the longest prompt that it takes, and no slots where it has no adapters."""
+    shape = tried(Manners()).shape
+    assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens) == (16, 62, LONGEST)
+    assert (shape.adapter_slots, shape.prefix_caching, shape.uniform, shape.most_requests) == (4, True, True, 16)
+    assert tried(Manners(lora=False)).shape.adapter_slots is None
+    assert tried(Manners(server={"disable_radix_cache": True})).shape.prefix_caching is False
+
+
+@pytest.mark.parametrize("changes", [{"windows": 5}, {"counters": False}], ids=str)
+def test_layers_of_several_kinds_owe_less(changes: dict[str, Any]) -> None:
+    """With windows, or where nobody says that there are none, a prefix need not be found."""
+    assert not tried(Manners(**changes)).shape.uniform
+
+
+def test_replicas_make_no_pool() -> None:
+    """What one has computed the other has not."""
+    engine = tried(Manners(server={"dp_size": 2}))
+    assert engine.shape.pool_blocks is None
+    assert "2 replicas" in engine.capabilities[Capability.POOL_SIZE].evidence
+
+
+def test_the_report_says_how_it_was_started_without_its_key() -> None:
+    """The command is the server's own word."""
+    config = tried(Manners()).config
+    assert config["launch_command"] == "--model-path tiny --api-key ***"
+    assert config["api key"] == "none"
+
+
+def test_the_adapter_is_made_for_the_model_that_the_server_names() -> None:
+    """By its folder, not by the name it is served under."""
+    roots: list[str | None] = []
+    with serving() as fake:
+        attach(fake.url, adapter_for=roots.append)
+    assert roots == [ROOT]
+
+
+@pytest.mark.parametrize("model", [None, {}, [], "<html>"], ids=str)
+def test_another_server_is_told_from_it_in_one_line(model: Any) -> None:
+    """With what to say instead."""
+    with pytest.raises(
+        EngineStartError, match=r"does not answer /model_info as SGLang does.*--engine endpoint"
+    ) as seen:
+        tried(Manners(model=model))
+    assert "\n" not in str(seen.value)
+
+
+def test_a_vllm_server_is_another() -> None:
+    """It lists models as SGLang does and has no /model_info."""
+    with fake_server.serving() as fake, pytest.raises(EngineStartError, match="--engine endpoint"):
+        attach(fake.url, adapter_for=lambda _: None)
+
+
+def test_a_model_that_generates_nothing_is_none_of_ours() -> None:
+    """SGLang serves embedding models, too."""
+    with pytest.raises(EngineStartError, match="generates no tokens"):
+        tried(Manners(model={"model_path": ROOT, "is_generation": False}))
+
+
+def test_a_server_that_wants_a_key_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the right one opens it."""
+    with pytest.raises(EngineStartError, match=f"set {KEY_VARIABLE}"):
+        tried(Manners(key="s3cr3t"))
+    monkeypatch.setenv(KEY_VARIABLE, "s3cr3t")
+    assert tried(Manners(key="s3cr3t")).config["api key"] == "given"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, {"input_ids": list(PROMPT), "stream": True}),
+        ({"model": "mine"}, {"lora_path": "mine"}),
+        ({"cache_salt": "tenant"}, {"cache_salt": "tenant"}),
+        ({"priority": 3}, {"priority": 3}),
+        ({"surface": Surface(logprobs=True)}, {"return_logprob": True, "top_logprobs_num": 2}),
+        ({"surface": Surface(prompt_logprobs=True)}, {"logprob_start_len": 0, "stream": False}),
+    ],
+    ids=str,
+)
+def test_what_is_asked(changes: dict[str, Any], said: dict[str, Any]) -> None:
+    """Each wish in SGLang's own field, and nothing of adapters where the base model is asked."""
+    asked = CompletionRequest(**{"model": MODEL, "prompt": PROMPT, "max_tokens": 4, **changes})
+    body = wire("http://h:1").body(asked)
+    assert said.items() <= body.items()
+    assert ("lora_path" in body) == ("model" in changes)
+    assert body["sampling_params"] == {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+
+
+def test_an_answer_that_may_end_early_is_let_end() -> None:
+    """With a stop string, or a pattern."""
+    for surface, told in ((Surface(stop=("x",)), {"stop": ["x"]}), (Surface(pattern="a"), {"regex": "a"})):
+        asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=surface)
+        assert wire("http://h:1").body(asked)["sampling_params"].items() >= {"ignore_eos": False, **told}.items()
+
+
+@pytest.mark.parametrize("changes", [{"messages": (Message("user", "Hi"),)}, {"surface": Surface(answers=2)}], ids=str)
+def test_what_the_wire_cannot_say_is_refused_before_it_is_sent(changes: dict[str, Any]) -> None:
+    """Rather than asked in part."""
+    asked = CompletionRequest(**{"model": MODEL, "prompt": PROMPT, "max_tokens": 4, **changes})
+    with serving() as fake:
+        with pytest.raises(RequestRefused):
+            wire(fake.url).complete(asked)
+        assert fake.bodies == []
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_an_answer_is_read_from_either_stream(incremental: bool) -> None:
+    """From events that tell all tokens so far, and from events that tell the new ones."""
+    counts: list[int] = []
+    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=Surface(logprobs=True))
+    with serving(incremental=incremental) as fake:
+        wire(fake.url).complete(REQUEST)
+        told = wire(fake.url).complete(asked, counts.append)
+    assert [token.id for token in told.tokens] == answer("", PROMPT, 4)
+    assert told.text == "".join(map(chr, answer("", PROMPT, 4)))
+    assert [(token.logprob, token.gap) for token in told.tokens] == [(-0.5, 1.5)] * 4
+    assert (told.finish_reason, told.cached_tokens, told.preemptions) == ("length", len(PROMPT) - 1, 2)
+    assert counts == [1, 2, 3, 4]
+
+
+def test_prompt_logprobs_are_one_for_each_token() -> None:
+    """The first has none."""
+    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, surface=Surface(prompt_logprobs=True))
+    with serving() as fake:
+        told = wire(fake.url).complete(asked)
+    assert told.prompt_logprobs == (None, *[-0.25] * (len(PROMPT) - 1))
+
+
+def test_a_missing_count_is_not_zero() -> None:
+    """A server that tells no cached tokens has told nothing of them."""
+    with serving(counts=False) as fake:
+        assert wire(fake.url).complete(REQUEST).cached_tokens is None
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_EVENT, Fault.ABORT_EVENT])
+def test_a_refusal_inside_a_stream_is_a_refusal(fault: Fault) -> None:
+    """SGLang answers a prompt that is too long with 200 and an event; one such event even carries a token."""
+    counts: list[int] = []
+    with serving(fault=fault) as fake, pytest.raises(RequestRefused, match="too long") as seen:
+        wire(fake.url).complete(REQUEST, counts.append)
+    assert seen.value.status == 400
+    assert counts == []
+
+
+def test_an_event_of_another_shape_is_an_error_of_the_server() -> None:
+    """Not a stack trace of ours."""
+    with serving(fault=Fault.GARBLED) as fake, pytest.raises(RequestRefused, match="an event that is none"):
+        wire(fake.url).complete(REQUEST)
+
+
+def test_a_server_that_dies_in_the_midst_of_an_answer_is_gone() -> None:
+    """Half an answer is none."""
+    with serving(fault=Fault.BREAKS) as fake, pytest.raises(EngineDied, match="cannot talk to"):
+        wire(fake.url).complete(REQUEST)
+
+
+def test_a_client_that_hangs_up_keeps_what_it_has() -> None:
+    """After so many tokens."""
+    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=9, abort=Abort(after_tokens=2))
+    with serving() as fake:
+        told = wire(fake.url).complete(asked)
+    assert (told.aborted, len(told.tokens), told.finish_reason) == (Stage.DECODE, 2, None)
+
+
+def test_a_flush_under_load_says_no() -> None:
+    """Status 400 is an answer; a missing route is a refusal."""
+    with serving() as fake:
+        assert wire(fake.url).reset()[0] is True
+    with serving(flush=(400, "pending requests")) as fake:
+        assert wire(fake.url).reset() == (False, "pending requests")
+    with serving(flush=(404, "Not Found")) as fake, pytest.raises(RequestRefused):
+        wire(fake.url).reset()
+
+
+def test_counters_and_gauges() -> None:
+    """Counters from /metrics; gauges from the scheduler itself, for those in /metrics are of some step before."""
+    with serving() as fake:
+        told = wire(fake.url)
+        assert told.metrics() == Metrics(running=1.0, waiting=6.0, pool_usage=0.1)
+        told.complete(REQUEST)
+        told.complete(REQUEST)
+        counted = Metrics(queried_tokens=80, hit_tokens=39, preemptions=0, running=1, waiting=6, pool_usage=0.1)
+        assert told.metrics() == counted
+    with serving(loads=False, counters=False) as fake:
+        assert wire(fake.url).metrics() == Metrics()
+
+
+def test_names_are_loaded_and_unloaded() -> None:
+    """A request to a name that was loaded chooses it by `lora_path`."""
+    with serving() as fake:
+        engine = attach(fake.url, adapter_for=lambda _: None)
+        engine.load_adapter("mine", "/adapters/B", in_place=False)
+        told = engine.complete(CompletionRequest(model="mine", prompt=PROMPT, max_tokens=4))
+        assert [token.id for token in told.tokens] == answer("/adapters/B", PROMPT, 4)
+        with pytest.raises(RequestRefused, match="already loaded"):
+            engine.load_adapter("mine", "/adapters/C", in_place=False)
+        engine.unload_adapter("mine")
+        assert fake.adapters == {}
+
+
+@pytest.mark.parametrize(
+    ("engine", "url", "kind"),
+    [
+        ("sglang", "http://h:1", "sglang"),
+        ("sglang", None, "sglang"),
+        ("endpoint", "http://h:1", "endpoint"),
+        ("vllm", "http://h:1", None),
+        ("llamacpp", "http://h:1", None),
+    ],
+)
+def test_which_engines_are_attached(engine: str, url: str | None, kind: str | None) -> None:
+    """Those that Coldproof does not start, and those alone."""
+    found = attached(engine, url)
+    assert (found and found.name) == kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"engine_url": None}, "--engine sglang needs --engine-url http://HOST:PORT"),
+        ({"engine_args": ("--page-size", "1")}, "give them to your own server"),
+        ({"oracle": "cold-engine"}, "use --oracle same-engine"),
+        ({"engine": "llamacpp"}, "--engine llamacpp spawns its own server"),
+    ],
+)
+def test_an_attached_engine_takes_no_options_of_a_spawned_one(changes: dict[str, Any], says: str) -> None:
+    """Each is one clear line."""
+    given = {"engine": "sglang", "engine_url": "http://h:1", "oracle": "same-engine", **changes}
+    with pytest.raises(UsageError, match=re.escape(says)):
+        Options(report_dir=Path("out"), **given).check()
+
+
+def test_pages_of_one_token_are_no_prompts_of_none() -> None:
+    """SGLang's pages hold one token unless told otherwise; a calibration prompt one short of a page would be empty."""
+    assert min(lengths(whole_unit(1))) > 0
+    assert whole_unit(32) == 32
