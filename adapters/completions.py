@@ -10,6 +10,7 @@ from typing import Any
 from adapters.base import PLAIN, Completion, CompletionRequest, Stage, Surface, Token
 
 SEED = 0
+FARTHEST = 9999.0  # nats: what a grammar forbids scores -inf, which no JSON holds; vLLM's server writes -9999 for it
 TOP_LOGPROBS = 2  # the answer and its runner-up: their gap is what the margin rule goes by
 
 
@@ -161,4 +162,4 @@ def scored(logprobs: dict[str, Any]) -> list[tuple[float | None, float | None]]:
 def gap(scores: list[float]) -> float | None:
     """Between the best and the second best, in nats."""
     best = sorted(scores, reverse=True)[:2]
-    return best[0] - best[1] if len(best) == 2 else None
+    return min(best[0] - best[1], FARTHEST) if len(best) == 2 else None

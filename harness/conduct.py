@@ -29,9 +29,11 @@ from harness.faults.catalogue import FAULTS
 from harness.folder import engine_facts, prepare_folder
 from harness.known_issues import Waivers, read_known_issues
 from harness.lab import Lab
-from harness.options import Options, UsageError
+from harness.options import QUALIFY, Options, UsageError
 from harness.oracle.base import OracleError
 from harness.proposals import write_proposals
+from harness.qualify.manifest import seal
+from harness.qualify.record import in_words, keep_known_issues, qualification
 from harness.reproducer import reproducer
 from harness.requirement import Requirement, Trial, Violation
 from harness.selftest import self_test
@@ -59,8 +61,10 @@ class Conductor:
         """Open the report folder. Raises OSError when it cannot be written, UsageError for bad waivers."""
         self.options, self.root, self.role = options, root, role
         self.issues = read_known_issues(options.known_issues)
+        leads = role is not Role.WORKER
+        self.qualification = qualification(options) if leads and options.profile == QUALIFY else None
         self.case = load_case(options.replay) if options.replay is not None else None
-        prepare_folder(options.report_dir, clear=role is not Role.WORKER)
+        prepare_folder(options.report_dir, clear=leads)
         self.log = EventLog(options.report_dir / "events.ndjson")
         self.terminal: Terminal | None = None
         self.announced = 0
@@ -69,7 +73,7 @@ class Conductor:
         self.met: set[str] = set()  # cells whose engine has told what it cannot do
         self.session: Session | None = None
         self.suites_began: float | None = None
-        if role is not Role.WORKER:
+        if leads:
             self.log.emit(
                 "run_started",
                 version=coldproof_version(),
@@ -77,6 +81,7 @@ class Conductor:
                 command=options.command,
                 profile=options.profile,
                 seed=options.seed,
+                shard=options.shard,
                 fault=fault_facts(options.fault),
                 environment=self.environment,
                 allowed=[
@@ -84,11 +89,14 @@ class Conductor:
                     *([Verdict.INCONCLUSIVE] if options.allow_inconclusive else []),
                 ],
             )
+        if self.qualification is not None:
+            keep_known_issues(options)
+            self.log.emit("qualification", qualification=self.qualification)
 
     @functools.cached_property
     def environment(self) -> dict[str, str]:
         """The machine's facts; they ask git, and hold for the whole run."""
-        return environment(self.root)
+        return {**environment(self.root), **(in_words(self.qualification) if self.qualification is not None else {})}
 
     def attach_terminal(self, reporter: Any, capture: Any) -> None:
         """Show progress where pytest writes."""
@@ -144,8 +152,10 @@ class Conductor:
             if len(self.options.cells) == 1:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
-        self.log.emit("engine", engine=engine_facts(lab))
-        self.log.emit("calibration", calibration=lab.calibration, seconds=lab.calibration_seconds)
+        self.log.emit("engine", engine=engine_facts(lab), cell=cell.name, contents=len(lab.contents))
+        self.log.emit(
+            "calibration", calibration=lab.calibration, seconds=lab.calibration_seconds, own_rule=lab.own_rule
+        )
         if self.suites_began is None:
             self.suites_began = time.monotonic()
         waivers = self.waivers(lab.engine.version)
@@ -304,6 +314,8 @@ class Conductor:
         results = assemble(read_events(self.log.path))
         try:
             write_all(results, self.options.report_dir)
+            if self.qualification is not None:
+                seal(self.options.report_dir)
         except OSError as problem:
             self.log.emit("problem", message=f"the report could not be written: {problem}", usage=False)
             return EXIT_HARNESS
@@ -343,6 +355,8 @@ class Conductor:
         """Have the terminal close with the headline and the report's path."""
         if self.terminal is not None:
             self.terminal.end(results, self.options.report_dir)
+            if self.qualification is not None:
+                self.terminal.line(f"bundle: python -m reports verify {self.options.report_dir}")
 
 
 def today() -> datetime.date:

@@ -16,6 +16,7 @@ def prepare_folder(folder: Path, *, clear: bool) -> None:
     for pattern in (
         "events.ndjson",
         "results.json",
+        "manifest.json",
         "index.html",
         "badge.svg",
         "junit.xml",

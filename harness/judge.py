@@ -36,13 +36,18 @@ ORDER = (
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """A history with its cold answers, what is wrong with it, what counts only as noise, and what it showed."""
+    """A history with its cold answers, what is wrong with it, what counts only as noise, and what it showed.
+
+    `rule` and `exclusive` are what it was judged by, so that it can be judged again.
+    """
 
     history: History
     answers: Answers
     findings: tuple[Finding, ...]
     noise: tuple[Finding, ...]
     evidence: dict[str, float]
+    rule: Rule = Rule(exact=True)
+    exclusive: bool = True
 
     def without_overlapped(self) -> Judgement:
         """The same without the wrong answers of requests that an adapter change overlapped."""
@@ -53,6 +58,11 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     def without_hashes(self) -> Judgement:
         """The same without block hashes that do not follow from their events: no other requirement's matter."""
         return msgspec.structs.replace(self, findings=tuple(f for f in self.findings if f.checker != "hashes"))
+
+    def limited(self, *, overlapped_too: bool, hashes_too: bool) -> Judgement:
+        """The same without what is another requirement's matter."""
+        kept = self if overlapped_too else self.without_overlapped()
+        return kept if hashes_too else kept.without_hashes()
 
     def worst(self) -> Finding:
         """The finding to speak of first: a wrong answer before a wrong count, the first request before later ones."""
@@ -95,4 +105,6 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         findings=tuple(f for f in found if not f.noise),
         noise=tuple(f for f in found if f.noise),
         evidence=evidence(history, answers),
+        rule=rule,
+        exclusive=exclusive,
     )

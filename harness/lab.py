@@ -140,7 +140,9 @@ class Lab(Prover):
                 f"The mixture '{mixture}' was seen to fail with caching off; left out since.",
             ],
         )
-        self.session.log.emit("calibration", calibration=self.calibration, seconds=self.calibration_seconds)
+        self.session.log.emit(
+            "calibration", calibration=self.calibration, seconds=self.calibration_seconds, own_rule=self.own_rule
+        )
 
     def out_of_patience(self, trial: Trial) -> bool:
         """Whether minimising has had its time: hypothesis then settles on the smallest example known."""
@@ -163,6 +165,9 @@ class Lab(Prover):
             "example",
             requirement=trial.requirement.id,
             cell=trial.cell,
+            test=trial.test,
+            rule=judgement.rule,
+            exclusive=judgement.exclusive,
             history=judgement.history,
             answers=[[asked, answer] for asked, answer in judgement.answers.items()],
             evidence=judgement.evidence,

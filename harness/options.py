@@ -86,6 +86,19 @@ PROFILES = {
         replays=10,
         controls_seconds=600,
     ),
+    # The release form: a frozen list of requirements, every cell, nothing left out; see harness/qualify.
+    "qualify": Profile(
+        examples=100_000,
+        seconds=3600,
+        tokens=200_000,
+        cells=(),
+        fingerprint_cells=(),
+        fingerprint_examples=100_000,
+        fingerprint_seconds=1800,
+        shrink_seconds=180,
+        replays=10,
+        controls_seconds=600,
+    ),
     # For harness.power: every requirement a little, and little time for making counterexamples small.
     "wide": Profile(
         examples=40,
@@ -100,6 +113,7 @@ PROFILES = {
         controls_seconds=10,
     ),
 }
+QUALIFY = "qualify"
 DIAGNOSED = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 WORKERS = ("model", "fingerprint")
@@ -133,6 +147,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     allow_inconclusive: bool = False
     command: str = ""
     seed: str = "0"
+    shard: str = ""  # as "2/3"
 
     @property
     def seconds(self) -> float:

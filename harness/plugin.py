@@ -32,10 +32,21 @@ from harness.faults import catalogue as faults
 from harness.lab import Lab
 from harness.options import Options, UsageError
 from harness.proposals import proposed_file
+from harness.qualify.rules import check_given, check_items, is_qualification
 from harness.requirement import Trial
-from harness.selection import cell_name, cells_of, engine_of, is_fingerprint, is_wanted, requirement_of
+from harness.selection import (
+    cell_name,
+    cells_of,
+    engine_of,
+    is_fingerprint,
+    is_wanted,
+    requirement_of,
+    statement_of,
+    test_name,
+)
 from harness.session import split_arguments
 from harness.settings import load_settings
+from harness.shards import Shard, cut, read_shard
 
 CONDUCTOR = pytest.StashKey[Conductor]()
 EXIT_HARNESS, EXIT_USAGE = 3, 4
@@ -71,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME,...",
         help="engine configurations; 'list' prints them (default: the profile's)",
     )
-    group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci or release")
+    group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci, release or qualify")
     group.addoption("--budget", default=None, metavar="TIME", help="time for drawing examples, such as 90s, 20m or 2h")
     group.addoption(
         "--oracle",
@@ -108,6 +119,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="take the comparison rule from an earlier run against the same engine",
     )
     group.addoption("--replay", default=None, metavar="CASE.json", help="run one saved case")
+    group.addoption(
+        "--shard", default=None, metavar="I/N", help="run the Ith of N parts; `python -m reports merge` joins them"
+    )
     group.addoption("--report-dir", default="reports/out", metavar="DIR", help="where reports go")
     group.addoption(
         "--shared-dir", default=None, metavar="DIR", help="folder that an attached server can read adapters from"
@@ -136,6 +150,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             sys.stdout.write(text() + "\n")
             return 0
     try:
+        if is_qualification(config):
+            check_given(config)
+        shard_of(config)
         cells_of(config)
     except UsageError as problem:
         sys.stderr.write(f"coldproof: {problem}\n")
@@ -172,6 +189,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--replay") is not None:
         case, _ = load_case(Path(config.getoption("--replay")))
         keep(config, items, [item for item in items if is_wanted(item, [case.requirement])][:1])
+    try:
+        if is_qualification(config) and not config.option.collectonly:
+            check_items(config, items)
+        keep_shard(config, items)
+    except UsageError as problem:
+        items.clear()  # or pytest, which ends a collection in any case, would have the run opened
+        if hasattr(config, "workerinput"):  # nobody reads what a worker says; the controller's report is open by now
+            open_run(config, Role.WORKER, ()).log.emit("problem", message=str(problem), usage=True)
+        pytest.exit(f"coldproof: {problem}", EXIT_USAGE)
+
+
+def keep_shard(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --shard the tests of the other shards go; all machines cut alike. Raises UsageError."""
+    shard = shard_of(config)
+    if shard is None:
+        return
+    order = {cell.name: i for i, cell in enumerate(cells_of(config))}
+    own = [(requirement, item) for item in items if (requirement := requirement_of(item)) is not None]
+    own.sort(key=lambda pair: (order[cell_name(pair[1])], pair[0].id, test_name(pair[1])))
+    numbers = cut([requirement.weight for requirement, _ in own], shard.of)
+    others = {item.nodeid for (_, item), number in zip(own, numbers, strict=True) if number != shard.number}
+    keep(config, items, [item for item in items if item.nodeid not in others])
 
 
 def keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
@@ -266,9 +305,16 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         allow_inconclusive=config.getoption("--allow-inconclusive"),
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
         seed=str(config.option.hypothesis_seed),
+        shard=str(shard_of(config) or ""),
         worker=config.getoption("--worker"),
         fault=config.getoption("--fault"),
     )
+
+
+def shard_of(config: pytest.Config) -> Shard | None:
+    """The part that this run is, where it is one. Raises UsageError."""
+    given = config.getoption("--shard")
+    return read_shard(given) if given is not None else None
 
 
 def default_oracle(engine: str, url: str | None, worker: str) -> str:
@@ -276,17 +322,6 @@ def default_oracle(engine: str, url: str | None, worker: str) -> str:
     if attached(engine, url) is not None:
         return "same-engine"
     return "closed-form" if worker == "fingerprint" else "cold-engine"
-
-
-def test_name(item: pytest.Item) -> str:
-    """The test function's name without its parameters."""
-    return str(getattr(item, "originalname", item.name))
-
-
-def statement_of(item: pytest.Item) -> str:
-    """The test's docstring: the requirement."""
-    function = getattr(item, "function", None)
-    return (getattr(function, "__doc__", None) or "").strip()
 
 
 @pytest.fixture(scope="session")

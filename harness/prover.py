@@ -78,8 +78,7 @@ class Prover(Bench):
             self.replaced(self.oracle_engine)
             judgement = judge(history, *self.judged_by(ground=ground), exclusive=exclusive)
         wanted = self.current().requirement
-        judgement = judgement if wanted.overlapped_too else judgement.without_overlapped()
-        judgement = judgement if wanted.hashes_too else judgement.without_hashes()
+        judgement = judgement.limited(overlapped_too=wanted.overlapped_too, hashes_too=wanted.hashes_too)
         if history.engine_lost is None and any(f.checker in LASTING for f in judgement.findings):
             self.renew(engine)
         return judgement

@@ -92,3 +92,14 @@ def is_wanted(item: pytest.Item, names: Sequence[str]) -> bool:
     """Whether a test's requirement is one of those, or of an area of those."""
     requirement = requirement_of(item)
     return requirement is not None and any(requirement.id in (n, f"{n}-{requirement.id.split('-')[-1]}") for n in names)
+
+
+def test_name(item: pytest.Item) -> str:
+    """The test function's name without its parameters."""
+    return str(getattr(item, "originalname", item.name))
+
+
+def statement_of(item: pytest.Item) -> str:
+    """The test's docstring: the requirement."""
+    function = getattr(item, "function", None)
+    return (getattr(function, "__doc__", None) or "").strip()

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from harness.options import PROFILES
+from harness.options import PROFILES, QUALIFY
 
 EXAMPLES = Path(".hypothesis") / "examples"
 
@@ -18,7 +18,8 @@ def load_settings(profile: str, *, quick: bool) -> None:
         settings.register_profile(
             f"coldproof-{name}",
             max_examples=figures.fingerprint_examples if quick else figures.examples,
-            database=DirectoryBasedExampleDatabase(EXAMPLES),
+            # A qualification draws from its seed alone, and not what some run of before left on this machine.
+            database=DirectoryBasedExampleDatabase(EXAMPLES) if name != QUALIFY else None,
             deadline=None,
             derandomize=False,  # hypothesis' own CI profile would draw the same examples for ever
             report_multiple_bugs=False,

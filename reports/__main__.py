@@ -8,6 +8,7 @@ written is exit code 3.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -19,10 +20,20 @@ from reports import command, compare, side_by_side
 from reports.render import render_html
 from reports.schema import Results
 
+# These judge again what a run saw, by the harness's own checkers. Only their names are known in this room: nothing that
+# draws a report depends on them.
+JUDGING = {
+    "verify": ("harness.qualify.verify", "accept or refuse the bundle of a run with --profile qualify"),
+    "merge": ("harness.qualify.merge", "join the shards of one run"),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] and words[0] in JUDGING:
+        return int(importlib.import_module(JUDGING[words[0]][0]).main(words[1:]))
+    options = _parser().parse_args(words)
     return command.run(options.run, options)
 
 
@@ -37,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=module.PURPOSE, description=f"Says {module.PURPOSE}.")
         module.add_arguments(one)
         one.set_defaults(run=module.run)
+    for name, (_, purpose) in JUDGING.items():
+        commands.add_parser(name, help=purpose)
     commands.add_parser("schema", help="print the JSON Schema of results.json").set_defaults(run=_schema)
     return parser
 

@@ -99,6 +99,7 @@ def assemble(events: list[Event]) -> Results:
         command=first["command"],
         profile=first["profile"],
         seed=first["seed"],
+        shard=first.get("shard", ""),
         engine=msgspec.convert(engine["engine"], EngineResult) if engine else None,
         environment=first["environment"],
         selftest=selftest,
@@ -300,6 +301,8 @@ def headline(results: Results) -> str:
             word = "NOTHING SHOWN"  # all unsupported is no failure, and no praise either
     else:
         word = "NOT SHOWN TO CONFORM"
+    if results.shard:
+        engine += f" (shard {results.shard})"
     if results.fault is not None:
         engine += f" with the injected fault '{results.fault.name}'"
     many = results.totals["requirements"]

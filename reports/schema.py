@@ -413,6 +413,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     profile: str
     seed: str
+    shard: str = ""  # "2/3": a part of a run
     engine: EngineResult | None
     environment: dict[str, str]
     selftest: list[SelfTestRow]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
 from adapters.base import PLAIN, Abort, Completion, CompletionRequest, Message, Stage, Surface
-from adapters.completions import SEED, TOP_LOGPROBS, Reader, body, path
+from adapters.completions import FARTHEST, SEED, TOP_LOGPROBS, Reader, body, gap, path
 
 PROMPT = (40, 41, 42)
 MESSAGES = (Message("system", "Be brief."), Message("user", "Hello."))
@@ -193,6 +194,12 @@ def test_one_score_is_no_gap(logprobs: dict[str, Any]) -> None:
     """With a single candidate there is nothing to compare; unknown stays None."""
     (token,) = read({"choices": [piece(7, logprobs=logprobs)]}).completion().tokens
     assert (token.id, token.logprob, token.gap) == (7, -0.1, None)
+
+
+def test_a_runner_up_that_is_forbidden_is_far_and_not_infinitely_far() -> None:
+    """The log of a run is JSON, in which infinity would turn into nothing, and be judged otherwise when it is read."""
+    assert gap([-0.5, -math.inf]) == FARTHEST
+    assert gap([-2.0, -0.5, -3.0]) == 1.5
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens_details": None}, {"prompt_tokens_details": {}}])
