@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from adapters.base import EngineError, EngineStartError
+from adapters.process import EngineProcess
 from harness.budget import Budget
 from harness.bugreport import bug_report
 from harness.cases import load_case
@@ -29,7 +30,7 @@ from harness.faults.catalogue import FAULTS
 from harness.folder import engine_facts, prepare_folder
 from harness.known_issues import Waivers, read_known_issues
 from harness.lab import Lab
-from harness.options import QUALIFY, Options, UsageError
+from harness.options import QUALIFY, SOAK, Options, UsageError
 from harness.oracle.base import OracleError
 from harness.proposals import write_proposals
 from harness.qualify.manifest import seal
@@ -38,6 +39,7 @@ from harness.reproducer import reproducer
 from harness.requirement import Requirement, Trial, Violation
 from harness.selftest import self_test
 from harness.session import Session, missing
+from harness.soak import Watch, in_rounds
 from harness.terminal import Terminal
 from harness.verdict import verdict_of_case, verdict_without_case
 from reports.assemble import EXIT_HARNESS, assemble, read_events
@@ -72,6 +74,7 @@ class Conductor:
         self.workers = 1
         self.met: set[str] = set()  # cells whose engine has told what it cannot do
         self.session: Session | None = None
+        self.watch: Watch | None = None
         self.suites_began: float | None = None
         if leads:
             self.log.emit(
@@ -130,6 +133,9 @@ class Conductor:
         try:
             self.session = Session(self.options, self.log, self.root, Budget(self.options.seconds, self.planned()))
             self.session.prepare()
+            if self.options.profile == SOAK:
+                self.watch = Watch(self.log, self.started_processes, self.options.seconds)
+                self.watch.start()
         except UsageError as problem:
             self.stop(str(problem), usage=True)
         except OSError as problem:
@@ -196,7 +202,16 @@ class Conductor:
         if absent:
             return lambda **_: None
         trial.requirement = trial.requirement.on([c for c, s in lab.engine.capabilities.items() if s.present])
-        return test if self.case is None else lambda **_: self.replay(lab, trial)
+        if self.case is not None:
+            return lambda **_: self.replay(lab, trial)
+        if self.options.profile == SOAK:
+            budget = self.needed_session().budget
+            return in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
+        return test
+
+    def started_processes(self) -> list[EngineProcess]:
+        """The engines' processes so far."""
+        return list(self.session.processes) if self.session is not None else []
 
     def planned(self) -> float:
         """The weight of the trials that this process is going to run."""
@@ -335,6 +350,8 @@ class Conductor:
 
     def close(self, *, interrupted: bool) -> None:
         """Stop the engines and note where the time went."""
+        if self.watch is not None:
+            self.watch.stop()
         if self.session is None:
             return
         if interrupted:

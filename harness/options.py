@@ -32,6 +32,7 @@ class Profile(msgspec.Struct, frozen=True):
     shrink_seconds: float
     replays: int  # on a fresh engine, to state a reproduction rate
     controls_seconds: float  # for the controls of one case
+    requirements: str | None = None  # those that are tested unless others are asked for; None: all
 
 
 PROFILES = {
@@ -99,6 +100,20 @@ PROFILES = {
         replays=10,
         controls_seconds=600,
     ),
+    # Everything at once, for hours: see harness/soak.py. `examples` is one round.
+    "soak": Profile(
+        examples=100,
+        seconds=3600,
+        tokens=12_000,
+        cells=("tight",),
+        fingerprint_cells=("tight",),
+        fingerprint_examples=400,
+        fingerprint_seconds=3600,
+        shrink_seconds=180,
+        replays=10,
+        controls_seconds=600,
+        requirements="MIXED-1",
+    ),
     # For harness.power: every requirement a little, and little time for making counterexamples small.
     "wide": Profile(
         examples=40,
@@ -113,7 +128,7 @@ PROFILES = {
         controls_seconds=10,
     ),
 }
-QUALIFY = "qualify"
+QUALIFY, SOAK = "qualify", "soak"
 DIAGNOSED = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 WORKERS = ("model", "fingerprint")

@@ -30,7 +30,7 @@ from harness.conduct import Conductor, Role
 from harness.engines.kinds import KINDS, attached
 from harness.faults import catalogue as faults
 from harness.lab import Lab
-from harness.options import Options, UsageError
+from harness.options import SOAK, Options, UsageError
 from harness.proposals import proposed_file
 from harness.qualify.rules import check_given, check_items, is_qualification
 from harness.requirement import Trial
@@ -43,6 +43,7 @@ from harness.selection import (
     requirement_of,
     statement_of,
     test_name,
+    wanted_requirements,
 )
 from harness.session import split_arguments
 from harness.settings import load_settings
@@ -82,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME,...",
         help="engine configurations; 'list' prints them (default: the profile's)",
     )
-    group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci, release or qualify")
+    group.addoption("--profile", default="smoke", help="how much is generated: smoke, ci, release, qualify, or soak")
     group.addoption("--budget", default=None, metavar="TIME", help="time for drawing examples, such as 90s, 20m or 2h")
     group.addoption(
         "--oracle",
@@ -154,6 +155,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             check_given(config)
         shard_of(config)
         cells_of(config)
+        if config.getoption("--profile") == SOAK and getattr(config.option, "numprocesses", None):
+            raise UsageError("--profile soak watches one run's memory and files: leave out -n")
     except UsageError as problem:
         sys.stderr.write(f"coldproof: {problem}\n")
         return EXIT_USAGE
@@ -183,7 +186,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     test of the case's requirement."""
     order = {cell.name: i for i, cell in enumerate(cells_of(config))}
     items.sort(key=lambda item: order.get(cell_name(item), -1) if requirement_of(item) is not None else -1)
-    wanted = config.getoption("--requirements")
+    wanted = wanted_requirements(config)
     if wanted is not None:
         keep(config, items, [item for item in items if is_wanted(item, wanted.split(","))])
     if config.getoption("--replay") is not None:
@@ -228,7 +231,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Open the run if any requirement is going to be tested, and announce what will be."""
     config = session.config
-    for name in (config.getoption("--requirements") or "").split(","):
+    for name in (wanted_requirements(config) or "").split(","):
         if name and not any(is_wanted(item, [name]) for item in session.items):
             pytest.exit(
                 f"coldproof: no requirement {name!r} here: --requirements takes ids, such as LORA-3", EXIT_USAGE

@@ -75,6 +75,15 @@ def cell_names(config: pytest.Config) -> tuple[str, ...]:
     return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in names)
 
 
+def wanted_requirements(config: pytest.Config) -> str | None:
+    """The requirements given, or the profile's; None: all. A replayed case has its own."""
+    given = config.getoption("--requirements")
+    profile = PROFILES.get(config.getoption("--profile"))
+    if given is not None or profile is None or config.getoption("--replay") is not None:
+        return None if given is None else str(given)
+    return profile.requirements
+
+
 def requirement_of(item: pytest.Item) -> Requirement | None:
     """The requirement that a test stands for."""
     mark = item.get_closest_marker("requirement")

@@ -12,13 +12,15 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from harness.tally import Tally, in_words
+from harness.tally import Tally, clock, in_words
 from reports.causes import causes_of, counted
+from reports.growth import in_words as in_words_of
 from reports.schema import Results, Verdict
 from reports.text import visible
 from reports.waivers import scope, state_in_words
 
 REDRAW = 0.1  # seconds: an engine in process may end a hundred examples in one
+STILL = 120  # seconds: in a log, a requirement's test that takes longer says so as often
 MOST_LINES = 6  # of one kind in the last words, which are to fit a screen
 
 STYLES = {
@@ -41,10 +43,13 @@ class Terminal:
         self.live: Live | None = None
         self.began = time.monotonic()
         self.drawn_at = 0.0
+        self.told_at = self.began  # when a log had its latest line
         self.tally = Tally()
 
     def on_event(self, kind: str, fields: dict[str, Any]) -> None:
         """Show one event, if it is for people. Tests run with their output captured; this line is not theirs."""
+        if kind == "usage":
+            return  # for the report; and it comes from a thread, which has to keep off pytest's output
         with self.capture.global_and_fixture_disabled() if self.capture else contextlib.nullcontext():
             self.show(kind, fields)
 
@@ -79,6 +84,8 @@ class Terminal:
                 self.tally.example(fields)
                 if time.monotonic() - self.drawn_at > REDRAW:
                     self.panel()
+                if time.monotonic() - self.told_at > STILL and not self.console.is_terminal:
+                    self.line(f"{self.tally.now}: {self.tally.shown()}, {clock(time.monotonic() - self.began)} so far")
             case "engine_lost":
                 self.line("the engine was lost and is started again; the end of its log:\n" + fields["log_tail"])
             case "verdict":
@@ -107,6 +114,7 @@ class Terminal:
         about = f"; about {left} left" if left else ""
         words.append(f" {title}: {fields['examples']} examples, {fields['seconds']:.0f} s{about}")
         self.fresh_line()
+        self.told_at = time.monotonic()
         self.console.print(words)
         if verdict not in (Verdict.CONFORMS, Verdict.UNSUPPORTED):
             self.line(f"    {fields['reason'][:400]}")
@@ -146,6 +154,7 @@ class Terminal:
     def line(self, words: str) -> None:
         """One plain line."""
         self.fresh_line()
+        self.told_at = time.monotonic()
         self.console.print(Text(self.printable(words)))
 
     def printable(self, words: str) -> str:
@@ -174,6 +183,7 @@ class Terminal:
             ],
             "known issues",
         )
+        self.some([f"{one.process}, {one.what}: {in_words_of(one)}" for one in results.growth], "processes")
         self.some([f"replay {c.id}: {c.replay}" for c in results.cases if c.known_issue is None], "cases to replay")
         if results.problem:
             self.line(f"stopped: {results.problem}")

@@ -15,6 +15,7 @@ import msgspec
 
 from reports.causes import causes
 from reports.distributions import History, distributions, tally
+from reports.growth import growths
 from reports.progress import Seen, losses, progress
 from reports.schema import (
     Calibration,
@@ -113,6 +114,7 @@ def assemble(events: list[Event]) -> Results:
         fault=injected(first.get("fault"), events),
         progress=progress(events, first["at"]),
         losses=losses(events, first["at"]),
+        growth=growths(events, first["at"]),
     )
     code = exit_code(
         results,

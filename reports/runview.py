@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reports.schema import EngineLoss, ProgressPoint, RequirementResult, Results
+from reports.growth import in_words
+from reports.schema import EngineLoss, Growth, ProgressPoint, RequirementResult, Results
 from reports.text import duration, listed
 
 WIDTH, HEIGHT = 320.0, 88.0  # of one panel's plot
@@ -36,6 +37,17 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What a process held over a soak: a line from nothing up to the most it ever held."""
+
+    process: str
+    what: str
+    said: str
+    grows: bool | None
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """Some of the run's time: a requirement's, or one kind of work's. Shares are of the longest one, in percent."""
 
@@ -57,6 +69,7 @@ class RunView:
     work: list[Span]
     starts: str
     repeat: str
+    held: list[Held]
 
 
 def run_view(results: Results) -> RunView:
@@ -69,6 +82,7 @@ def run_view(results: Results) -> RunView:
         work=work(results),
         starts=starts_in_words(results.timing.engine_start, results.losses),
         repeat=repeat_command(results),
+        held=[held(one, until) for one in results.growth],
     )
 
 
@@ -87,6 +101,15 @@ def _panel(title: str, meaning: str, values: list[tuple[float, float]], lost: tu
         line += f"H{_x(at, until):g}V{_y(value, total)}"
     line += f"H{WIDTH:g}"
     return Panel(title, meaning, total, line, f"{line}V{HEIGHT:g}H0Z", lost)
+
+
+def held(one: Growth, until: float) -> Held:
+    """One process's line, on the run's axis of time."""
+    most = max(point.value for point in one.points)
+    line = " ".join(
+        f"{'L' if i else 'M'}{_x(point.at, until):g} {_y(point.value, most)}" for i, point in enumerate(one.points)
+    )
+    return Held(one.process, one.what, in_words(one), one.grows, line)
 
 
 def _x(at: float, until: float) -> float:

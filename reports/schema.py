@@ -390,6 +390,30 @@ class EngineLoss(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
 
 
+class UsagePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process held at a moment, in seconds since the run began: bytes of memory, or open files."""
+
+    at: float
+    value: int
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a process came to hold more and more of something over a soak: medians early and late, and whether the
+    second is larger than a flat line explains; `grows` is None where it was watched too shortly to tell.
+
+    `seconds` and `requests` lie between the two.
+    """
+
+    process: str
+    what: str  # "memory" (bytes) or "files"
+    early: float
+    late: float
+    seconds: float = 0.0
+    requests: int = 0
+    grows: bool | None = None
+    points: list[UsagePoint]
+
+
 class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     """A bug that was injected into the engines on purpose. `acted`: whether it ever made a difference to them."""
 
@@ -427,6 +451,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     fault: InjectedFault | None = None
     progress: list[ProgressPoint] = []  # at most a hundred moments; empty in files from before there was this
     losses: list[EngineLoss] = []
+    growth: list[Growth] = []  # of a soak
 
 
 def write_results(results: Results, path: Path) -> None:

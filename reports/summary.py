@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from reports import overview
+from reports import growth, overview
 from reports.causes import causes_of, counted, seen_under
 from reports.markdown import code, escaped, section
 from reports.schema import Case, Cause, RequirementResult, Results, Verdict, Waiver
@@ -26,6 +26,7 @@ def summary_markdown(results: Results) -> str:
     else:
         blocks += [*_counts(results), *_table(results), *_conforming(results)]
         blocks += [*_causes(results), *_violations(results), *_waivers(results), *_not_shown(results)]
+        blocks += _growth(results)
     return "\n".join([*blocks, *_where(results)]).rstrip() + "\n"
 
 
@@ -111,6 +112,11 @@ def _waiver(waiver: Waiver) -> str:
     expiry = f", expires {escaped(waiver.expires)}" if waiver.expires and waiver.state != "expired" else ""
     said = f"{escaped(waiver.reason)} ({escaped(waiver.link)}{expiry})"
     return f"- **{escaped(state_in_words(waiver))}**: {where}: {said}"
+
+
+def _growth(results: Results) -> list[str]:
+    rows = (f"- {escaped(one.process)}, {one.what}: {escaped(growth.in_words(one))}" for one in results.growth)
+    return _section("What was held over the run", rows)
 
 
 def _not_shown(results: Results) -> list[str]:
