@@ -20,7 +20,10 @@ KEPT = ("memory", "files")
 
 
 def growths(events: list[dict[str, Any]], began: float) -> list[Growth]:
-    """One for each process and each thing that it keeps, from the events of a run; empty where nobody looked."""
+    """One for each process and each thing that it keeps, from the events of a run; empty where nobody looked.
+
+    Engines that lived for a few looks only, such as those that a counterexample is confirmed on, are left out.
+    """
     points: dict[str, list[tuple[float, dict[str, int]]]] = {}
     for event in events:
         for usage in event["usages"] if event["event"] == "usage" else ():
@@ -30,6 +33,7 @@ def growths(events: list[dict[str, Any]], began: float) -> list[Growth]:
         growth(process, what, [UsagePoint(at=at, value=usage[what]) for at, usage in looks], requests)
         for process, looks in points.items()
         for what in KEPT
+        if len(looks) >= FEWEST or process == next(iter(points))  # the first one is the run's own
     ]
 
 

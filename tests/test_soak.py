@@ -79,6 +79,12 @@ def test_too_few_looks_say_nothing(values: list[float]) -> None:
     assert "too shortly" in in_words(found)
 
 
+def test_an_engine_of_a_few_looks_is_left_out() -> None:
+    """Counterexamples are confirmed on engines that live for seconds; the run's own process always has its line."""
+    events = looks([300.0] * 10, process=HARNESS) + looks([100.0] * 10)
+    assert {one.process for one in growths(events, 0.0)} == {HARNESS}
+
+
 def test_a_short_life_says_nothing() -> None:
     """Many looks within a minute are no soak."""
     assert memory([100.0 + i for i in range(60)], every=1.0).grows is None
