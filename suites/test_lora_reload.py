@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adapters.base import Capability
 from harness.evidence import Evidence
-from harness.generators.adapters import Life, churn, lives, neighbours
+from harness.generators.adapters import Life, churn, lives, neighbours, reloads
 from harness.generators.switches import switches
 from harness.lab import Lab
 from harness.requirement import requirement
@@ -21,6 +21,7 @@ CHOSEN = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.ADAPTER
 ADAPTERS = (*CHOSEN, Capability.STREAMING, Capability.CACHED_TOKENS)
 RELOADS = (*ADAPTERS, Capability.RUNTIME_LORA)
 IN_PLACE = (*RELOADS, Capability.LORA_IN_PLACE)
+IN_PLACE_TOO = {Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS}
 RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
 
 
@@ -113,8 +114,9 @@ def test_no_sharing_between_adapters_or_with_the_base_model(lab: Lab, data: st.D
 @requirement(
     "LORA-5",
     "going back: A, B, A",
-    needs=IN_PLACE,
-    shows=(Evidence.RETURNS, Evidence.IN_PLACE_RELOADS, Evidence.UNLOAD_LOADS, *RISK),
+    needs=RELOADS,
+    shows=(Evidence.RETURNS, Evidence.UNLOAD_LOADS, *RISK),
+    shows_where=IN_PLACE_TOO,
     overlapped_too=False,
     upstream=("vllm#42125",),
 )
@@ -125,14 +127,14 @@ def test_going_back(lab: Lab, data: st.DataObject) -> None:
     Why it can break: blocks of A and of B live side by side under keys that must tell them apart for good. Oracle: cold
     start. Vacuous when no content ever came back.
     """
-    life = Life(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, most_names=1)
+    life = Life(routes=reloads(lab.grounds), goes_back=True, most_names=1)
     lab.check(data.draw(lives(lab.grounds, life), label="workload"))
 
 
 @requirement(
     "LORA-5",
     "going back after a change under traffic",
-    needs=IN_PLACE,
+    needs=RELOADS,
     shows=(Evidence.RETURNS, Evidence.OVERLAPPED, Evidence.AFTER_OVERLAP),
     overlapped_too=False,
 )
@@ -144,14 +146,14 @@ def test_going_back_after_a_change_under_traffic(lab: Lab, data: st.DataObject) 
     A is back. Oracle: cold start; requests that the change itself overlapped are LORA-6's matter and not judged here.
     Vacuous when, with A back, no prompt reached into an answer that the change overlapped.
     """
-    life = Life(routes=(Route.IN_PLACE,), goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
+    life = Life(routes=reloads(lab.grounds)[:1], goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
     lab.check(data.draw(lives(lab.grounds, life), label="workload"))
 
 
 @requirement(
     "LORA-7",
     "more adapters than slots",
-    needs=IN_PLACE,
+    needs=RELOADS,
     shows=(Evidence.BEYOND_SLOTS, Evidence.HITS, Evidence.STALE_CHANCES, Evidence.TELLING),
     upstream=("vllm#38606",),
 )
@@ -168,8 +170,9 @@ def test_churn_beyond_the_adapter_slots(lab: Lab, data: st.DataObject) -> None:
 @requirement(
     "LORA-6",
     "reload under traffic",
-    needs=IN_PLACE,
-    shows=(Evidence.OVERLAPPED, Evidence.IN_PLACE_RELOADS),
+    needs=RELOADS,
+    shows=(Evidence.OVERLAPPED,),
+    shows_where=IN_PLACE_TOO,
     upstream=("vllm#48352",),
 )
 @given(data=st.data())
@@ -181,7 +184,7 @@ def test_reload_while_requests_run(lab: Lab, data: st.DataObject) -> None:
     or the new content for the requests that the reload overlapped, under the new one for those after it. Vacuous when
     no reload overlapped a request.
     """
-    life = Life(routes=(Route.IN_PLACE,), under_traffic=True, most_names=1, base_traffic=False)
+    life = Life(routes=reloads(lab.grounds)[:1], under_traffic=True, most_names=1, base_traffic=False)
     lab.check(data.draw(lives(lab.grounds, life), label="workload"))
 
 

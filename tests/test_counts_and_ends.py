@@ -11,10 +11,11 @@ from adapters.base import Metrics, Stage, Surface
 from harness.checkers.counts import check_accounting
 from harness.checkers.finding import Finding, Rule
 from harness.checkers.liveness import check_liveness
-from harness.history import Outcome, Queue
+from harness.history import Identity, Outcome, Queue
 from harness.judge import judge_again
+from harness.workload import Burst, Meanwhile, Route, SetAdapter, Workload
 from reports.schema import FailureClass
-from tests.histories import history, outcome, record, shape
+from tests.histories import ask, history, outcome, record, shape
 
 PROMPT = range(100, 140)
 LONG = range(60)
@@ -183,6 +184,26 @@ def test_a_refusal_is_right_only_where_the_request_does_not_fit(
 ) -> None:
     """Prompt and answer together, in the model and in the pool."""
     assert liveness(refused(max_tokens=answer), shape=engine) == expected
+
+
+@pytest.mark.parametrize(
+    ("route", "overlapped", "expected"),
+    [
+        (Route.UNLOAD_LOAD, True, []),
+        (Route.IN_PLACE, True, [FailureClass.API]),
+        (Route.UNLOAD_LOAD, False, [FailureClass.API]),
+    ],
+    ids=["unloaded meanwhile", "replaced meanwhile", "another request's adapter"],
+)
+def test_a_name_with_nothing_behind_it_may_be_refused(
+    route: Route, overlapped: bool, expected: list[FailureClass]
+) -> None:
+    """Between unload and load the name is gone; a reload in place leaves no such moment, nor another name's unload."""
+    change = SetAdapter(name="tenant", content="B", path="files-B", route=route)
+    busy = Burst(requests=(ask(adapter="tenant"),), meanwhile=Meanwhile(change=change, after_tokens=1))
+    met = (Identity("digest-a", None), Identity("digest-b", None))[: 1 + overlapped]
+    asked = refused(identities=met, adapter="digest-a")
+    assert liveness(asked, shape=shape(), workload=Workload((busy,))) == expected
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.generators.adapters import Life, lives
+from adapters.base import Capability
+from harness.generators.adapters import Life, churn, lives, reloads
 from harness.generators.ground import mixed_bursts
 from harness.generators.prompts import Grounds
 from harness.workload import Burst, Route, SetAdapter, Workload
@@ -54,6 +56,21 @@ def test_a_busy_life_leaves_under_traffic_and_comes_back_between_requests(worklo
     assert contents[2] == contents[0] != contents[1]
     assert busy == (False, True, *[False] * (len(busy) - 2))
     assert {request.adapter for _, _, request in workload.requests()} == {"tenant"}
+
+
+def test_an_engine_without_reloads_in_place_is_asked_for_none() -> None:
+    """Going back and churning go on with unload + load; with both routes the direct one comes first."""
+    without = msgspec.structs.replace(grounds(), can=frozenset(Capability) - {Capability.LORA_IN_PLACE})
+    assert reloads(without) == (Route.UNLOAD_LOAD,)
+    assert reloads(grounds()) == (Route.IN_PLACE, Route.UNLOAD_LOAD)
+
+
+@some
+@given(churn(msgspec.structs.replace(grounds(), can=frozenset(Capability) - {Capability.LORA_IN_PLACE})))
+def test_churn_keeps_to_the_routes_that_there_are(workload: Workload) -> None:
+    """No reload in place where the engine has none."""
+    routes = {step.route for step in workload.steps if isinstance(step, SetAdapter)}
+    assert routes <= {Route.LOAD, Route.UNLOAD_LOAD}
 
 
 @some

@@ -7,6 +7,7 @@ from harness.checkers.finding import Finding
 from harness.history import History, Outcome
 from harness.oracle.base import judged
 from harness.reference_cache import may_be_refused, never_fits
+from harness.workload import Burst, Route, SetAdapter
 from reports.schema import FailureClass
 
 
@@ -17,7 +18,8 @@ def check_liveness(history: History) -> list[Finding]:
     compared = {outcome.request for outcome in judged(history)}
     for outcome in history.outcomes:
         if outcome.error is not None:
-            if (outcome.refused and may_be_refused(history, outcome)) or outcome.request in excused:
+            refused = outcome.refused and (may_be_refused(history, outcome) or was_unloaded(history, outcome))
+            if refused or outcome.request in excused:
                 continue
             kind = failure(silent=outcome.silent, lost=history.engine_lost)
             found.append(
@@ -59,6 +61,15 @@ def check_liveness(history: History) -> list[Finding]:
         kind = failure(silent=history.stalled is not None, lost=history.engine_lost)
         found.append(Finding(checker="liveness", failure_class=kind, sentence=f"Engine lost: {history.engine_lost}"))
     return found
+
+
+def was_unloaded(history: History, outcome: Outcome) -> bool:
+    """Whether the request's adapter was unloaded while it was on its way, so that nothing was behind its name for a
+    moment: an engine may say so. Under a reload in place something always is."""
+    step = history.workload.steps[outcome.step]
+    change = step.meanwhile.change if isinstance(step, Burst) and step.meanwhile is not None else None
+    unloads = isinstance(change, SetAdapter) and change.route is Route.UNLOAD_LOAD
+    return unloads and outcome.overlapped
 
 
 def has_too_many(outcome: Outcome) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
+from adapters.base import Capability
 from harness.generators.prompts import (
     ADAPTERS_TOGETHER,
     BASE_WITH_ADAPTER,
@@ -30,6 +31,11 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     under_traffic: bool = False  # changes happen while requests run; coming back to an earlier content does not
     most_names: int = 2
     base_traffic: bool = True
+
+
+def reloads(grounds: Grounds) -> tuple[Route, ...]:
+    """The routes that this engine has for another content behind a loaded name, the most direct one first."""
+    return (Route.IN_PLACE, Route.UNLOAD_LOAD) if Capability.LORA_IN_PLACE in grounds.can else (Route.UNLOAD_LOAD,)
 
 
 class Stage:
@@ -186,6 +192,6 @@ def churn(draw: st.DrawFn, grounds: Grounds) -> Workload:
     for _ in range(draw(st.integers(1, 6))):
         name = draw(st.sampled_from(names))
         if draw(st.booleans()):
-            stage.steps.append(stage.change(name, draw(st.sampled_from((Route.IN_PLACE, Route.UNLOAD_LOAD)))))
+            stage.steps.append(stage.change(name, draw(st.sampled_from(reloads(grounds)))))
         stage.repeat(name)
     return Workload(tuple(stage.steps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from adapters.base import Abort, Capability
+from harness.generators.adapters import reloads
 from harness.generators.pressure import pool_of
 from harness.generators.prompts import Grounds, related_prompts, stems
 from harness.workload import (
@@ -62,7 +63,7 @@ def changes_and_resets(draw: st.DrawFn, grounds: Grounds) -> Workload:
 
     A second tier outlives a reset: with one, the files come from a path of their own.
     """
-    route = Route.IN_PLACE if Capability.LORA_IN_PLACE in grounds.can else Route.UNLOAD_LOAD
+    route = reloads(grounds)[0]
     stem = draw(stems(grounds))
     ask = Burst(requests=(Request(prompt=Prompt((stem,)), adapter="tenant"),))
     steps: list[Step] = []

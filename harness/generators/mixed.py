@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from adapters.base import Capability
-from harness.generators.adapters import Life, lives
+from harness.generators.adapters import Life, lives, reloads
 from harness.generators.chats import conversations, trees
 from harness.generators.control import aborts, resets
 from harness.generators.preemption import crowds
@@ -31,7 +31,7 @@ def chapters(grounds: Grounds) -> list[st.SearchStrategy[Workload]]:
     Several sampled answers stay with SURFACE-1: vLLM 0.32.0 dies of a seeded one whose prompt is computed in chunks,
     and a long run has to get past that.
     """
-    life = Life(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, base_traffic=False)
+    life = Life(routes=reloads(grounds), goes_back=True, base_traffic=False)
     needs: list[tuple[set[Capability], st.SearchStrategy[Workload]]] = [
         (set(), trees(grounds, chat=False)),
         (set(), returns(grounds)),
@@ -43,7 +43,7 @@ def chapters(grounds: Grounds) -> list[st.SearchStrategy[Workload]]:
         ({Capability.CHAT}, conversations(grounds, chat=True)),
         ({Capability.ABORT}, aborts(grounds)),
         ({Capability.CACHE_RESET}, resets(grounds)),
-        ({Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE}, lives(grounds, life)),
+        ({Capability.RUNTIME_LORA}, lives(grounds, life)),
         ({Capability.ADAPTER_SWITCH, Capability.ADAPTER_CHOICE}, switches(grounds)),
         ({Capability.PROMPT_LOGPROBS}, surfaces(grounds, PROMPT_LOGPROBS)),
         ({Capability.STOP_STRINGS}, surfaces(grounds, STOP_STRINGS)),
@@ -51,7 +51,7 @@ def chapters(grounds: Grounds) -> list[st.SearchStrategy[Workload]]:
     ]
     # With one content there is nothing to put in its place.
     alone = len(grounds.contents) < 2
-    can = grounds.can - ({Capability.LORA_IN_PLACE, Capability.ADAPTER_SWITCH} if alone else set())
+    can = grounds.can - ({Capability.RUNTIME_LORA, Capability.ADAPTER_SWITCH} if alone else set())
     return [strategy for need, strategy in needs if need <= can]
 
 

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from adapters.base import Abort, Capability
-from harness.generators.adapters import Life, lives, neighbours
+from harness.generators.adapters import Life, lives, neighbours, reloads
 from harness.generators.chats import conversations, trees
 from harness.generators.pressure import pool_of
 from harness.generators.prompts import Grounds, stems
@@ -22,7 +22,6 @@ from harness.workload import (
     Prompt,
     Request,
     Reset,
-    Route,
     Segment,
     Step,
     Workload,
@@ -96,8 +95,8 @@ def partitions(draw: st.DrawFn, grounds: Grounds) -> Workload:
     stories = [salted(grounds, with_adapter=Capability.ADAPTER_CHOICE in grounds.can)]
     if Capability.RUNTIME_LORA in grounds.can:
         stories.append(neighbours(grounds))
-    if {Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE} <= grounds.can and len(grounds.contents) > 1:
-        stories.append(lives(grounds, Life(routes=(Route.UNLOAD_LOAD, Route.IN_PLACE))))
+    if Capability.RUNTIME_LORA in grounds.can and len(grounds.contents) > 1:
+        stories.append(lives(grounds, Life(routes=reloads(grounds)[::-1])))
     return with_gaps(draw, grounds, draw(st.one_of(stories)))
 
 
