@@ -17,9 +17,8 @@ from harness.workload import Burst, Idle, Request, Reset, Route, SetAdapter, Ste
 from tests.test_families import GROUNDS, some
 from tests.test_pressure import TIGHT, asked, found, without
 
-NAMED = (Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA)
-REPLACED = (Capability.LORA_IN_PLACE, Capability.ADAPTER_SWITCH)
-LORA = (*NAMED, *REPLACED)
+REPLACED = (Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE, Capability.ADAPTER_SWITCH)
+LORA = (Capability.ADAPTER_CHOICE, *REPLACED)
 
 
 def any_request(has: Callable[[Request], object]) -> Callable[[Workload], bool]:
