@@ -223,9 +223,18 @@ def keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """With xdist, the controlling process opens and closes the report; workers only add events to it."""
-    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+    """With xdist, the controlling process opens and closes the report; workers only add events to it. It collects
+    nothing itself, so what Coldproof's own tests are it has to tell by their folder."""
+    parallel = getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput")
+    if parallel and not are_own_tests(session.config):
         open_run(session.config, Role.CONTROLLER, ())
+
+
+def are_own_tests(config: pytest.Config) -> bool:
+    """Whether nothing but the project's own tests is asked for, in which no requirement is tested."""
+    own = Path(config.rootpath) / "tests"
+    asked = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
+    return bool(asked) and all(own in (path, *path.parents) for path in asked)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -239,10 +248,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     items = [(item, requirement_of(item)) for item in session.items]
     if config.option.collectonly or not any(r for _, r in items):
         return
-    worker = getattr(config, "workerinput", {}).get("workerid")
+    parallel = getattr(config, "workerinput", {})
+    worker = parallel.get("workerid")
     cells = tuple(dict.fromkeys(cell_name(item) for item, requirement in items if requirement is not None))
     conductor = open_run(config, Role.WORKER if worker else Role.ALONE, cells)
-    conductor.workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    conductor.workers = parallel.get("workercount", 1)
     conductor.expected = [(cell_name(item), r) for item, r in items if r is not None]
     for item, requirement in items:
         if requirement is not None and worker in (None, "gw0"):  # every worker collects the same tests

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.options import UsageError
+from harness.plugin import are_own_tests
 from harness.shards import Shard, cut, read_shard
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,3 +69,21 @@ def test_the_shards_of_a_run_are_the_run() -> None:
     assert all(parts)
     cells = [{line.partition("[")[2] for line in part} for part in parts]
     assert len(cells[0] & cells[1]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "own"),
+    [
+        (["tests"], True),
+        (["tests/test_shards.py::test_name", "tests/contract"], True),
+        (["suites"], False),
+        (["tests", "suites"], False),
+        (["."], False),
+        ([], False),
+        (["../elsewhere/tests"], False),
+    ],
+)
+def test_own_tests_are_told_by_their_folder(asked: list[str], own: bool) -> None:
+    """With xdist the controller opens a report for all others, for it never learns what was collected."""
+    config = SimpleNamespace(args=asked, rootpath=ROOT, invocation_params=SimpleNamespace(dir=ROOT))
+    assert are_own_tests(cast(pytest.Config, config)) is own
