@@ -11,6 +11,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # Results, what words them for the terminal too, and what draws them at the end.
 REPORTS = (
+    *("schema", "causes", "growth", "waivers", "assemble", "text", "markdown", "write"),
+    *("command", "power_schema", "power"),
+)
     "schema",
     "causes",
     "growth",

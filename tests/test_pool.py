@@ -81,6 +81,19 @@ def test_a_queue_behind_the_first_prefill_says_nothing(late: float, slow: bool) 
     assert bool(checked(*ONE_BY_ONE, outcomes=prompt)) is slow
 
 
+@pytest.mark.parametrize(("together", "slow"), [(1, True), (3, True), (4, False), (8, False)])
+def test_answers_that_come_side_by_side_acquit_gauges_that_are_late(together: int, slow: bool) -> None:
+    """So many answers between their first and last token at a time; the last of one as the next one's first is no
+    moment together. Seen on SGLang, whose scheduler tells of an earlier step."""
+    spans = [(i // together * 0.2, (i // together + 1) * 0.2) for i in range(CROWD)]
+    answers = [
+        [msgspec.structs.replace(token, at=first if i == 0 else last) for i, token in enumerate(tokens(1, 2, 3, 4))]
+        for first, last in spans
+    ]
+    asked = [outcome(i, LONG, step=0, sent=0.0, tokens=tuple(answer)) for i, answer in enumerate(answers)]
+    assert bool(checked(*ONE_BY_ONE, outcomes=asked)) is slow
+
+
 def late_tokens(at: float) -> list[Token]:
     """An answer whose first token came so many seconds after it was asked for."""
     return [msgspec.structs.replace(token, at=at) for token in tokens(1, 2, 3, 4)]
