@@ -14,18 +14,6 @@ REPORTS = (
     *("schema", "causes", "growth", "waivers", "assemble", "text", "markdown", "write"),
     *("command", "power_schema", "power"),
 )
-    "schema",
-    "causes",
-    "growth",
-    "waivers",
-    "assemble",
-    "text",
-    "markdown",
-    "write",
-    "command",
-    "power_schema",
-    "power",
-)
 ROOMS = {
     "suites": ("suites", "harness", "adapters"),
     "harness": ("harness", "adapters", *(f"reports.{name}" for name in REPORTS)),
