@@ -66,7 +66,8 @@ class Prover(Bench):
         """
         engine = self.living(engine)
         history = self.run(engine, workload, nonce)
-        if history.engine_lost is not None:
+        # Somebody's server that stood still and goes on, now that its requests are gone, is there to be judged.
+        if history.engine_lost is not None and not (self.session.options.attached and engine.alive()):
             self.replaced(engine)
         exclusive = not self.session.options.attached and engine is not self.oracle_engine
         ground = ground or self.on_cold(self.current())

@@ -33,7 +33,9 @@ class Held:
 class Worn(Prover):
     """A bench without engines: each run ends in what it is told, and replacing is noted."""
 
-    def __init__(self, checker: str | None, *, engine: str = "vllm-inproc", attached: bool = False) -> None:
+    def __init__(
+        self, checker: str | None, *, engine: str = "vllm-inproc", attached: bool = False, lost: str | None = None
+    ) -> None:
         self.engine, self.oracle_engine = (cast(CheckedEngine, Held()) for _ in range(2))
         self.session = cast(
             Any,
@@ -48,18 +50,18 @@ class Worn(Prover):
         )
         self.oracle, self.rule = cast(Any, None), cast(Rule, None)
         self.successors, self.ran = {}, WeakKeyDictionary()
-        self.checker, self.renewals = checker, 0
+        self.checker, self.renewals, self.lost = checker, 0, lost
 
     def note(self, *_: Any, **__: Any) -> None:
         """Nobody reads it."""
 
     def run(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> History:
         """A history in which the judge is going to find what he is told."""
-        return history()
+        return history(engine_lost=self.lost)
 
     def replaced(self, engine: CheckedEngine, *, lost: bool = True) -> CheckedEngine:
         """Count it."""
-        assert not lost
+        assert lost is (self.lost is not None)
         self.renewals += 1
         return engine
 
@@ -95,6 +97,18 @@ def test_where_starting_is_slow_it_is_done_once_and_somebody_elses_server_is_lef
     worn = told(Worn("conservation", **more))
     for _ in range(3):
         worn.observe(worn.engine, history().workload)
+    assert worn.renewals == times
+
+
+@pytest.mark.parametrize(("attached", "alive", "times"), [(True, True, 0), (True, False, 1), (False, True, 1)])
+def test_a_server_that_only_stood_still_is_judged(
+    told: Any, monkeypatch: pytest.MonkeyPatch, attached: bool, alive: bool, times: int
+) -> None:
+    """Somebody's server cannot be replaced, and a hang of it is what was looked for. One of ours is started anew."""
+    worn = told(Worn("tokens", attached=attached, lost="nothing moved for 20 s"))
+    monkeypatch.setattr(Held, "alive", lambda _: alive)
+    monkeypatch.setattr(worn, "living", lambda engine: engine)
+    assert worn.observe(worn.engine, history().workload).findings
     assert worn.renewals == times
 
 
