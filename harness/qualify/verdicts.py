@@ -167,5 +167,6 @@ def trial(test: FrozenTest, place: Place, seen: Seen, can: set[Capability]) -> T
     """The trial as it was when the run concluded it, as far as a verdict depends on it."""
     made = Trial(test.declared.on(can), place.cell, test.statement, place.test)
     made.evidence, made.examples = seen.evidence, seen.examples
-    made.requests, made.noise = seen.requests, seen.noise
+    made.requests, made.noise, made.permitted = seen.requests, seen.noise, seen.permitted
+    made.lossy = next((rule.lossy for rule in seen.rules if rule.lossy), "")
     return made
