@@ -272,8 +272,10 @@ class LlamaCppEngine:
         return self.process.tail()
 
     def stop(self) -> None:
-        """End it."""
+        """End it, and leave no saved slots behind."""
         self.process.stop()
+        for name in list(self.saved):
+            self.forget_state(name)
 
 
 def read_tokens(told: Mapping[str, Any], at: float) -> list[Token]:

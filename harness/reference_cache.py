@@ -121,6 +121,7 @@ def at_least(
         and not other.overlapped
         and other.residence == outcome.residence
         and not changed_between(history, other, outcome)
+        and (history.shape.sequences or not restored_between(history, other, outcome))
         and (history.shape.uniform or other.prompt == outcome.prompt)
     )
     return int(min(max(shared, default=0), len(outcome.prompt) - 1)) // block * block
@@ -132,6 +133,11 @@ def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
         other.overlapped and other.residence.name == first.residence.name and first.sent <= other.sent <= then.sent
         for other in history.outcomes
     )
+
+
+def restored_between(history: History, first: Outcome, then: Outcome) -> bool:
+    """Whether a restore has put something else in place of what a request had left."""
+    return any(isinstance(step, RestoreState) for step in history.workload.steps[first.step : then.step])
 
 
 def lost_tokens(history: History, outcome: Outcome) -> int:

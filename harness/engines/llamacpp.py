@@ -22,8 +22,8 @@ SAVED = (llamacpp_setup.SAVED, "slots", *NO_HOST_CACHE)
 RESTORED = ("TIER-1", "TIER-3")  # what is saved is a second tier
 PIECE = 16  # tokens; fewer than a segment has, more than two answers share by chance
 SHIFTED = (
-    f"pieces of {PIECE} tokens and more are reused wherever they stand in a prompt, their positions shifted, whatever came "
-    "before them (llama.cpp PR#9866)"
+    f"pieces of {PIECE} tokens and more are reused wherever they stand in a prompt, their positions shifted, whatever "
+    "came before them (llama.cpp PR#9866)"
 )
 
 
