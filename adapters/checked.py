@@ -27,6 +27,7 @@ from adapters.base import (
 )
 from adapters.kv_events import Published
 from adapters.provenance import WrongRead
+from adapters.rare import Saves
 
 
 class AdapterFault(Exception):
@@ -150,6 +151,9 @@ class CheckedEngine:
         support = self.capabilities[Capability.SAVED_STATE]
         if support.present is not True:
             raise RequestRefused(501, support.evidence)
+        if not isinstance(self.engine, Saves):
+            claim = f"says that it saves what is cached ({support.evidence}), and has no {what}"
+            raise AdapterFault(f"adapter {self.name} {claim}")
         with self._own_errors(what):
             tokens = getattr(self.engine, what)(name)
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:

@@ -23,7 +23,6 @@ from adapters.base import (
     Support,
     Token,
 )
-from adapters.rare import Saves
 
 
 def of_adapter(engine: Engine) -> Iterator[str]:
@@ -33,9 +32,6 @@ def of_adapter(engine: Engine) -> Iterator[str]:
         yield f"has no {', '.join(sorted(absent))}: adapters/base.py says what each does"
         return
     yield from of_capabilities(engine.capabilities)
-    saves = engine.capabilities.get(Capability.SAVED_STATE)
-    if saves is not None and saves.present and not isinstance(engine, Saves):
-        yield "says that it saves what is cached, and has no save_state or restore_state: see adapters/rare.py"
     yield from of_shape(engine.shape)
     if not is_text(engine.base_model):
         yield f"names its base model {engine.base_model!r}: it wants the served name"

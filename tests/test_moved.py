@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from adapters.base import EngineShape
+from adapters.base import EngineShape, Surface, Token
 from harness.bench import check_mode
 from harness.cell import Cell
 from harness.cells import CELLS
@@ -24,7 +24,7 @@ from harness.history import History, Outcome
 from harness.judge import judge_again
 from harness.moved import may_be_changed, reusable
 from harness.options import UsageError
-from harness.oracle.base import Answer, Answers, Question, judged
+from harness.oracle.base import Answer, Answers, Question, judged, question
 from harness.reduction import is_valid
 from harness.reference_cache import bounds
 from harness.requirement import Requirement, Trial
@@ -142,11 +142,15 @@ def test_another_requests_answer_counts() -> None:
 
 
 def test_scores_of_a_changed_answer_are_not_compared() -> None:
-    """They are the changed tokens'."""
-    second = moved(OTHERS, finish_reason="stop")
-    both, known = told(FIRST, second), answers(FIRST, second)
-    assert check_surface(both, known, EXACT)
-    assert check_surface(both, known, LOSSY) == []
+    """They may be the mode's as well; how an answer ends may not."""
+    scored = tuple(Token(id=i, at=0.0, logprob=-2.0) for i in COLD)
+    second = moved(COLD, tokens=scored, surface=Surface(logprobs=True))
+    cold = Answer(tuple(Token(id=i, at=0.0, logprob=-1.0) for i in COLD), finish_reason="length")
+    known = {question(o, o.identities[0]): cold for o in (FIRST, second)}
+    assert check_surface(told(FIRST, second), known, EXACT)
+    assert check_surface(told(FIRST, second), known, LOSSY) == []
+    (found,) = check_surface(told(FIRST, msgspec.structs.replace(second, finish_reason="stop")), known, LOSSY)
+    assert found.failure_class is FailureClass.API
 
 
 def test_hits_may_go_beyond_a_beginning_as_far_as_pieces_explain() -> None:

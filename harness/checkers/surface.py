@@ -26,12 +26,12 @@ def check_surface(history: History, answers: Answers, rule: Rule) -> list[Findin
     for outcome in judged(history):
         if outcome.answered:
             found += prompt_as_rendered(outcome)
-            if outcome.request in changed:
-                continue
             expected = closest(outcome, answers)
             if outcome.request not in chats and other_text(outcome, expected):
                 found.append(finding(outcome, FailureClass.API, text_words(outcome.text, expected.text or "")))
             for failure_class, words in differences(outcome, expected, tolerance(rule)):
+                if outcome.request in changed and failure_class is FailureClass.CORRUPT:
+                    continue  # other scores may be the mode's; none, or another end, are not
                 # A sampled answer may part anywhere once scores wobble; without an exact rule it proves nothing.
                 noise = not rule.exact and outcome.surface.answers > 1
                 found.append(finding(outcome, failure_class, words, noise=noise))

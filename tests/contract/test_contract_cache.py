@@ -109,3 +109,21 @@ def test_what_is_no_capability_is_no_lever(engine: CheckedEngine) -> None:
         return
     with refused("Engine.switch_adapter", "without ADAPTER_SWITCH it is refused"):
         engine.switch_adapter(new_name(), "/nowhere")
+
+
+def test_what_was_saved_is_there_again_once_it_is_restored(engine: CheckedEngine) -> None:
+    """With as many tokens as the engine says; and nothing is restored that nobody saved."""
+    need(engine, Capability.SAVED_STATE, Capability.CACHED_TOKENS)
+    with refused("Saves.restore_state", "RequestRefused for what was not saved (adapters/rare.py)"):
+        engine.restore_state(new_name())
+    if engine.shape.prefix_caching is not True:
+        return
+    length, name = room(engine), new_name()
+    request, strange = asked(engine, length), asked(engine, length)
+    engine.complete(request)
+    saved = engine.save_state(name)
+    for _ in range((engine.shape.sequences or 1) + 1):
+        engine.complete(strange)
+    restored, after = engine.restore_state(name), cached(engine, engine.complete(request), length)
+    hold(saved >= length and restored >= length, "Saves.save_state", "the tokens that it saved", (saved, restored))
+    hold(after > 0, "Saves.restore_state", "put what was saved in place of what is cached (adapters/rare.py)", after)
