@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from adapters.base import Capability
 from harness.generators.adapters import Life, Stage
 from harness.generators.prompts import Grounds, Talk, answers_lengths, near
-from harness.workload import Burst, Prompt, Request, RestoreState, SaveState, Segment, Workload
+from harness.workload import Burst, Prompt, Request, RestoreState, SaveState, Segment, SetAdapter, Workload
 
 NAMES = ("kept", "other")
 ADAPTERS = ("tenant", "Tenant")
@@ -87,8 +87,8 @@ def restored_for_others(draw: st.DrawFn, grounds: Grounds) -> Workload:
     the adapter's KV there fails without any state saved, which is LORA-4's and would be found in place of this.
     """
     story = Story(draw, grounds)
-    for name in ADAPTERS:
-        story.load(name)
+    for name, content in zip(ADAPTERS, draw(st.permutations(grounds.contents)), strict=False):
+        story.steps.append(SetAdapter(name=name, content=content, path=f"files-{content}"))
     saver = draw(st.sampled_from((ADAPTERS[0], None)))
     first = story.ask(Prompt((story.stem,)), saver)
     story.save(NAMES[0])

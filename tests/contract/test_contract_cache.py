@@ -60,7 +60,7 @@ def test_counts_are_told_side_by_side_too(engine: CheckedEngine) -> None:
     """`serve` tells what `complete` tells."""
     need(engine, Capability.CACHED_TOKENS)
     length = room(engine)
-    requests = [asked(engine, length) for _ in range(3)]
+    requests = [asked(engine, length) for _ in range(min(3, engine.shape.sequences or 3))]  # each is kept
     for one in requests:
         engine.complete(one)
 
