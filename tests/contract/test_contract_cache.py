@@ -33,7 +33,8 @@ def test_a_prompt_that_nobody_asked_hits_nothing(engine: CheckedEngine) -> None:
         rule = "None where the engine gives no count: missing is not zero"
         return hold(answer.cached_tokens is None, "Completion.cached_tokens", rule, answer.cached_tokens)
     told = cached(engine, answer, length)
-    return hold(told == 0, "Completion.cached_tokens", "a prompt that was never asked has hit nothing", told)
+    by_chance = 3 if engine.shape.block_size == 1 else 0  # tokens with which another prompt may begin as well
+    return hold(told <= by_chance, "Completion.cached_tokens", "a prompt that was never asked has hit nothing", told)
 
 
 def test_a_prompt_that_was_asked_hits(engine: CheckedEngine) -> None:
