@@ -46,6 +46,9 @@ class Capability(enum.StrEnum):
     BLOCK_SIZE = "cache block size"
     POOL_SIZE = "cache pool size"
     SECOND_TIER = "a second KV tier"
+    SAVED_STATE = "KV saved under a name and restored"
+    MOVED_PIECES = "pieces of prompts reused at other places"
+    CONTEXT_SHIFT = "answers that outgrow the context"
     SPAWNABLE = "spawned by Coldproof"
     PROVENANCE = "block provenance"
     SEVERAL_GROUPS = "several groups of KV-cache blocks"
@@ -228,6 +231,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     failed_load_ends_request: bool = False  # with an error; otherwise it has to be answered all the same
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
     drops_all_below: int | None = None  # free blocks: with fewer, all that nobody uses goes at once; None: bit by bit
+    moves_pieces_of: int | None = None  # so many tokens and more are reused wherever they stand; None: no such thing
+    shifts_context: bool = False  # an answer may outgrow the context: its oldest tokens go, and the others move up
     counts_first_lookups: bool = False  # each prompt once among the queries, as it is let in, and its hits then alone
 
 

@@ -21,11 +21,13 @@ from adapters.base import (
     EngineShape,
     Message,
     Metrics,
+    RequestRefused,
     Served,
     Support,
 )
 from adapters.kv_events import Published
 from adapters.provenance import WrongRead
+from adapters.rare import Saves
 
 
 class AdapterFault(Exception):
@@ -136,6 +138,27 @@ class CheckedEngine:
         if not isinstance(done, bool):
             raise AdapterFault(f"adapter {self.name} returned {done!r} from reset_cache: it wants True or False")
         return done
+
+    def save_state(self, name: str) -> int:
+        """Save what is cached. Raises RequestRefused where the engine cannot."""
+        return self._moved("save_state", name)
+
+    def restore_state(self, name: str) -> int:
+        """Restore what was saved. Raises RequestRefused where the engine cannot."""
+        return self._moved("restore_state", name)
+
+    def _moved(self, what: str, name: str) -> int:
+        support = self.capabilities[Capability.SAVED_STATE]
+        if support.present is not True:
+            raise RequestRefused(501, support.evidence)
+        if not isinstance(self.engine, Saves):
+            claim = f"says that it saves what is cached ({support.evidence}), and has no {what}"
+            raise AdapterFault(f"adapter {self.name} {claim}")
+        with self._own_errors(what):
+            tokens = getattr(self.engine, what)(name)
+        if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+            raise AdapterFault(f"adapter {self.name} returned {tokens!r} from {what}: it wants a number of tokens")
+        return tokens
 
     def metrics(self) -> Metrics:
         """Scrape the counters."""

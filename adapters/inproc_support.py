@@ -10,6 +10,7 @@ from adapters.counting import counts_first_lookups
 from adapters.inproc_setup import Built, vllm_module
 from adapters.kv_events import ALGORITHM
 from adapters.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
+from adapters.rare import NOT_OFFERED
 
 CORE = (
     Capability.TOKEN_PROMPTS,
@@ -61,6 +62,7 @@ def capabilities(built: Built, version: str, *, digests: bool) -> dict[Capabilit
         Capability.SPAWNABLE: Support(True, "started by Coldproof, in its own process"),
         Capability.PROVENANCE: provenance_support(digests=digests),
         Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
+        **{capability: Support(False, evidence) for capability, evidence in NOT_OFFERED.items()},
     }
 
 

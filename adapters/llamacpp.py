@@ -7,17 +7,12 @@ bound here to one of them, and changing what is behind it is the adapter switch 
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import requests
 
 from adapters.base import (
@@ -26,8 +21,6 @@ from adapters.base import (
     Completion,
     CompletionRequest,
     EngineDied,
-    EngineShape,
-    EngineStartError,
     Message,
     Metrics,
     RequestRefused,
@@ -36,117 +29,44 @@ from adapters.base import (
     Support,
     Token,
 )
-from adapters.gguf_files import NotTranslated, write_adapter, write_model
 from adapters.kv_events import Published
+from adapters.llamacpp_setup import (
+    ABSENT,
+    LlamaCppOptions,
+    capabilities,
+    command,
+    environment,
+    flags,
+    package_version,
+    shape,
+    wait_ready,
+    write_files,
+)
 from adapters.lora_files import content_digest
 from adapters.openai_http import Wire, arrives, events
 from adapters.process import EngineProcess, free_port
 from adapters.provenance import WrongRead
 from adapters.serving import serve_in_threads
 
-SERVER = Path(__file__).with_name("llamacpp_server.py")
-START_SECONDS = 60.0
-SLOTS = "--parallel"
-SIZES = {"--ctx-size": "8192", SLOTS: "4"}  # tokens of all slots together; each has its share
-# llama.cpp's default, KV in half precision, gives other tokens now and then without any cache.
-EXACT = (
-    "--cache-type-k",
-    "f32",
-    "--cache-type-v",
-    "f32",
-    "--flash-attn",
-    "off",
-    "--threads",
-    "1",
-    "--threads-batch",
-    "1",
-)
-ALWAYS = ("--no-warmup", "--metrics", "--slots", "--lora-init-without-apply")  # each request says what it wants
 HIT, COMPUTED = "llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"
 RUNNING, WAITING = "llamacpp:requests_processing", "llamacpp:requests_deferred"
-BOUND = "registered at the start; a name is bound to one of them, which its requests then choose by their lora field"
-ABSENT = {
-    Capability.CACHE_SALT: "a request has no salt",
-    Capability.CHAT: "the model made on the spot has no text of its own",
-    Capability.PRIORITY: "requests are served in the order of their arrival",
-    Capability.PROMPT_LOGPROBS: "scores are told of the answer only",
-    Capability.SEVERAL_ANSWERS: "/completion gives one answer",
-    Capability.STOP_STRINGS: "the model made on the spot has no text of its own",
-    Capability.STRUCTURED_OUTPUT: "the model made on the spot has no text of its own",
-    Capability.CACHE_RESET: "no route empties every slot and the host's prompt cache",
-    Capability.KV_EVENTS: "nothing is published about the cache",
-    Capability.PREEMPTION_COUNTS: "requests are not preempted",
-    Capability.POOL_USAGE: "each slot keeps its sequence until another one needs it",
-    Capability.PROVENANCE: "keys and values do not say whose they are",
-    Capability.SEVERAL_GROUPS: "all layers are of one kind",
-}
-PRESENT = {
-    Capability.TOKEN_PROMPTS: "/completion takes token ids",
-    Capability.TOKEN_OUTPUTS: "/completion returns token ids (return_tokens)",
-    Capability.STREAMING: "an event for each token",
-    Capability.CACHED_TOKENS: "timings.cache_n",
-    Capability.LOGPROBS: "n_probs",
-    Capability.ABORT: "a closed connection ends its task",
-    Capability.METRICS: "/metrics counts cached and computed prompt tokens",
-    Capability.BLOCK_SIZE: "a slot goes on from any token of its sequence",
-    Capability.POOL_SIZE: "/props tells slots and their tokens",
-    Capability.SPAWNABLE: "started by Coldproof",
-}
-
-
-class LlamaCppOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start: a model folder, adapter folders, flags of `llama-server`, and a log."""
-
-    model: str
-    prefix_caching: bool
-    adapters: tuple[Path, ...] = ()
-    arguments: tuple[str, ...] = ()
-    log: Path
+KEPT_STATES = 8  # names under which slots stay saved: their files are as large as what they hold
 
 
 def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], None]) -> LlamaCppEngine:
     """Write the files, start the server and wait until it answers. Raises EngineStartError with the log's tail."""
-    folder = options.log.with_suffix(".gguf")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        write_model(Path(options.model), folder / "model.gguf")
-        digests = [content_digest(source) for source in options.adapters]
-        for source, digest in zip(options.adapters, digests, strict=True):
-            write_adapter(source, folder / f"{digest}.gguf", model=Path(options.model))
-    except (NotTranslated, ImportError, OSError, KeyError, ValueError) as problem:
-        raise EngineStartError(f"cannot write the model for llama.cpp: {problem}") from problem
+    digests = write_files(options)
     port = free_port()
-    flags = ["--model", str(folder / "model.gguf"), "--port", str(port), *ALWAYS, *EXACT, *options.arguments]
-    flags += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
-    flags += [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
-    process = EngineProcess([sys.executable, str(SERVER), *flags], environment(), options.log)
+    here, words = command(flags(options, digests, port))
+    process = EngineProcess(here, environment(), options.log)
     on_process(process)
     wire = Wire(f"http://127.0.0.1:{port}", alive=process.running)
     try:
         wait_ready(wire, process)
-        return LlamaCppEngine(options, wire, process, digests, shlex.join(["llama-server", *flags]))
+        return LlamaCppEngine(options, wire, process, digests, words)
     except BaseException:
         process.stop()
         raise
-
-
-def environment() -> dict[str, str]:
-    """The user's, with as few threads as a tiny model can use."""
-    return {"OMP_NUM_THREADS": "1", **os.environ}
-
-
-def wait_ready(wire: Wire, process: EngineProcess) -> None:
-    """Poll /health. Raises EngineStartError when the process ends first or time runs out."""
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until and process.running():
-        try:
-            if wire.session().get(f"{wire.url}/health", timeout=2).status_code == 200:
-                process.remember()
-                return
-        except requests.RequestException:
-            time.sleep(0.05)
-    what = "did not become ready" if process.running() else f"ended with exit code {process.exit_code()}"
-    raise EngineStartError(f"llama.cpp {what} (package xllamacpp); the end of its log:\n{process.tail()}")
 
 
 class LlamaCppEngine:
@@ -168,31 +88,10 @@ class LlamaCppEngine:
         self.bound: dict[str, int] = {}
         self.everywhere: str | None = None  # the name of what is switched on for all who choose nothing
         self.config: Mapping[str, str] = {"command": command, "model": options.model}
-        facts = wire.get("/props").json()
-        slots, longest = int(facts["total_slots"]), int(facts["default_generation_settings"]["n_ctx"])
-        self.version: str | None = package_version()
-        loads = Support(bool(digests), f"{len(digests)} adapters are {BOUND}" if digests else "none was given")
-        self.capabilities: Mapping[Capability, Support] = {
-            **{capability: Support(True, evidence) for capability, evidence in PRESENT.items()},
-            **{capability: Support(False, evidence) for capability, evidence in ABSENT.items()},
-            Capability.ADAPTER_CHOICE: loads,
-            Capability.MIXED_ADAPTERS: loads,
-            Capability.ADAPTER_SWITCH: msgspec.structs.replace(loads, evidence="POST /lora-adapters"),
-            Capability.RUNTIME_LORA: Support(False, "adapters are read at the start (--lora)"),
-            Capability.LORA_IN_PLACE: Support(False, "adapters are read at the start (--lora)"),
-            Capability.SECOND_TIER: Support(False, "the host's prompt cache tells no counts of its own"),
-            Capability.VERSION: Support(self.version is not None, f"the package says {self.version}"),
-        }
-        self.shape = EngineShape(
-            block_size=1,
-            pool_blocks=slots * longest,
-            max_model_tokens=longest,
-            sequences=slots,
-            uniform="sliding_window" not in json.loads(Path(options.model, "config.json").read_text()),
-            adapter_slots=len(digests) or None,
-            prefix_caching=options.prefix_caching,
-            most_requests=slots,
-        )
+        self.version = package_version()
+        self.capabilities: Mapping[Capability, Support] = capabilities(options, self.version)
+        self.shape = shape(options, wire.get("/props").json())
+        self.saved: list[str] = []  # names, the latest last
 
     def clock(self) -> float:
         """The wall's."""
@@ -315,6 +214,35 @@ class LlamaCppEngine:
         """There is no reset. Raises RequestRefused."""
         raise RequestRefused(501, ABSENT[Capability.CACHE_RESET])
 
+    def save_state(self, name: str) -> int:
+        """POST /slots/ID?action=save for every slot, a file for each. Of many names the oldest are forgotten."""
+        self.saved = [*(one for one in self.saved if one != name), name]
+        for old in self.saved[:-KEPT_STATES]:
+            self.forget_state(old)
+        return sum(int(self.slot(number, "save", name)["n_saved"]) for number in range(self.slots))
+
+    def restore_state(self, name: str) -> int:
+        """POST /slots/ID?action=restore for every slot: what held nothing is empty again."""
+        return sum(int(self.slot(number, "restore", name)["n_restored"]) for number in range(self.slots))
+
+    @property
+    def slots(self) -> int:
+        """How many."""
+        return self.shape.sequences or 1
+
+    def slot(self, number: int, action: str, name: str) -> dict[str, Any]:
+        """What the server says of saving or restoring a slot. Raises RequestRefused where it does not."""
+        told = self.wire.post(f"/slots/{number}?action={action}", {"filename": f"{name}-{number}.bin"}).json()
+        return dict(told)
+
+    def forget_state(self, name: str) -> None:
+        """Remove its files."""
+        self.saved.remove(name)
+        folder = self.options.states
+        if folder is not None:
+            for number in range(self.slots):
+                (folder / f"{name}-{number}.bin").unlink(missing_ok=True)
+
     def metrics(self) -> Metrics:
         """GET /metrics."""
         lines = (line.split() for line in self.wire.get("/metrics").text.splitlines() if not line.startswith("#"))
@@ -344,8 +272,10 @@ class LlamaCppEngine:
         return self.process.tail()
 
     def stop(self) -> None:
-        """End it."""
+        """End it, and leave no saved slots behind."""
         self.process.stop()
+        for name in list(self.saved):
+            self.forget_state(name)
 
 
 def read_tokens(told: Mapping[str, Any], at: float) -> list[Token]:
@@ -364,11 +294,3 @@ def scored(number: int, at: float, score: Mapping[str, Any]) -> Token:
 def reason(told: Mapping[str, Any]) -> str:
     """Why an answer ended, in the words of the OpenAI wire."""
     return "length" if told.get("stop_type") == "limit" else "stop"
-
-
-def package_version() -> str | None:
-    """The package's; the library does not tell which llama.cpp it was made of."""
-    try:
-        return importlib.metadata.version("xllamacpp")
-    except importlib.metadata.PackageNotFoundError:
-        return None

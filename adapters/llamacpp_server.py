@@ -65,6 +65,8 @@ def serve(arguments: Sequence[str]) -> None:
     parameters.cache_type_v = getattr(library.ggml_type, TYPES[given.pop("cache_type_v")])
     parameters.flash_attn_type = getattr(library.llama_flash_attn_type, FLASH[given.pop("flash_attn")])
     scale = 0.0 if "lora_init_without_apply" in given else 1.0  # llama-server reads the flag so; its library does not
+    folder = given.pop("slot_save_path")  # llama-server makes it end with a slash; its library joins it as it is
+    parameters.slot_save_path = folder if not folder or folder.endswith("/") else f"{folder}/"
     parameters.lora_adapters = [adapter(library, file, scale) for file in given.pop("lora")]
     for field, value in given.items():
         setattr(parameters, field, value)

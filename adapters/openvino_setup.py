@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from adapters.base import Capability, Support
+from adapters.rare import NOT_OFFERED
 
 PACKAGE = "openvino-genai"
 REGISTERED = "adapters=registered"
@@ -39,6 +40,7 @@ ABSENT = {
     Capability.SECOND_TIER: "there is one pool",
     Capability.PROVENANCE: "keys and values do not say whose they are",
     Capability.SEVERAL_GROUPS: "all layers are of one kind",
+    **NOT_OFFERED,
 }
 
 

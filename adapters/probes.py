@@ -22,6 +22,7 @@ from adapters.base import (
 from adapters.counting import counts_first_lookups
 from adapters.openai_http import Wire
 from adapters.probe_surface import attempt, probe_surface
+from adapters.rare import NOT_OFFERED
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 PROBE_TOKENS = 512  # more than two blocks of any usual size (16 ... 256), so that asking twice must hit
@@ -60,6 +61,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
     families = wire.scrape()
     cache_config = first_labels(families, "vllm:cache_config")
     found: dict[Capability, Support] = {
+        **{capability: Support(False, evidence) for capability, evidence in NOT_OFFERED.items()},
         Capability.SPAWNABLE: Support(spawned, "started by Coldproof" if spawned else "attached by URL"),
         Capability.PROVENANCE: provenance_support(digests=False),
         Capability.SEVERAL_GROUPS: groups_support(cache_config),

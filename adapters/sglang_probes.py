@@ -9,6 +9,7 @@ import msgspec
 from adapters.base import Capability, EngineError, EngineShape, Support
 from adapters.probe_surface import probe_surface
 from adapters.probes import NO_EVENTS, Probed, probe_adapters, probe_completions, provenance_support, served_model
+from adapters.rare import NOT_OFFERED
 from adapters.redact import KEY_VARIABLE, redacted
 from adapters.sglang_wire import HITS, NO_CHAT, NO_SEED, OTHER_LAYERS, QUERIES, SglangWire
 
@@ -94,7 +95,8 @@ def probe(wire: SglangWire, facts: Facts, adapter_path: str | None) -> Probed:
     longest = facts.number("max_req_input_len") or served_model(wire).max_tokens - ROOM_FOR_ANSWER
     version = facts.server.get("version")
     found: dict[Capability, Support] = {
-        Capability.VERSION: Support(version is not None, f"/server_info says {version}")
+        **{capability: Support(False, evidence) for capability, evidence in NOT_OFFERED.items()},
+        Capability.VERSION: Support(version is not None, f"/server_info says {version}"),
     }
     probe_salted(wire, longest, found)
     probe_surface(wire, wire.base_model, found)

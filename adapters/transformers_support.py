@@ -6,6 +6,7 @@ import importlib.util
 import math
 
 from adapters.base import Capability, EngineShape, Support
+from adapters.rare import NOT_OFFERED
 from adapters.transformers_setup import Built
 
 PRESENT = {
@@ -31,6 +32,7 @@ ABSENT = {
     Capability.KV_EVENTS: "nothing is published about the cache",
     Capability.SECOND_TIER: "the CPU swap space keeps requests that were taken out of the batch, and no prefixes",
     Capability.PROVENANCE: "keys and values do not say whose they are",
+    **NOT_OFFERED,
 }
 CHOICE = "load_adapter and set_adapter under pause(), before the first request of another name"
 SWITCH = "set_adapter under pause()"

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from adapters.base import Capability, EngineDied, Metrics
+from adapters.base import Capability, EngineDied, EngineShape, Metrics
 from adapters.checked import CheckedEngine
 from harness.between import calibrate_between
 from harness.calibration import calibrate, found_earlier
@@ -22,6 +22,7 @@ from harness.checkers.finding import Rule
 from harness.contents import Contents
 from harness.event_ledger import EventLedger
 from harness.history import History, Outcome
+from harness.options import UsageError
 from harness.oracle.base import Oracle, question
 from harness.oracle.closed_form import ClosedForm
 from harness.oracle.engine import EngineOracle
@@ -54,6 +55,7 @@ class Bench:
         self.rule = self.own_rule
         if isinstance(self.oracle, OtherEngine):
             self.calibration, self.rule = self.calibrate_between(self.oracle)
+        self.rule = msgspec.structs.replace(self.rule, lossy=self.cell.lossy)
         self.calibration_seconds = round(time.monotonic() - began, 2)
 
     def open(self) -> tuple[CheckedEngine, CheckedEngine | None, Oracle, EngineOracle]:
@@ -64,6 +66,7 @@ class Bench:
         beside = session.other_engine(self.cell, other) if other is not None else None
         engine = session.open_engine(self.cell, purpose="tested")
         session.vet_contents(engine, self.cell)
+        check_mode(engine.shape, self.cell, other)
         cold_engine = cold.result() if cold is not None else None
         if beside is not None:
             session.vet_contents(beside.result(), self.cell)
@@ -224,6 +227,18 @@ class Bench:
             return self.oracle_engine, False
         engine, _ = self.standby.take(caching=False)
         return engine, True
+
+
+def check_mode(shape: EngineShape, cell: Cell, other: str | None) -> None:
+    """Answers that a mode changes by design are judged only where the cell says so, and by engines in the same mode.
+    Raises UsageError."""
+    if shape.moves_pieces_of and shape.prefix_caching and not cell.lossy:
+        raise UsageError(
+            f"the engine reuses pieces of {shape.moves_pieces_of} tokens at other places, which changes answers by "
+            f"design, and cell {cell.name!r} is for exact ones: choose a cell that is for it (--cells list)"
+        )
+    if other is not None and (shape.moves_pieces_of or shape.shifts_context):
+        raise UsageError(f"cell {cell.name!r} changes answers by design: no other engine's can be expected of it")
 
 
 def left_over(at_first: Metrics, now: Metrics) -> Metrics:

@@ -18,7 +18,7 @@ from harness.generators.prompts import DEFAULT_BLOCK, whole_unit
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
 from harness.oracle.other import room, told, with_gaps
-from harness.reference_cache import common_prefix
+from harness.tokens_computed import common_prefix
 from harness.workload import Segment, segment_tokens
 from reports.schema import Calibration
 

@@ -20,7 +20,7 @@ from harness.options import UsageError
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
 from harness.oracle.other import is_across
-from harness.reference_cache import common_prefix
+from harness.tokens_computed import common_prefix
 from harness.workload import Segment, segment_tokens
 from reports.schema import Calibration, read_results
 

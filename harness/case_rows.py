@@ -13,7 +13,8 @@ from harness.history import History, Identity, Outcome
 from harness.judge import Judgement
 from harness.oracle.base import Answers
 from harness.provenance import number_of
-from harness.reference_cache import Bounds, bounds, common_prefix, computed
+from harness.reference_cache import Bounds, bounds
+from harness.tokens_computed import common_prefix, computed
 from harness.workload import Burst, Request, describe
 from reports.schema import RequestRow, StepRow, TokenRow
 

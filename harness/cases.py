@@ -22,7 +22,7 @@ from harness.oracle.other import is_across
 from harness.provenance import sentences, whereabouts
 from harness.reduction import is_valid
 from harness.requirement import Requirement
-from harness.workload import Burst, Route, SetAdapter, Workload, changes
+from harness.workload import Burst, RestoreState, Route, SetAdapter, Workload, changes
 from reports.schema import SCHEMA_VERSION, Case, FailureClass, Reproduction, read_case
 
 
@@ -132,6 +132,7 @@ def features(history: History) -> list[str]:
     happened = {
         "preempted": bool(history.steps) and bool(history.steps[-1].after.preemptions),
         "reset": bool(history.resets),
+        "restored": any(isinstance(step, RestoreState) for step in history.workload.steps),
         "aborted": any(request.abort for request in asked),
         "chat": any(request.chat for request in asked),
         "priorities": any(request.priority for request in asked),

@@ -15,8 +15,9 @@ CHUNK_OF_ONE = "--long-prefill-token-threshold"
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration: its flags, in a line what it is for, and which requirements (by the start of their ids).
 
-    `alike`: its cold answers are the default cell's, so that one cold engine serves both. `in_process`: it can be
-    stepped in this process, several engines of it side by side.
+    `lossy`: what its mode may change in answers by design, and why; those are judged by what the mode promises (see
+    harness/moved.py). `alike`: its cold answers are the default cell's, so that one cold engine serves both.
+    `in_process`: it can be stepped in this process, several engines of it side by side.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     numeric: bool = False  # about numbers, of which the fingerprint worker has none
     events: bool = False  # KV events are published
     only_fingerprint: bool = False  # layers that no model small enough for a CPU has
+    lossy: str = ""  # in words that follow "lossy mode:"
     engine: str = "vllm"  # whose flags these are
 
     def covers(self, requirement_id: str) -> bool:

@@ -14,7 +14,8 @@ from harness.event_blocks import HOLD_ALL, Block, RunEvents
 from harness.event_cache import EventCache
 from harness.event_ledger import keys_of
 from harness.history import History, Outcome
-from harness.reference_cache import Bounds, common_prefix
+from harness.reference_cache import Bounds
+from harness.tokens_computed import common_prefix
 
 
 class View(msgspec.Struct, frozen=True):

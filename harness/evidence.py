@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from harness.checkers.tokens import differs
 from harness.evidence_cache import control_facts, pressure_facts, reuse_facts, surface_facts
 from harness.evidence_events import event_facts
+from harness.evidence_modes import mode_facts
 from harness.evidence_tiers import tier_facts
 from harness.facts import Evidence
 from harness.history import History, Identity, Outcome
 from harness.oracle.base import Answers
-from harness.reference_cache import common_prefix, computed
+from harness.tokens_computed import common_prefix, computed
 from harness.workload import Burst, Meanwhile, Route, SetAdapter
 
 
@@ -51,6 +52,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **surface_facts(history),
         **event_facts(history),
         **tier_facts(history),
+        **mode_facts(history),
     }
 
 

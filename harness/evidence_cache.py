@@ -5,7 +5,8 @@ from __future__ import annotations
 from adapters.base import Stage
 from harness.facts import Evidence
 from harness.history import History, Outcome
-from harness.reference_cache import bounds, common_prefix, computed, least_blocks, lost_tokens, never_fits
+from harness.reference_cache import bounds, least_blocks, lost_tokens, never_fits
+from harness.tokens_computed import common_prefix, computed
 from harness.workload import Idle
 
 LONG_BLOCKS = 2  # a prompt of as many blocks is long enough to be worth sharing

@@ -125,7 +125,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One step: when it ran, what it said, and the engine's metrics before and after it.
 
     Counters count from the run's start. `queue` was looked at while several requests were in flight; `change_began` and
-    `change_ended` are of the change in a burst's midst.
+    `change_ended` are of the change in a burst's midst. `moved_tokens`: so many it says it saved or restored.
     """
 
     step: int
@@ -136,6 +136,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     queue: tuple[Queue, ...] = ()
     change_began: float | None = None
     change_ended: float | None = None
+    moved_tokens: int | None = None
     error: str | None = None
     silent: bool = False
 

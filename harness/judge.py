@@ -36,7 +36,8 @@ ORDER = (
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """A history with its cold answers, what is wrong with it, what counts only as noise, and what it showed.
+    """A history with its cold answers, what is wrong with it, what counts only as noise or as what a lossy mode may
+    change (`permitted`), and what it showed.
 
     `rule` and `exclusive` are what it was judged by, so that it can be judged again.
     """
@@ -45,6 +46,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     answers: Answers
     findings: tuple[Finding, ...]
     noise: tuple[Finding, ...]
+    permitted: tuple[Finding, ...] = ()
     evidence: dict[str, float]
     rule: Rule = Rule(exact=True)
     exclusive: bool = True
@@ -102,8 +104,9 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
     return Judgement(
         history=history,
         answers=answers,
-        findings=tuple(f for f in found if not f.noise),
+        findings=tuple(f for f in found if not f.noise and not f.permitted),
         noise=tuple(f for f in found if f.noise),
+        permitted=tuple(f for f in found if f.permitted),
         evidence=evidence(history, answers),
         rule=rule,
         exclusive=exclusive,

@@ -173,6 +173,7 @@ class Lab(Prover):
             evidence=judgement.evidence,
             findings=judgement.findings,
             noise=judgement.noise,
+            permitted=judgement.permitted,
         )
 
     def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> Case:

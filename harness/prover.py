@@ -31,7 +31,7 @@ from harness.reference_cache import by_chance
 from harness.requirement import Failing, Ran, Trial
 from harness.session import Session
 from harness.simplification import simpler
-from harness.workload import Reset, SetAdapter, Workload
+from harness.workload import Reset, RestoreState, SaveState, SetAdapter, Workload
 from reports.schema import Case, Diagnosis, FailureClass
 
 RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
@@ -111,6 +111,8 @@ class Prover(Bench):
         keep: tuple[type, ...] = (SetAdapter,) if self.on_cold(trial) else ()
         if Evidence.RESETS in trial.requirement.shows:
             keep += (Reset,)  # without it another fault may fail in its place
+        if {Evidence.RESTORED, Evidence.RESTORED_ELSE} & set(trial.requirement.shows):
+            keep += (SaveState, RestoreState)  # likewise
         return smaller(workload, about, keep=keep)
 
     def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:

@@ -16,12 +16,14 @@ from harness.workload import (
     Idle,
     Prompt,
     Request,
+    RestoreState,
     Segment,
     SetAdapter,
     Step,
     Unload,
     Workload,
     renumbered,
+    save_of,
 )
 
 CROWD = 4  # requests of a burst, beside the failing one
@@ -124,9 +126,12 @@ def without(workload: Workload, *, steps: set[int], requests: set[int]) -> Itera
 
 
 def is_valid(workload: Workload) -> bool:
-    """Whether it can be run as it says: names loaded before use, continuations of earlier steps, sane sizes."""
+    """Whether it can be run as it says: names loaded before use, states saved before they are restored, continuations
+    of earlier steps, sane sizes.
+    """
     return (
         names_are_loaded(workload)
+        and all(save_of(workload, n) is not None for n, s in enumerate(workload.steps) if isinstance(s, RestoreState))
         and all(step.ms >= 0 for step in workload.steps if isinstance(step, Idle))
         and any(workload.requests())
         and all(

@@ -16,7 +16,9 @@ import msgspec
 
 from adapters.base import EngineShape
 from harness.history import History, Outcome
-from harness.workload import NONCE_TOKENS
+from harness.moved import reusable
+from harness.tokens_computed import common_prefix, computed
+from harness.workload import NONCE_TOKENS, Burst, RestoreState, save_of
 
 AHEAD = 8  # tokens for which an engine may take slots before it knows whether they come: drafts, a step ahead
 MOST_GROUPS = 16  # of KV-cache blocks that layers of different kinds may need beside one another, each its own
@@ -27,19 +29,6 @@ class Bounds(msgspec.Struct, frozen=True):
 
     at_least: int | None
     at_most: int
-
-
-def common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """How many leading tokens two sequences share."""
-    for i, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return i
-    return min(len(left), len(right))
-
-
-def computed(outcome: Outcome) -> tuple[int, ...]:
-    """The tokens whose KV a request wrote: all but the last sampled one, whose KV no pass computes (vllm#54193)."""
-    return outcome.prompt + outcome.token_ids[:-1]
 
 
 def all_computed(outcome: Outcome) -> list[tuple[int, ...]]:
@@ -60,15 +49,18 @@ def bounds(history: History) -> dict[int, Bounds]:
 
 
 def at_most(history: History, outcome: Outcome) -> int:
-    """The longest prefix computed under any identity this request may rightly have. The last token is never cached, for
-    its logits have to be computed; a second tier may load it with the rest, to be computed once more.
+    """The longest prefix computed under any identity this request may rightly have, and what may have been moved of one
+    that was. The last token is never cached, for its logits have to be computed; a second tier may load it with the
+    rest, to be computed once more.
     """
     if history.shape.prefix_caching is False:
         return 0
     if outcome.surface.answers > 1:  # its answers share the prompt among themselves, as soon as one has computed it
         return len(outcome.prompt) - 1
     shared = (
-        common_prefix(tokens, outcome.prompt) for other in writers(history, outcome) for tokens in all_computed(other)
+        reusable(history.shape, tokens, outcome.prompt)
+        for other in writers(history, outcome)
+        for tokens in all_computed(other)
     )
     longest = max(by_chance(history.shape), max(shared, default=0))
     return min(longest, len(outcome.prompt) - (0 if history.shape.second_tier else 1))
@@ -102,11 +94,12 @@ def at_least(
     """What must be hit, by whole blocks, of what finished requests of the same residence left behind, as far as the
     pool has `kept` it for this one.
 
-    A request that an adapter change overlapped neither owes nor promises anything, nor does one that was aborted; and a
-    reset, whatever it said, may have emptied the cache. Prompt logprobs need the prompt computed, so engines may pass
-    the cache by for them. Where layers keep blocks sparsely (sliding windows, states) vLLM promises the replay boundary
-    of a prompt and no more (prefix_cache_retention_interval 0): then only a prompt sent again is owed anything,
-    and nothing is where nobody says how large the blocks of all groups are.
+    What outgrew its context has left nothing to count on. A request that an adapter change overlapped neither owes nor
+    promises anything, nor does one that was aborted; and a reset, whatever it said, may have emptied the cache. Prompt
+    logprobs need the prompt computed, so engines may pass the cache by for them. Where layers keep blocks sparsely
+    (sliding windows, states) vLLM promises the replay boundary of a prompt and no more (prefix_cache_retention_interval
+    0): then only a prompt sent again is owed anything, and nothing is where nobody says how large the blocks of all
+    groups are.
     """
     block = history.shape.block_size
     known = history.shape.uniform or history.shape.groups  # else nobody says which unit hits come in
@@ -123,10 +116,12 @@ def at_least(
         if other.finished <= outcome.sent  # at one moment: a clock that counts steps stands still in between
         and other.sent >= reset
         and other.answered
+        and not outgrows(history, other)
         and not other.surface.prompt_logprobs
         and not other.overlapped
         and other.residence == outcome.residence
         and not changed_between(history, other, outcome)
+        and (history.shape.sequences or not restored_between(history, other, outcome))
         and (history.shape.uniform or other.prompt == outcome.prompt)
     )
     return int(min(max(shared, default=0), len(outcome.prompt) - 1)) // block * block
@@ -138,6 +133,11 @@ def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
         other.overlapped and other.residence.name == first.residence.name and first.sent <= other.sent <= then.sent
         for other in history.outcomes
     )
+
+
+def restored_between(history: History, first: Outcome, then: Outcome) -> bool:
+    """Whether a restore has put something else in place of what a request had left."""
+    return any(isinstance(step, RestoreState) for step in history.workload.steps[first.step : then.step])
 
 
 def lost_tokens(history: History, outcome: Outcome) -> int:
@@ -166,6 +166,11 @@ def too_long(history: History, tokens: int) -> bool:
     """Whether one request cannot come to so many tokens here."""
     needed, pool = blocks_needed(history, tokens), history.shape.pool_blocks
     return tokens > history.shape.max_model_tokens or (needed is not None and pool is not None and needed > pool)
+
+
+def outgrows(history: History, outcome: Outcome) -> bool:
+    """Whether a request came to more than its context, in an engine that then drops the oldest of it."""
+    return history.shape.shifts_context and len(outcome.prompt) + outcome.max_tokens > history.shape.max_model_tokens
 
 
 def has_room(history: History) -> bool:
@@ -225,11 +230,36 @@ def only_the_latest(history: History) -> Callable[[Outcome, Outcome], float]:
     (llama.cpp: --slot-prompt-similarity)."""
 
     def kept(other: Outcome, outcome: Outcome) -> float:
-        since = [o for o in history.outcomes if other.step <= o.step <= outcome.step]
         alike = 2 * common_prefix(computed(other), outcome.prompt) >= len(outcome.prompt)
-        return math.inf if alike and len(since) == 2 and other.step < outcome.step else 0
+        return math.inf if alike and latest_before(history, outcome) == other.request else 0
 
     return kept
+
+
+def latest_before(history: History, outcome: Outcome) -> int | None:
+    """The one request whose sequence was left last, or was by what a restore has brought back; None where several ran
+    at once. Nor is there one where somebody else was served between a save and its restore: an engine may hold that
+    what it restores is the last one's.
+    """
+    steps = history.workload.steps
+    by_step: dict[int, list[Outcome]] = {}
+    for other in history.outcomes:
+        by_step.setdefault(other.step, []).append(other)
+    place = outcome.step
+    while place >= 0:
+        asked = by_step.get(place, [])
+        if isinstance(steps[place], Burst) and place < outcome.step:
+            return asked[0].request if len(asked) == 1 else None
+        if len(asked) > 1:
+            return None
+        saved = save_of(history.workload, place) if isinstance(steps[place], RestoreState) else place
+        if saved is None:
+            return None
+        between = [o for step in range(saved, place) for o in by_step.get(step, ())]
+        if any(other.residence != outcome.residence for other in between):
+            return None
+        place = saved - 1
+    return None
 
 
 def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:

@@ -18,7 +18,19 @@ from adapters.completions import asked_for
 from harness.dialects.dialect import HERE, is_sliding, made_on_the_spot, source_of
 from harness.dialects.dialects import dialect_of
 from harness.models import forge
-from harness.workload import Burst, Idle, Prompt, Request, Reset, Segment, SetAdapter, Unload, Workload
+from harness.workload import (
+    Burst,
+    Idle,
+    Prompt,
+    Request,
+    Reset,
+    RestoreState,
+    SaveState,
+    Segment,
+    SetAdapter,
+    Unload,
+    Workload,
+)
 from reports.schema import Case, FailureClass
 from reports.text import one_line
 
@@ -76,6 +88,10 @@ def scenario(workload: Workload) -> list[str]:
                 lines.append(f"server.unload({name!r})")
             case Reset():
                 lines.append("server.reset()")
+            case SaveState(name=name):
+                lines.append(f"server.save({name!r})")
+            case RestoreState(name=name):
+                lines.append(f"server.restore({name!r})")
             case Idle(ms=ms):
                 lines.append(f"time.sleep({ms / 1000})")
             case Burst(requests=requests, meanwhile=meanwhile):

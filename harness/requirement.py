@@ -103,7 +103,7 @@ class Trial:
         self.requirement, self.cell, self.statement, self.test = requirement, cell, statement, test
         self.started = time.monotonic()
         self.evidence: Counter[str] = Counter()
-        self.examples = self.requests = self.noise = 0
+        self.examples = self.requests = self.noise = self.permitted = 0
         self.first: Failing | None = None  # counterexample that was found
         self.best: Failing | None = None  # the smallest one
         self.failed: set[bytes] = set()
@@ -114,6 +114,7 @@ class Trial:
         self.replaying = False
         self.remark = ""  # what was seen, beside the evidence
         self.hint = ""  # what would have exercised it, where it was not
+        self.lossy = ""  # what the cell's mode may change in answers by design
         self.uncounted = ""  # why the engine's hits are not known, where they are not
 
     def seconds(self) -> float:
@@ -125,6 +126,8 @@ class Trial:
         self.examples += 1
         self.requests += len(judgement.history.outcomes)
         self.noise += len(judgement.noise)
+        self.permitted += len(judgement.permitted)
+        self.lossy = judgement.rule.lossy
         self.evidence.update(judgement.evidence)
 
     def missing(self) -> list[Evidence]:

@@ -28,6 +28,7 @@ from adapters.base import (
 )
 from adapters.kv_events import Published
 from adapters.provenance import WrongRead
+from adapters.rare import Saves
 from harness.burst import Change, Watch
 from harness.event_blocks import RunEvents
 from harness.event_ledger import EventLedger
@@ -41,7 +42,9 @@ from harness.workload import (
     Meanwhile,
     Request,
     Reset,
+    RestoreState,
     Route,
+    SaveState,
     SetAdapter,
     Step,
     Unload,
@@ -138,6 +141,7 @@ class Run:
     def step(self, number: int, step: Step, first_request: int) -> StepRecord:
         """Run one step between two looks at the metrics."""
         before, started, error, silent = self.last_metrics, self.clock(), None, False
+        moved: int | None = None
         self.queue: tuple[Queue, ...] = ()
         self.changed: tuple[float, float] | None = None
         try:
@@ -148,6 +152,8 @@ class Run:
                     self.unload(name)
                 case Reset():
                     self.reset()
+                case SaveState() | RestoreState():
+                    moved = self.move_state(step)
                 case Idle(ms=ms):
                     self.idle(ms)
                 case Burst():
@@ -167,6 +173,7 @@ class Run:
             queue=self.queue,
             change_began=self.changed and self.changed[0],
             change_ended=self.changed and self.changed[1],
+            moved_tokens=moved,
             error=error,
             silent=silent,
         )
@@ -284,6 +291,13 @@ class Run:
         except RequestRefused:
             success = False
         self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success))
+
+    def move_state(self, step: SaveState | RestoreState) -> int:
+        """Save what is cached, or restore it. Raises RequestRefused where the engine cannot."""
+        if not isinstance(self.engine, Saves):
+            raise RequestRefused(501, self.engine.capabilities[Capability.SAVED_STATE].evidence)
+        move = self.engine.save_state if isinstance(step, SaveState) else self.engine.restore_state
+        return move(self.actual(step.name))
 
     def idle(self, ms: int) -> None:
         """Wait, then until the engine says that it holds nothing for anybody, or has had ample time to say so: not long

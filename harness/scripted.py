@@ -33,6 +33,7 @@ from adapters.base import (
 )
 from adapters.kv_events import Published
 from adapters.provenance import WrongRead
+from adapters.rare import NOT_OFFERED
 from harness.models.adapters import AdapterError, digest_of
 from harness.oracle.base import Answer, Question
 from harness.workload import FIRST_TOKEN, LAST_TOKEN
@@ -45,6 +46,7 @@ WITHOUT = {
     Capability.SECOND_TIER: "it has one pool",
     Capability.SEVERAL_ANSWERS: "it gives one answer",
     Capability.SEVERAL_GROUPS: "it has one kind of block",
+    **NOT_OFFERED,
     Capability.STOP_STRINGS: "answers end at their length",
     Capability.STRUCTURED_OUTPUT: "answers follow no pattern",
 }

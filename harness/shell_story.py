@@ -21,6 +21,8 @@ from harness.workload import (
     Idle,
     Request,
     Reset,
+    RestoreState,
+    SaveState,
     Segment,
     SetAdapter,
     Unload,
@@ -85,6 +87,10 @@ class Shell:
                     yield ShellStep(words, self.unload(name))
                 case Reset():
                     yield ShellStep(words, self.reset)
+                case SaveState(name=name):
+                    yield ShellStep(words, self.move_state("save", name))
+                case RestoreState(name=name):
+                    yield ShellStep(words, self.move_state("restore", name))
                 case Idle(ms=ms):
                     yield ShellStep(words, f"sleep {ms / 1000}")
                 case Burst():
@@ -112,6 +118,10 @@ class Shell:
         self.loaded.discard(name)
         body = json.dumps({"lora_name": spelled(name, self.case.nonce)})
         return self.post(self.unload_path, shlex.quote(body))
+
+    def move_state(self, action: str, name: str) -> str:
+        """Saves or restores what is cached, for engines that can."""
+        return f"# {action} what is cached, as {name!r}: there is no route for it"
 
     def burst(self, step: Burst, first: int) -> str:
         """All requests of a burst, in the background where there are several."""

@@ -37,6 +37,16 @@ class LlamaCppShell(Shell):
         self.everybody = None
         return self.post("/lora-adapters", f"'{self.scales(None)}'")
 
+    def move_state(self, action: str, name: str) -> str:
+        """A call for each slot of the server that the case was found on."""
+        words = self.case.engine_config["command"].split()
+        slots = int(words[len(words) - words[::-1].index("--parallel")]) if "--parallel" in words else 1
+        file = spelled(name, self.case.nonce)
+        return "\n".join(
+            self.post(f"/slots/{slot}?action={action}", f'\'{{"filename": "{file}-{slot}.bin"}}\'')
+            for slot in range(slots)
+        )
+
     def request(self, request: Request, _number: int) -> str:
         """One request to /completion."""
         body: dict[str, object] = {"n_predict": request.max_tokens, "temperature": 0, "ignore_eos": True}

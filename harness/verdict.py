@@ -59,5 +59,19 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
             hint for hint, about in ((trial.hint, PRESSURE), (trial.uncounted, COUNTS)) if hint and about & set(missing)
         ]
         return Verdict.NOT_EXERCISED, ". ".join([said, *hints])
+    unjudged = trial.evidence[Evidence.MAY_BE_CHANGED]
+    if trial.lossy and unjudged and unjudged >= trial.evidence[Evidence.REQUESTS]:
+        return Verdict.NOT_EXERCISED, f"no answer could be held to its cold one: {unjudged_words(trial)}"
     said = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
-    return Verdict.CONFORMS, f"{said}; {trial.remark}" if trial.remark else said
+    said = f"{said}; {trial.remark}" if trial.remark else said
+    return Verdict.CONFORMS, f"{said}; {unjudged_words(trial)}" if trial.lossy else said
+
+
+def unjudged_words(trial: Trial) -> str:
+    """What was not judged in a lossy mode, and what was all the same."""
+    return (
+        f"lossy mode ({trial.lossy}): {trial.evidence[Evidence.MAY_BE_CHANGED]:.0f} of "
+        f"{trial.evidence[Evidence.REQUESTS]:.0f} answers may have been changed by it and were not held to their cold "
+        f"ones ({trial.permitted} differ); of them only positive matches count, which are another identity's answer or "
+        "another request's"
+    )

@@ -95,6 +95,18 @@ class Reset(msgspec.Struct, frozen=True, tag="reset"):
     """Ask for an empty prefix cache."""
 
 
+class SaveState(msgspec.Struct, frozen=True, tag="save_state"):
+    """Save all that is cached under a name, over what was saved under it."""
+
+    name: str
+
+
+class RestoreState(msgspec.Struct, frozen=True, tag="restore_state"):
+    """Put what was saved under a name in place of all that is cached."""
+
+    name: str
+
+
 class Idle(msgspec.Struct, frozen=True, tag="idle"):
     """Nothing for a while; then the engine has to say that it holds nothing for anybody."""
 
@@ -115,7 +127,7 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
     meanwhile: Meanwhile | None = None
 
 
-Step = Burst | SetAdapter | Unload | Reset | Idle
+Step = Burst | SetAdapter | Unload | Reset | SaveState | RestoreState | Idle
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -154,6 +166,15 @@ def changes(workload: Workload) -> list[SetAdapter]:
         elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
             found.append(step.meanwhile.change)
     return found
+
+
+def save_of(workload: Workload, step: int) -> int | None:
+    """The step that saved what the restore in `step` brings back; None where nothing did, or it is no restore."""
+    restored = workload.steps[step]
+    if not isinstance(restored, RestoreState):
+        return None
+    saved = SaveState(restored.name)
+    return max((place for place, other in enumerate(workload.steps[:step]) if other == saved), default=None)
 
 
 def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
@@ -214,6 +235,10 @@ def describe(step: Step, first_request: int) -> str:
             return f"unload '{name}'"
         case Reset():
             return "reset the prefix cache"
+        case SaveState(name=name):
+            return f"save what is cached as '{name}'"
+        case RestoreState(name=name):
+            return f"restore what was saved as '{name}'"
         case Idle(ms=ms):
             return f"nothing for {ms} ms"
         case Burst(requests=requests, meanwhile=meanwhile):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from adapters.base import Capability
 from harness.evidence import Evidence
 from harness.generators.adapters import Life, churn, lives, neighbours, reloads
+from harness.generators.pieces import rearranged
 from harness.generators.switches import switches
 from harness.lab import Lab
 from harness.requirement import requirement
@@ -109,6 +110,25 @@ def test_no_sharing_between_adapters_or_with_the_base_model(lab: Lab, data: st.D
     alike.
     """
     lab.check(data.draw(neighbours(lab.grounds), label="workload"))
+
+
+@requirement(
+    "LORA-4",
+    "pieces at other places",
+    needs=(*CHOSEN, Capability.MOVED_PIECES),
+    shows=(Evidence.MOVED, Evidence.TELLING),
+    upstream=("llama.cpp#26207",),
+)
+@given(data=st.data())
+def test_moved_pieces_stay_with_their_adapter(lab: Lab, data: st.DataObject) -> None:
+    """Nor does it where pieces of prompts are reused at other places.
+
+    Why it can break: a piece is found by its tokens, in a sequence that another adapter computed (llama.cpp#26207).
+    Oracle: the tokens of a prompt that stand in pieces of what was computed for its identity; and the answers that
+    other identities would have given, for such a mode may give one that equals no cold answer. Vacuous when no piece
+    was reused at another place, or the identities answer alike.
+    """
+    lab.check(data.draw(rearranged(lab.grounds, adapters=True), label="workload"))
 
 
 @requirement(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from adapters.base import Capability
 from harness.evidence import Evidence
+from harness.generators.pieces import outgrown
 from harness.generators.pressure import (
     identical_crowds,
     never_fitting,
@@ -41,6 +42,25 @@ def test_working_set_larger_than_the_pool(lab: Lab, data: st.DataObject) -> None
     on = lab.grounds
     workloads = st.one_of(working_sets(on), sharers(on), waits_for_room(on), partly_evicted(on))
     lab.check(data.draw(workloads, label="workload"))
+
+
+@requirement(
+    "PRESS-1",
+    "answers that outgrow their context",
+    needs=(*TOKENS, Capability.CONTEXT_SHIFT),
+    shows=(Evidence.OUTGROWN, Evidence.AFTER_OUTGROWN),
+    upstream=("llama.cpp#16983",),
+)
+@given(data=st.data())
+def test_answers_that_outgrow_their_context(lab: Lab, data: st.DataObject) -> None:
+    """It does where an answer outgrows its context, of which the oldest part then goes: as a cold start that outgrew it
+    likewise; and so do requests that come after and fit.
+
+    Why it can break: what is left is the end of a sequence under other positions, and is still taken for its beginning
+    (llama.cpp#16983). Oracle: cold start of an engine in the same mode. Vacuous when nothing outgrew its context, or
+    nobody came after who shares a prefix with it.
+    """
+    lab.check(data.draw(outgrown(lab.grounds), label="workload"))
 
 
 @requirement(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from adapters.base import Capability
 from harness.evidence import Evidence
+from harness.generators.pieces import rearranged
 from harness.generators.reuse import repeats, returns, traffic
 from harness.lab import Lab
 from harness.requirement import requirement
@@ -72,3 +73,21 @@ def test_counts_agree(lab: Lab, data: st.DataObject) -> None:
     nothing was hit, or the engine was not ours alone.
     """
     lab.check(data.draw(traffic(lab.grounds), label="workload"))
+
+
+@requirement(
+    "REUSE-3",
+    "counts agree, pieces at other places",
+    needs=(*COUNTED, Capability.METRICS, Capability.MOVED_PIECES),
+    shows=(Evidence.COUNTED, Evidence.MOVED),
+    upstream=("llama.cpp#15082",),
+)
+@given(data=st.data())
+def test_counts_agree_about_moved_pieces(lab: Lab, data: st.DataObject) -> None:
+    """So they do where pieces of prompts are reused at other places.
+
+    Why it can break: a piece is found and not taken over, or counted and computed all the same (llama.cpp#15082).
+    Oracle: the sum over the requests against the growth of the counters; no more than the tokens of a prompt that stand
+    in pieces of what was computed for its identity. Vacuous when no piece was reused at another place.
+    """
+    lab.check(data.draw(rearranged(lab.grounds), label="workload"))

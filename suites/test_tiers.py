@@ -10,6 +10,7 @@ from harness.evidence import Evidence
 from harness.generators.mixed import mixed
 from harness.generators.preemption import crowds
 from harness.generators.pressure import working_sets
+from harness.generators.saved import restored_for_others, saved_and_restored
 from harness.generators.tiers import aborted_loads, asked_back, evicted, partitions
 from harness.lab import Lab
 from harness.requirement import requirement
@@ -20,6 +21,12 @@ TIER = (
     Capability.TOKEN_OUTPUTS,
     Capability.CACHED_TOKENS,
     Capability.METRICS,
+)
+SAVED = (
+    Capability.SAVED_STATE,
+    Capability.TOKEN_PROMPTS,
+    Capability.TOKEN_OUTPUTS,
+    Capability.CACHED_TOKENS,
 )
 SIZED = (*TIER, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 
@@ -63,6 +70,24 @@ def test_pool_emptied_and_asked_again(lab: Lab, data: st.DataObject) -> None:
 
 
 @requirement(
+    "TIER-1",
+    "saved under a name and restored",
+    needs=SAVED,
+    shows=(Evidence.RESTORED,),
+    upstream=("llama.cpp#27052", "llama.cpp#26676"),
+)
+@given(data=st.data())
+def test_saved_and_restored(lab: Lab, data: st.DataObject) -> None:
+    """So it does for what it was told to save under a name, and to restore after others had taken its place.
+
+    Why it can break: tokens and their KV are put back by two hands, into a place that held something else
+    (llama.cpp#27052, llama.cpp#26676). Oracle: cold start, and the reference cache, by which a restore is worth what
+    was there at its save. Vacuous when nothing was hit that only a restore can have brought back.
+    """
+    lab.check(data.draw(saved_and_restored(lab.grounds), label="workload"))
+
+
+@requirement(
     "TIER-2",
     "preempted and resumed",
     needs=SIZED,
@@ -98,6 +123,24 @@ def test_identities_across_tiers(lab: Lab, data: st.DataObject) -> None:
     ready, or nothing was loaded.
     """
     lab.check(data.draw(partitions(lab.grounds), label="workload"))
+
+
+@requirement(
+    "TIER-3",
+    "adapters across a save and its restore",
+    needs=(*SAVED, Capability.ADAPTER_CHOICE),
+    shows=(Evidence.RESTORED_ELSE, Evidence.TELLING),
+    upstream=("llama.cpp#26207",),
+)
+@given(data=st.data())
+def test_adapters_across_a_save(lab: Lab, data: st.DataObject) -> None:
+    """Nor does it for what was saved under one adapter, or none, and restored when requests are for another.
+
+    Why it can break: what is saved are tokens and their KV, and not whose they are (a kin of llama.cpp#26207). Oracle:
+    cold start, and the reference cache's upper bound. Vacuous when nobody of another identity asked for what a restore
+    had just brought back.
+    """
+    lab.check(data.draw(restored_for_others(lab.grounds), label="workload"))
 
 
 @requirement(

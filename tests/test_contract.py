@@ -224,6 +224,24 @@ class SwitchesOtherwise(Broken):
         self.contents[name] = "something else"
 
 
+class RestoresNothing(Broken):
+    """Both say what they should."""
+
+    def __init__(self) -> None:
+        super().__init__(claims=(Capability.SAVED_STATE,))
+        self.names: set[str] = set()
+
+    def save_state(self, name: str) -> int:
+        self.names.add(name)
+        return 4096
+
+    def restore_state(self, name: str) -> int:
+        if name not in self.names:
+            raise RequestRefused(404, "nobody saved it")
+        self.blocks.clear()
+        return 4096
+
+
 class ResetsNothing(Broken):
     """The lever has no effect, and says that it had."""
 
@@ -428,6 +446,7 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         lambda: Broken(without=(C.CACHE_RESET,)),
         "Engine.reset_cache",
     ),
+    (cache.test_what_was_saved_is_there_again_once_it_is_restored, RestoresNothing, "Saves.restore_state"),
     (cache.test_a_salt_reaches_the_engine, SaltsNothing, "CompletionRequest.cache_salt"),
     (
         cache.test_what_is_no_capability_is_no_lever,

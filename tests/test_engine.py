@@ -19,6 +19,7 @@ import pytest
 
 from adapters.base import Capability, Served
 from adapters.checked import CheckedEngine
+from adapters.rare import NOT_OFFERED
 from adapters.server import ServerEngine
 from adapters.vllm import VllmOptions, spawn
 from harness.checkers.liveness import check_liveness
@@ -71,7 +72,7 @@ def test_every_capability_that_the_suites_need_is_there(server: ServerEngine) ->
     cells have, or the fingerprint worker."""
     absent = {c for c in Capability if server.capabilities[c].present is not True}
     elsewhere = {Capability.KV_EVENTS, Capability.SECOND_TIER, Capability.SEVERAL_GROUPS, Capability.PROVENANCE}
-    assert absent == elsewhere | {Capability.ADAPTER_SWITCH}  # which other engines have
+    assert absent == elsewhere | {Capability.ADAPTER_SWITCH, *NOT_OFFERED}  # which other engines have
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from adapters.base import (
     Stage,
     Surface,
 )
+from adapters.rare import NOT_OFFERED
 from adapters.vllm import VllmOptions, added_environment
 from adapters.vllm_inproc import InprocEngine
 from harness.models.adapters import AdapterFiles, forge_adapter, tiny_model
@@ -331,7 +332,7 @@ class TestServed:
         assert (warm.shape.prefix_caching, cold.shape.prefix_caching) == (True, False)
         absent = {c for c in Capability if not warm.capabilities[c].present}
         other_cells = {Capability.PRIORITY, Capability.KV_EVENTS, Capability.SEVERAL_GROUPS, Capability.SECOND_TIER}
-        assert absent == {*other_cells, Capability.PROVENANCE, Capability.ADAPTER_SWITCH}
+        assert absent == {*other_cells, *NOT_OFFERED, Capability.PROVENANCE, Capability.ADAPTER_SWITCH}
         assert "--num-gpu-blocks-override 17" in warm.config["flags"]
         assert "vllm" in warm.log_tail()
 

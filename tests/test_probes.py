@@ -13,6 +13,7 @@ from adapters.endpoint import attach
 from adapters.openai_http import KEY_VARIABLE, Wire
 from adapters.probes import Probed, probe
 from adapters.process import free_port
+from adapters.rare import NOT_OFFERED
 from tests.fake_server import BARE_METRICS, VERSION, Counts, FakeServer, Fault, Manners, serving
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
@@ -23,6 +24,7 @@ ALWAYS_ABSENT = {
     Capability.SEVERAL_GROUPS,
     Capability.KV_EVENTS,
     Capability.SECOND_TIER,
+    *NOT_OFFERED,
 }  # of a server that somebody else started
 OF_COMPLETIONS = {
     Capability.TOKEN_PROMPTS,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from adapters.base import Surface
 from harness.history import Identity, Outcome, Residence
-from harness.reference_cache import Bounds, bounds, common_prefix, computed, has_room
+from harness.reference_cache import Bounds, bounds, has_room
+from harness.tokens_computed import common_prefix, computed
 from tests.histories import BLOCK, history, outcome, shape, tokens
 
 PROMPT = range(100, 140)  # two whole blocks of 16 and a half

@@ -25,6 +25,7 @@ from adapters.base import (
     Surface,
 )
 from adapters.openai_http import Wire
+from adapters.rare import NOT_OFFERED
 from adapters.redact import KEY_VARIABLE
 from adapters.server import ServerEngine
 from adapters.sglang import attach
@@ -54,6 +55,7 @@ ALWAYS_ABSENT = {
     Capability.PROVENANCE,
     Capability.SEVERAL_GROUPS,
     Capability.SECOND_TIER,
+    *NOT_OFFERED,
 }
 OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS}
 

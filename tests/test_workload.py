@@ -11,7 +11,7 @@ from adapters.base import Abort, Surface
 from harness.generators.adapters import Life, lives
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
 from harness.generators.salts import salted
-from harness.reference_cache import common_prefix
+from harness.tokens_computed import common_prefix
 from harness.workload import (
     FIRST_TOKEN,
     LAST_TOKEN,

@@ -12,7 +12,8 @@ from adapters.base import Metrics, grown
 from harness.checkers.finding import Finding
 from harness.checkers.tokens import foreign_source
 from harness.history import History, Outcome, StepRecord
-from harness.reference_cache import Bounds, at_most, bounds, common_prefix, computed
+from harness.reference_cache import Bounds, at_most, bounds
+from harness.tokens_computed import common_prefix, computed
 from reports.schema import FailureClass
 
 

@@ -11,13 +11,21 @@ class Rule(msgspec.Struct, frozen=True):
     """How exact a comparison may be. Exact: every token counts. Otherwise a divergence counts only where the oracle's
     top-2 logprob gap exceeds `noise` (nats), the largest difference that the calibration saw without any cache. Without
     `noise` none counts, and `why` says why.
+
+    `lossy`: what a mode may change in answers by design, and why. Where it may have changed one, no difference counts
+    but one that is somebody else's answer.
     """
 
     exact: bool
     noise: float | None = None
     why: str = "cold answers do not repeat and no scores say by how much"
+    lossy: str = ""
 
     def __str__(self) -> str:
+        return f"{self.exactness()}; lossy mode: {self.lossy}" if self.lossy else self.exactness()
+
+    def exactness(self) -> str:
+        """How exact a comparison is, in words."""
         if self.exact:
             return "token-exact: cold answers repeat exactly, alone and in batches of their own kind"
         if self.noise is None:
@@ -33,7 +41,8 @@ EXACT = Rule(exact=True)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with a history. `noise`: a difference that the margin rule does not let count."""
+    """One thing that is wrong with a history. `noise`: a difference that the margin rule does not let count;
+    `permitted`: one that a lossy mode may make."""
 
     checker: str
     failure_class: FailureClass
@@ -41,3 +50,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     request: int | None = None
     position: int | None = None
     noise: bool = False
+    permitted: bool = False

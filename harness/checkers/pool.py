@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from adapters.base import GroupShape, Metrics
 from harness.checkers.finding import Finding
 from harness.history import History, Outcome, Queue, StepRecord
-from harness.reference_cache import common_prefix, least_blocks
+from harness.reference_cache import least_blocks
+from harness.tokens_computed import common_prefix
 from harness.workload import Burst, Idle
 from reports.schema import FailureClass
 

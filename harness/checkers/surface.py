@@ -8,6 +8,7 @@ from adapters.base import Token
 from harness.checkers.finding import Finding, Rule
 from harness.checkers.tokens import closest
 from harness.history import History, Outcome
+from harness.moved import may_be_changed
 from harness.oracle.base import Answer, Answers, judged
 from reports.schema import FailureClass
 
@@ -21,6 +22,7 @@ def check_surface(history: History, answers: Answers, rule: Rule) -> list[Findin
     """Missing, short or wrong answers, scores, ends and prompts."""
     found: list[Finding] = []
     chats = {number for number, _, request in history.workload.requests() if request.chat}
+    changed = may_be_changed(history) if rule.lossy else frozenset()
     for outcome in judged(history):
         if outcome.answered:
             found += prompt_as_rendered(outcome)
@@ -28,6 +30,8 @@ def check_surface(history: History, answers: Answers, rule: Rule) -> list[Findin
             if outcome.request not in chats and other_text(outcome, expected):
                 found.append(finding(outcome, FailureClass.API, text_words(outcome.text, expected.text or "")))
             for failure_class, words in differences(outcome, expected, tolerance(rule)):
+                if outcome.request in changed and failure_class is FailureClass.CORRUPT:
+                    continue  # other scores may be the mode's; none, or another end, are not
                 # A sampled answer may part anywhere once scores wobble; without an exact rule it proves nothing.
                 noise = not rule.exact and outcome.surface.answers > 1
                 found.append(finding(outcome, failure_class, words, noise=noise))

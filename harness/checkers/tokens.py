@@ -6,19 +6,29 @@ from collections.abc import Iterator
 
 from harness.checkers.finding import Finding, Rule
 from harness.history import History, Identity, Outcome
+from harness.moved import may_be_changed, moves, reusable
 from harness.oracle.base import Answer, Answers, judged, question, telling
-from harness.reference_cache import common_prefix, computed
+from harness.tokens_computed import common_prefix, computed
 from reports.schema import FailureClass
 
+PROOF = 4  # tokens of a whole answer that are not there by chance
 UNTOLD_BLOCK = 16  # tokens that are worth sharing, where nobody says how large a block is
 
 
 def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding]:
-    """Findings for each request whose answer equals none of its cold answers, as far as its client read it."""
+    """Findings for each request whose answer equals none of its cold answers, as far as its client read it.
+
+    What a lossy mode may have changed is judged by whom it equals, if anybody: see Rule.
+    """
     found = []
+    changed = may_be_changed(history) if rule.lossy else frozenset()
     for outcome in judged(history):
         expected = closest(outcome, answers)
-        if not agrees(outcome, expected):
+        if agrees(outcome, expected):
+            continue
+        if outcome.request in changed:
+            found.append(somebody_elses(history, outcome, expected, answers) or changed_by_design(outcome, expected))
+        else:
             found.append(wrong(history, outcome, expected, answers, rule))
     return found
 
@@ -51,6 +61,51 @@ def wrong(history: History, outcome: Outcome, expected: Answer, answers: Answers
             f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
         ),
     )
+
+
+def changed_by_design(outcome: Outcome, expected: Answer) -> Finding:
+    """A difference that a lossy mode may make."""
+    position = common_prefix(expected.ids, outcome.token_ids)
+    return Finding(
+        checker="tokens",
+        failure_class=FailureClass.CORRUPT,
+        request=outcome.request,
+        position=position,
+        permitted=True,
+        sentence=f"Request {outcome.request} to '{outcome.model}' differs from the cold answer at token {position}, as "
+        "this lossy mode allows.",
+    )
+
+
+def somebody_elses(history: History, outcome: Outcome, expected: Answer, answers: Answers) -> Finding | None:
+    """The answer that another identity would have had, or that another request did have of whose prompt this one's has
+    no piece: with tokens enough in it that are not the cold answer's own. No lossy mode may give it."""
+    position = common_prefix(expected.ids, outcome.token_ids)
+    mine = {identity.adapter for identity in outcome.identities}
+    if len(outcome.tokens) - position < PROOF:
+        return None
+    said = f"Request {outcome.request} to '{outcome.model}' differs from the cold answer at token {position}"
+    for adapter, answer in known_answers(outcome, answers):
+        if adapter not in mine and answer.ids == outcome.token_ids:
+            whose = "the base model" if adapter is None else f"adapter content {adapter}"
+            return Finding(
+                checker="tokens",
+                failure_class=FailureClass.STALE_STATE,
+                request=outcome.request,
+                position=position,
+                sentence=f"{said}: it answers exactly as {whose} does, which no lossy mode explains.",
+            )
+    for other in history.outcomes:
+        apart = not (moves(history.shape, other, outcome) or moves(history.shape, outcome, other))
+        if other.prompt != outcome.prompt and other.token_ids == outcome.token_ids and apart:
+            return Finding(
+                checker="tokens",
+                failure_class=FailureClass.CROSS_REQUEST,
+                request=outcome.request,
+                position=position,
+                sentence=f"{said}: it equals the answer to request {other.request}, of whose prompt it has no piece.",
+            )
+    return None
 
 
 def counts(expected: Answer, ids: tuple[int, ...], rule: Rule) -> bool:
@@ -115,9 +170,9 @@ def known_answers(outcome: Outcome, answers: Answers) -> Iterator[tuple[str | No
 
 
 def same_answer_elsewhere(history: History, outcome: Outcome) -> int | None:
-    """Another request with another prompt and the very same answer, long enough (four tokens) not to be chance."""
+    """Another request with another prompt and the very same answer, long enough not to be chance."""
     for other in history.outcomes:
-        if other.prompt != outcome.prompt and other.token_ids == outcome.token_ids and len(outcome.tokens) >= 4:
+        if other.prompt != outcome.prompt and other.token_ids == outcome.token_ids and len(outcome.tokens) >= PROOF:
             return other.request
     return None
 
@@ -136,13 +191,13 @@ def foreign_source(history: History, outcome: Outcome) -> Outcome | None:
         other
         for other in history.outcomes
         if other.sent < outcome.sent
-        and common_prefix(computed(other), outcome.prompt) >= hit
+        and reusable(history.shape, computed(other), outcome.prompt) >= hit
         and (other.overlapped or not set(other.identities) & set(outcome.identities))
     ]
     honest = any(
         other.sent < outcome.sent
         and other.identities == outcome.identities
-        and common_prefix(computed(other), outcome.prompt) >= hit
+        and reusable(history.shape, computed(other), outcome.prompt) >= hit
         for other in history.outcomes
     )
     return None if honest or not candidates else candidates[-1]

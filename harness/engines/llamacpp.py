@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
-from adapters import llamacpp
+from adapters import llamacpp, llamacpp_setup
 from adapters.base import Engine
 from harness.cell import Cell
 from harness.engines.kind import Kind, Setting
@@ -16,10 +17,17 @@ AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
 ONE_AT_A_TIME = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "MIXED")  # nobody is in a queue for long enough to hang up
 SPARSE = ("GROUND", "LORA", "CHAT", "MIXED")  # nothing is owed for sure
 HOST_CACHE = "--cache-ram"
-NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (llamacpp.SLOTS, "1")
+NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (llamacpp_setup.SLOTS, "1")
+SAVED = (llamacpp_setup.SAVED, "slots", *NO_HOST_CACHE)
+RESTORED = ("TIER-1", "TIER-3")  # what is saved is a second tier
+PIECE = 16  # tokens; fewer than a segment has, more than two answers share by chance
+SHIFTED = (
+    f"pieces of {PIECE} tokens and more are reused wherever they stand in a prompt, their positions shifted, whatever "
+    "came before them (llama.cpp PR#9866)"
+)
 
 
-def cell(name: str, about: str, *flags: str, areas: tuple[str, ...] = AREAS, sliding_window: bool = False) -> Cell:
+def cell(name: str, about: str, *flags: str, areas: tuple[str, ...] = AREAS, **more: Any) -> Cell:
     """A server with these flags. Cold answers come from an engine of each cell's own kind."""
     return Cell(
         name=name,
@@ -27,8 +35,8 @@ def cell(name: str, about: str, *flags: str, areas: tuple[str, ...] = AREAS, sli
         arguments=flags,
         areas=areas,
         alike=False,
-        sliding_window=sliding_window,
         engine="llamacpp",
+        **more,
     )
 
 
@@ -49,12 +57,34 @@ CELLS = (
         sliding_window=True,
     ),
     cell("llamacpp-unified", "four slots that share one KV buffer", "--kv-unified", *NO_HOST_CACHE),
+    cell("llamacpp-saved", "one slot that is saved to files and restored", *ONE_SLOT, *SAVED, areas=RESTORED),
+    cell("llamacpp-saved-slots", "the same with two slots", llamacpp_setup.SLOTS, "2", *SAVED, areas=RESTORED),
+    cell(
+        "llamacpp-cache-reuse",
+        f"one slot that reuses pieces of {PIECE} tokens at other places: answers may change by design",
+        *ONE_SLOT,
+        *NO_HOST_CACHE,
+        llamacpp_setup.REUSE,
+        str(PIECE),
+        areas=("LORA-4", "CHAT", "REUSE", "PRESS", "MIXED"),
+        lossy=SHIFTED,
+    ),
+    cell(
+        "llamacpp-context-shift",
+        "one slot of 256 tokens in which answers may outgrow the context, whose oldest half then goes",
+        *ONE_SLOT,
+        *NO_HOST_CACHE,
+        llamacpp_setup.SHIFT,
+        "--ctx-size",
+        "256",
+        areas=("LORA-4", "CHAT", "REUSE", "PRESS"),
+    ),
 )
 
 
 def start(setting: Setting) -> Engine:
     """A server with every adapter registered."""
-    options = llamacpp.LlamaCppOptions(
+    options = llamacpp_setup.LlamaCppOptions(
         model=setting.model,
         prefix_caching=setting.caching,
         adapters=setting.adapters,

@@ -5,6 +5,7 @@ A question names content, never an adapter's name; its answer therefore holds un
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -69,8 +70,10 @@ def telling(outcome: Outcome, identity: Identity) -> Question:
 
 
 def judged(history: History) -> list[Outcome]:
-    """The requests with tokens to compare. One that the engine may refuse, or cut at its limit, has no cold answer."""
-    longest = history.shape.max_model_tokens
+    """The requests with tokens to compare. One that the engine may refuse, or cut at its limit, has no cold answer; one
+    that goes on beyond it has, for a cold engine of its kind goes on likewise.
+    """
+    longest = math.inf if history.shape.shifts_context else history.shape.max_model_tokens
     return [
         o
         for o in history.outcomes

@@ -15,7 +15,7 @@ import msgspec
 from adapters.base import PLAIN, Engine
 from harness.oracle.base import Answer, Oracle, OracleError, Question
 from harness.oracle.engine import EngineOracle
-from harness.reference_cache import common_prefix
+from harness.tokens_computed import common_prefix
 
 ACROSS = "engine:"  # how such an oracle's name begins, on the command line and in reports
 

@@ -29,6 +29,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, float]
     findings: tuple[Finding, ...]
     noise: tuple[Finding, ...]
+    permitted: tuple[Finding, ...] = ()
 
     @property
     def place(self) -> Place:
@@ -40,7 +41,7 @@ class Seen:
     """What the examples of one place came to when they were judged again."""
 
     def __init__(self) -> None:
-        self.examples = self.requests = self.noise = self.failing = self.otherwise = 0
+        self.examples = self.requests = self.noise = self.permitted = self.failing = self.otherwise = 0
         self.evidence: Counter[str] = Counter()
         self.rules: set[Rule] = set()
         self.first_difference = ""
@@ -50,6 +51,7 @@ class Seen:
         self.examples += 1
         self.requests += len(again.history.outcomes)
         self.noise += len(again.noise)
+        self.permitted += len(again.permitted)
         self.failing += bool(again.findings)
         self.evidence.update({str(name): value for name, value in again.evidence.items()})
         self.rules.add(stored.rule)
@@ -71,6 +73,8 @@ def otherwise(stored: Stored, again: Judgement) -> str:
         return f"recorded {said_of(stored.findings)}, found again {said_of(again.findings)}"
     if again.noise != stored.noise:
         return f"recorded {len(stored.noise)} differences as noise, found again {len(again.noise)}"
+    if again.permitted != stored.permitted:
+        return f"recorded {len(stored.permitted)} differences as a lossy mode's, found again {len(again.permitted)}"
     now = {str(name): float(value) for name, value in again.evidence.items()}
     for name in sorted(now.keys() | stored.evidence.keys()):
         if now.get(name) != stored.evidence.get(name):

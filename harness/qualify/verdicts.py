@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from adapters.base import Capability
+from harness.cells import CELLS
 from harness.known_issues import Waivers
 from harness.options import UsageError
 from harness.qualify.frozen import FrozenTest, Place
@@ -132,6 +133,9 @@ def check_rules(part: Part) -> Iterator[Reason]:
         own.add((mine["exact"], mine["noise"]))
     for place, seen in sorted(part.seen.items()):
         allowed = found | own if place.requirement.startswith("GROUND") else found
+        lossy = CELLS[place.cell].lossy if place.cell in CELLS else ""
+        if any(rule.lossy != lossy for rule in seen.rules):
+            yield altered(f"{place}: its examples were judged as of another mode than the cell's")
         if any((rule.exact, rule.noise) not in allowed for rule in seen.rules):
             yield altered(f"{place}: its examples were compared by a rule that no calibration of the run found")
 
@@ -167,5 +171,6 @@ def trial(test: FrozenTest, place: Place, seen: Seen, can: set[Capability]) -> T
     """The trial as it was when the run concluded it, as far as a verdict depends on it."""
     made = Trial(test.declared.on(can), place.cell, test.statement, place.test)
     made.evidence, made.examples = seen.evidence, seen.examples
-    made.requests, made.noise = seen.requests, seen.noise
+    made.requests, made.noise, made.permitted = seen.requests, seen.noise, seen.permitted
+    made.lossy = next((rule.lossy for rule in seen.rules if rule.lossy), "")
     return made

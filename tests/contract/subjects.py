@@ -98,9 +98,9 @@ def of_coldproof() -> Iterator[Subject]:
 
 
 def telling(cells: tuple[Cell, ...]) -> list[Cell]:
-    """The first of a kind's cells and, where that one has no adapters, the first that has."""
-    with_adapters = [cell for cell in cells if cell.covers("LORA-4")]
-    return [cells[0], *([] if cells[0] in with_adapters else with_adapters[:1])]
+    """The first of a kind's cells, the first that has adapters, and the first with a second tier."""
+    found = [next((cell for cell in cells if cell.covers(wanted)), cells[0]) for wanted in ("LORA-4", "TIER-1")]
+    return list({cell.name: cell for cell in (cells[0], *found)}.values())
 
 
 def of_kind(kind: Kind, cell: Cell) -> Subject:

@@ -33,7 +33,8 @@ def test_a_prompt_that_nobody_asked_hits_nothing(engine: CheckedEngine) -> None:
         rule = "None where the engine gives no count: missing is not zero"
         return hold(answer.cached_tokens is None, "Completion.cached_tokens", rule, answer.cached_tokens)
     told = cached(engine, answer, length)
-    return hold(told == 0, "Completion.cached_tokens", "a prompt that was never asked has hit nothing", told)
+    by_chance = 3 if engine.shape.block_size == 1 else 0  # tokens with which another prompt may begin as well
+    return hold(told <= by_chance, "Completion.cached_tokens", "a prompt that was never asked has hit nothing", told)
 
 
 def test_a_prompt_that_was_asked_hits(engine: CheckedEngine) -> None:
@@ -60,7 +61,7 @@ def test_counts_are_told_side_by_side_too(engine: CheckedEngine) -> None:
     """`serve` tells what `complete` tells."""
     need(engine, Capability.CACHED_TOKENS)
     length = room(engine)
-    requests = [asked(engine, length) for _ in range(3)]
+    requests = [asked(engine, length) for _ in range(min(3, engine.shape.sequences or 3))]  # each is kept
     for one in requests:
         engine.complete(one)
 
@@ -109,3 +110,21 @@ def test_what_is_no_capability_is_no_lever(engine: CheckedEngine) -> None:
         return
     with refused("Engine.switch_adapter", "without ADAPTER_SWITCH it is refused"):
         engine.switch_adapter(new_name(), "/nowhere")
+
+
+def test_what_was_saved_is_there_again_once_it_is_restored(engine: CheckedEngine) -> None:
+    """With as many tokens as the engine says; and nothing is restored that nobody saved."""
+    need(engine, Capability.SAVED_STATE, Capability.CACHED_TOKENS)
+    with refused("Saves.restore_state", "RequestRefused for what was not saved (adapters/rare.py)"):
+        engine.restore_state(new_name())
+    if engine.shape.prefix_caching is not True:
+        return
+    length, name = room(engine), new_name()
+    request, strange = asked(engine, length), asked(engine, length)
+    engine.complete(request)
+    saved = engine.save_state(name)
+    for _ in range((engine.shape.sequences or 1) + 1):
+        engine.complete(strange)
+    restored, after = engine.restore_state(name), cached(engine, engine.complete(request), length)
+    hold(saved >= length and restored >= length, "Saves.save_state", "the tokens that it saved", (saved, restored))
+    hold(after > 0, "Saves.restore_state", "put what was saved in place of what is cached (adapters/rare.py)", after)
