@@ -42,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options, shlex.join(["python", "-m", "harness.fleet", *words]))
     except UsageError as problem:
-        say(f"python -m harness.fleet: {one_line(str(problem))}")
+        sys.stderr.write(f"python -m harness.fleet: {one_line(str(problem))}\n")
         return EXIT_USAGE
     except OSError as problem:
-        say(f"python -m harness.fleet: cannot write {options.out}: {problem.strerror or problem}")
+        sys.stderr.write(f"python -m harness.fleet: cannot write {options.out}: {problem.strerror or problem}\n")
         return EXIT_HARNESS
 
 
@@ -89,7 +89,11 @@ def run(options: argparse.Namespace, command: str) -> int:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     started = time.time()
     left = [unit for unit in units if not store.is_done(unit, sources)]
-    say(f"{many(len(units), 'run')}, {len(units) - len(left)} of them done before")
+    again = sum((store.report(unit.id)).exists() for unit in left)
+    say(
+        f"{many(len(units), 'run')}, {len(units) - len(left)} of them done before"
+        + (f"; {again} had failed, or were of other sources or another matrix, and run again" if again else "")
+    )
     interrupted = False
     if left:
         try:

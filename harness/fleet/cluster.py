@@ -59,7 +59,7 @@ class Cluster:
         """What no node has of what a kind of machine asks for, in words."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         return [
-            f"no node has what machine {machine.name!r} asks for ({told(needs)}): the largest have {largest(nodes)}"
+            f"no node has what machine {machine.name!r} asks for ({in_words(needs)}): the largest have {largest(nodes)}"
             for machine in machines
             if (needs := demands(machine))
             and not any(all(node.get(name, 0) >= much for name, much in needs.items()) for node in nodes)
@@ -84,7 +84,8 @@ class Cluster:
         ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=seconds, fetch_local=False)
         if ready:  # and whatever else is there by now
             ready, _ = self.ray.wait(list(self.running), num_returns=len(self.running), timeout=0, fetch_local=False)
-        return [(self.running[stream], found) for stream in ready if (found := self.next_of(stream)) is not None]
+        told = [(self.running[stream], self.next_of(stream)) for stream in ready]
+        return [(unit, message) for unit, message in told if message is not None]
 
     def next_of(self, stream: Any) -> Message | Lost | Broken | None:
         """A run's next message; None after its last."""
@@ -135,7 +136,7 @@ def demands(machine: Machine) -> dict[str, float]:
     return {name: much for name, much in needs.items() if much}
 
 
-def told(needs: dict[str, float]) -> str:
+def in_words(needs: dict[str, float]) -> str:
     """Resources in words."""
     return ", ".join(f"{name} {much:g}" for name, much in sorted(needs.items()))
 
@@ -143,4 +144,4 @@ def told(needs: dict[str, float]) -> str:
 def largest(nodes: Sequence[dict[str, float]]) -> str:
     """The most that any node has of each resource."""
     names = {name for node in nodes for name in node if not name.startswith(BESIDE_NODES) and name != "memory"}
-    return told({name: max(node.get(name, 0) for node in nodes) for name in names}) or "nothing"
+    return in_words({name: max(node.get(name, 0) for node in nodes) for name in names}) or "nothing"

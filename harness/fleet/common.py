@@ -132,7 +132,7 @@ def measured(begun: Sequence[Part], end: float) -> Iterator[Event]:
     suites = sum(row["suite_seconds"] for row in rows)
     if not suites:
         return
-    wall = end - min(part.record.began for part in begun if part.record is not None)
+    wall = covered((part.record.began, part.finish) for part in begun if part.record is not None)
     yield {
         "event": "measured",
         "at": end,
@@ -140,6 +140,15 @@ def measured(begun: Sequence[Part], end: float) -> Iterator[Event]:
         "busy_seconds": round(wall * sum(row["busy_seconds"] for row in rows) / suites, 3),
         "engine_starts": [seconds for row in rows for seconds in row["engine_starts"]],
     }
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The time during which at least one of them ran."""
+    total, until = 0.0, 0.0
+    for began, ended in sorted(spans):
+        total += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return total
 
 
 def known(begun: Sequence[Part]) -> list[dict[str, object]]:
@@ -153,7 +162,8 @@ def known(begun: Sequence[Part]) -> list[dict[str, object]]:
         verdicts = assemble([event for log in logs for event in log]).requirements
         rows += msgspec.convert(waivers(logs, verdicts), list[Waiver])
     merged: dict[tuple[object, ...], Waiver] = {}
-    for row in rows:
+    for given in rows:  # two seeds that found one case are one use
+        row = msgspec.structs.replace(given, cases=list(dict.fromkeys(given.cases)))
         key = (row.requirement, row.cell, row.signature, row.fingerprint, row.versions)
         merged[key] = together(merged[key], row) if key in merged else row
     return [msgspec.to_builtins(row) for row in merged.values()]

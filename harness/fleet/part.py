@@ -27,6 +27,11 @@ class Part:
         return last_of(self.log, "run_started")
 
     @property
+    def finish(self) -> float:
+        """When it was through."""
+        return self.record.began + self.record.seconds if self.record is not None else 0.0
+
+    @property
     def problem(self) -> str:
         """Why it says less than a whole run; "" where it does not."""
         return "it has not run" if self.record is None else self.record.problem

@@ -84,7 +84,10 @@ class Store:
         return record is not None and record.concluded and is_complete(self.report(unit.id))
 
     def begin(self, unit: str) -> None:
-        """A new try."""
+        """A new try, and what another one had left under that name, failed or of other sources, is gone."""
+        (self.folder / UNITS / f"{unit}.json").unlink(missing_ok=True)
+        if self.report(unit).exists():
+            shutil.rmtree(self.report(unit))
         if (self.folder / RUNNING / unit).exists():
             self.put_aside(unit)
         (self.folder / RUNNING / unit).mkdir()
@@ -106,9 +109,6 @@ class Store:
         coming, there = self.folder / RUNNING / unit, self.report(unit)
         with tarfile.open(fileobj=io.BytesIO(ended.files)) as archive:
             archive.extractall(coming, filter="data")
-        (self.folder / UNITS / f"{unit}.json").unlink(missing_ok=True)
-        if there.exists():
-            shutil.rmtree(there)
         coming.rename(there)
         write_text(there.with_name(f"{unit}.log"), str(storable(ended.log)))
         return problem_of(there, ended)

@@ -39,7 +39,7 @@ def results_of(fleet: Fleet, parts: Sequence[Part]) -> Results:
     """All runs as one."""
     begun = [part for part in parts if part.start is not None]
     events = sorted((event for part in begun for event in moved(part)), key=lambda event: event["at"])
-    end = max([fleet.at, *(event["at"] for event in events), *(finish(part) for part in begun)])
+    end = max([fleet.at, *(event["at"] for event in events), *(part.finish for part in begun)])
     made = [
         {"event": "run_started", "at": fleet.at, **start(fleet, begun)},
         {"event": "selftest", "at": fleet.at, "rows": self_tests(begun)},
@@ -99,11 +99,6 @@ def unconcluded(announced: Event, record: Record) -> Event:
         "evidence": {},
         "seconds": 0.0,
     }
-
-
-def finish(part: Part) -> float:
-    """When a unit was through."""
-    return part.record.began + part.record.seconds if part.record is not None else 0.0
 
 
 def problem_of(fleet: Fleet, parts: Sequence[Part]) -> str:
