@@ -6,8 +6,9 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,14 +48,12 @@ def rays_worker(run: psutil.Process) -> psutil.Process:
     return next(above for above in run.parents()[1:] if "ray" in above.name())
 
 
-def in_the_middle(place: Path, count: int, act: object) -> threading.Thread:
+def in_the_middle(place: Path, count: int, act: Callable[[list[psutil.Process]], None]) -> threading.Thread:
     """Do something as soon as so many runs wait, then let all of them go on."""
 
     def acts() -> None:
         try:
-            found = waiting(place, count)
-            assert callable(act)
-            act(found)
+            act(waiting(place, count))
         finally:
             (place / "gate" / GO).write_text("")
 
@@ -79,7 +78,7 @@ def check_whole(out: Path, *, lost: int) -> None:
 def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its run and what the run had started are ended with it and tried again; started anew, the fleet has nothing to do."""
+    """Its run ends with it and is tried again. Started anew, the fleet has nothing to do."""
     monkeypatch.chdir(place)
     killed: list[psutil.Process] = []
 
@@ -102,7 +101,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
 
 
 @pytest.fixture
-def cluster() -> Iterator[object]:
+def cluster() -> Iterator[Any]:
     """A cluster of a head, which runs nothing, and two nodes with a CPU each."""
     from ray.cluster_utils import Cluster
 
@@ -114,13 +113,15 @@ def cluster() -> Iterator[object]:
 
 
 def test_a_node_lost_in_the_middle_costs_nothing_but_time(
-    place: Path, cluster: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its runs go to the nodes that are left. These nodes have only what Ray brought them."""
     monkeypatch.chdir(place)
-    thread = in_the_middle(
-        place, 2, lambda _runs: cluster.remove_node(cluster.worker_nodes.pop(), allow_graceful=False)
-    )
+
+    def lose(_runs: list[psutil.Process]) -> None:
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+
+    thread = in_the_middle(place, 2, lose)
     assert main([str(place / "matrix.toml"), "--out", "out", "--address", cluster.address]) == 0
     thread.join()
     check_whole(place / "out", lost=1)

@@ -85,28 +85,33 @@ def run(options: argparse.Namespace, command: str) -> int:
     if options.list:
         sys.stdout.writelines(f"{unit.id}\n" for unit in units)
         return 0
-    store, sources = Store(options.out), sources_digest()
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    started = time.time()
+    store = Store(options.out)
+    try:
+        return drive(options, store, units, command)
+    finally:
+        store.close()
+
+
+def drive(options: argparse.Namespace, store: Store, units: Sequence[Unit], command: str) -> int:
+    """What is left to do, and the report over all of it. Raises UsageError, OSError."""
+    sources, started = sources_digest(), time.time()
     left = [unit for unit in units if not store.is_done(unit, sources)]
-    again = sum((store.report(unit.id)).exists() for unit in left)
-    say(
-        f"{many(len(units), 'run')}, {len(units) - len(left)} of them done before"
-        + (f"; {again} had failed, or were of other sources or another matrix, and run again" if again else "")
-    )
+    again = sum(store.report(unit.id).exists() for unit in left)
+    why = f"; {again} had failed, or were of other sources or another matrix, and run again" if again else ""
+    say(f"{many(len(units), 'run')}, {len(units) - len(left)} of them done before{why}")
     interrupted = False
-    if left:
-        try:
+    try:
+        if left:
             work(options, store, left, sources)
-        except KeyboardInterrupt:
-            interrupted = True
-            say("interrupted: what is done is kept, the same command goes on from here")
+    except KeyboardInterrupt:
+        interrupted = True
+        say("interrupted: what is done is kept, the same command goes on from here")
     parts = named_apart([part_of(unit, store.record(unit, sources), store.report(unit.id)) for unit in units])
     begun = min([started, *(part.record.began for part in parts if part.record is not None)])
     fleet = Fleet(
         command=command,
         version=coldproof_version(),
-        started=now if begun == started else moment(begun),
+        started=moment(begun),
         at=begun,
         environment={"coldproof commit": commit(ROOT), "coldproof sources": f"SHA-256 {sources}"},
         interrupted=interrupted,
@@ -114,7 +119,6 @@ def run(options: argparse.Namespace, command: str) -> int:
     results = results_of(fleet, parts)
     copy_cases(parts, options.out)
     write_all(results, options.out)
-    store.close()
     say(f"{results.headline}\nreport: {options.out / 'index.html'}")
     return results.exit_code
 
