@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.fleet import __main__ as command
 from harness.fleet.cluster import Broken, Lost
 from harness.fleet.drive import Driver
-from harness.fleet.remote import Began, Ended
+from harness.fleet.remote import Began, Ended, Message
 from harness.fleet.store import LOST, RUNNING, UNITS, Record, Store
 from harness.fleet.units import Unit
 from harness.fleet.whole import results_of
 from harness.options import UsageError
-from reports.schema import Results
+from reports.schema import Results, read_results
 from tests import bundles
 from tests.fleets import SOURCES, Played, archive, done, fleet, order, part, report, told, units
 
@@ -174,3 +175,45 @@ def test_lines_are_on_the_disk_as_soon_as_they_came(store: Store) -> None:
     store.add(ONE.id, b"two\n")
     assert (store.folder / RUNNING / ONE.id / "events.ndjson").read_bytes() == b"one\ntwo\n"
     assert not (store.folder / UNITS / ONE.id).exists()
+
+
+def test_what_was_done_before_ctrl_c_is_kept_and_the_rest_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report is written, is no pass, and the same command goes on from there."""
+    good = report(tmp_path / "good", ONE)
+
+    class Interrupted(Played):
+        local = True
+
+        def messages(self, seconds: float) -> list[tuple[str, Message | Lost | Broken]]:
+            if not any(self.running.values()):
+                raise KeyboardInterrupt
+            return super().messages(seconds)
+
+        def lacking(self, machines: object) -> list[str]:
+            return []
+
+        def close(self) -> None:
+            """Nothing to let go of."""
+
+    nodes = Interrupted({ONE.id: [told(good)], TWO.id: [[]]})
+    monkeypatch.setattr(command, "Cluster", lambda *_, **__: nodes)
+    path = tmp_path / "matrix.toml"
+    path.write_text(
+        '[[machine]]\nname = "cpu"\n[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\n'
+        'cells = ["llamacpp", "llamacpp-one-slot"]\n'
+    )
+    arguments = [str(path), "--out", str(tmp_path / "fleet"), "--workers", "1"]
+    assert command.main(arguments) == 3
+    said = capsys.readouterr().out
+    assert "interrupted: what is done is kept" in said
+    results = read_results(tmp_path / "fleet" / "results.json")
+    assert (results.complete, [row.state for row in results.fleet]) == (False, ["done", "missing"])
+    assert results.problem.startswith("the fleet was interrupted: 1 of 2 runs failed or are missing")
+    nodes.scripts = {TWO.id: [told(report(tmp_path / "two", TWO))]}
+    nodes.running, nodes.started = {}, []
+    monkeypatch.setattr(Interrupted, "messages", Played.messages)
+    assert command.main(arguments) == 0
+    assert nodes.started == [TWO.id]
+    assert read_results(tmp_path / "fleet" / "results.json").complete

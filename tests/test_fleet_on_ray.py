@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from harness.fleet.__main__ import main
-from harness.fleet.store import LOST
+from harness.fleet.store import LOST, UNITS
+from harness.qualify.manifest import broken, read_manifest
 from tests.fleets import GO, counted, fake_python
 
 pytest.importorskip("ray")
@@ -71,6 +72,8 @@ def check_whole(out: Path, *, lost: int) -> None:
     assert results["totals"]["requests"] == 2 * (one["requests"] + two["requests"])
     assert [row["state"] for row in results["fleet"]] == ["done"] * 4
     assert sum(len(row["lost"]) for row in results["fleet"]) == lost == len(list((out / LOST).iterdir()))
+    for run in (path for path in (out / UNITS).iterdir() if path.is_dir()):
+        assert list(broken(run, read_manifest(run))) == []  # as its node wrote it, to the byte
     for aside in (out / LOST).iterdir():
         assert counted(aside)["example"] in (one["examples"], two["examples"])  # told, and in no total
 
