@@ -79,7 +79,7 @@ def all_of(begun: Sequence[Part], kind: str) -> Iterator[tuple[Part, Event]]:
 
 def one_engine(engines: Sequence[tuple[Part, EngineResult]]) -> EngineResult:
     """One engine is itself; of several the names, and what each can do under its name."""
-    builds = list(dict.fromkeys(f"{engine.name} {engine.version or '(version unknown)'}" for _, engine in engines))
+    builds = list(dict.fromkeys(named(engine) for _, engine in engines))
     alone = len(builds) == 1
     first = engines[0][1]
     config: dict[str, dict[str, str]] = defaultdict(dict)
@@ -97,6 +97,11 @@ def one_engine(engines: Sequence[tuple[Part, EngineResult]]) -> EngineResult:
         config={name: told(values.items()) for name, values in config.items()},
         capabilities=capabilities,
     )
+
+
+def named(engine: EngineResult) -> str:
+    """An engine and its version."""
+    return f"{engine.name} {engine.version or '(version unknown)'}"
 
 
 def one_calibration(rules: Sequence[tuple[Part, Calibration]]) -> Calibration:

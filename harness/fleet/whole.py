@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from harness.fleet.common import engine_and_calibration, known, measured, self_tests, start
+from harness.fleet.common import engine_and_calibration, known, measured, named, self_tests, start
 from harness.fleet.part import Fleet, Part, renamed
 from harness.fleet.store import Record
 from harness.fleet.units import CHOSEN, Unit
 from reports.assemble import Event, assemble
-from reports.overview import engine_name
 from reports.schema import FleetRow, Results, Verdict
 from reports.text import many, storable
 
@@ -123,7 +122,7 @@ def row(part: Part) -> FleetRow:
         machine=unit.machine.name,
         run=unit.run.label,
         cells=", ".join(cells) or unit.cell or CHOSEN,
-        engine=engine_name(alone) if alone is not None and alone.engine is not None else unit.run.engine,
+        engine=named(alone.engine) if alone is not None and alone.engine is not None else unit.run.engine,
         seed=f"{unit.seed}, shard {unit.shard}" if unit.shard else str(unit.seed),
         state="missing" if record is None else "failed" if failed else "done",
         said=part.problem if failed or alone is None else alone.headline,
