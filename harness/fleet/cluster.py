@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from harness.fleet.remote import Message, Order
 from harness.options import UsageError
 
 LOCAL = "local"
+LOOK_SECONDS = 10.0
 STORE_BYTES = 200 * 2**20  # of a Ray of our own: messages pass through it, nothing stays there
 BESIDE_NODES = ("node:", "bundle_group", "object_store_memory")  # of a cluster's resources: no machine's kind
 
@@ -43,6 +46,7 @@ class Cluster:
     def __init__(self, address: str, *, files: Callable[[], Path] | None = None) -> None:
         """Raises UsageError where there is no Ray, or none at that address. `files`: what nodes elsewhere are sent."""
         self.ray = imported()
+        look(address)
         self.running: dict[Any, str] = {}  # Ray's generators -> ids of units
         self.local = address == LOCAL
         options: dict[str, Any] = {"object_store_memory": STORE_BYTES, "include_dashboard": False} if self.local else {}
@@ -114,6 +118,17 @@ class Cluster:
         for stream in self.running:
             self.ray.cancel(stream, force=True)
         self.ray.shutdown()
+
+
+def look(address: str) -> None:
+    """Raise UsageError where nobody listens at HOST:PORT: Ray itself would try for minutes, and then end the process."""
+    found = re.fullmatch(r"(?:ray://)?(.+):([0-9]{1,5})", address)
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1].strip("[]"), int(found[2])), timeout=LOOK_SECONDS).close()
+    except (OSError, OverflowError) as problem:
+        raise UsageError(f"no Ray at --address {address}: {problem}") from problem
 
 
 def imported() -> ModuleType:
