@@ -121,7 +121,7 @@ class Cluster:
 
 
 def look(address: str) -> None:
-    """Raise UsageError where nobody listens at HOST:PORT: Ray itself would try for minutes, and then end the process."""
+    """Raise UsageError where nobody listens at HOST:PORT: Ray would try for minutes, and then end the process."""
     found = re.fullmatch(r"(?:ray://)?(.+):([0-9]{1,5})", address)
     if found is None:
         return
