@@ -46,7 +46,7 @@ from harness.selection import (
     wanted_requirements,
 )
 from harness.session import split_arguments
-from harness.settings import load_settings
+from harness.settings import database, load_settings
 from harness.shards import Shard, cut, read_shard
 
 CONDUCTOR = pytest.StashKey[Conductor]()
@@ -121,6 +121,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--replay", default=None, metavar="CASE.json", help="run one saved case")
     group.addoption(
+        "--examples-from",
+        default=None,
+        metavar="OWNER/REPO",
+        help="try also what failed in that repository's CI: its artifact hypothesis-example-db (needs GITHUB_TOKEN)",
+    )
+    group.addoption(
         "--shard", default=None, metavar="I/N", help="run the Ith of N parts; `python -m reports merge` joins them"
     )
     group.addoption("--report-dir", default="reports/out", metavar="DIR", help="where reports go")
@@ -154,6 +160,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         if is_qualification(config):
             check_given(config)
         shard_of(config)
+        database(config.getoption("--examples-from"))
         cells_of(config)
         if config.getoption("--profile") == SOAK and getattr(config.option, "numprocesses", None):
             raise UsageError("--profile soak watches one run's memory and files: leave out -n")
@@ -167,7 +174,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix the seed so that the run can be repeated, and have hypothesis keep to our profile."""
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
-    load_settings(config.getoption("--profile"), quick=is_fingerprint(config) or engine_of(config) in KINDS)
+    quick = is_fingerprint(config) or engine_of(config) in KINDS
+    load_settings(config.getoption("--profile"), quick=quick, examples_from=config.getoption("--examples-from"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

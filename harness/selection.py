@@ -44,21 +44,26 @@ def cells_of(config: pytest.Config) -> list[Cell]:
     if case is not None and case.cell == ATTACHED.name:
         return chosen(("default",))  # found on somebody's server, tried on ours
     cells = chosen((case.cell,) if case is not None else cell_names(config))
+    check_cells(cells, engine=engine, fingerprint=fingerprint)
+    lacking = [cell for cell in cells if not cell.installed]
+    if lacking:
+        raise UsageError(f"cell {lacking[0].name!r} needs the package {lacking[0].package!r}, which is not installed")
+    return cells
+
+
+def check_cells(cells: Sequence[Cell], *, engine: str, fingerprint: bool) -> None:
+    """Raise UsageError for a cell that an engine cannot be started in, whatever is installed."""
     other = [cell.name for cell in cells if not cell.is_for(fingerprint)]
     if other and not fingerprint:
         raise UsageError(f"cell {other[0]!r} has layers that no small model has: add --worker fingerprint")
     if other:
         raise UsageError(f"cell {other[0]!r} is about numbers, and the fingerprint worker computes none")
-    lacking = [cell for cell in cells if not cell.installed]
-    if lacking:
-        raise UsageError(f"cell {lacking[0].name!r} needs the package {lacking[0].package!r}, which is not installed")
     others = [cell for cell in cells if cell.engine != ("vllm" if engine == "vllm-inproc" else engine)]
     if others:
         raise UsageError(f"cell {others[0].name!r} is one of {others[0].engine}'s, and the engine is {engine}")
     apart = [cell.name for cell in cells if not cell.fits(engine)]
     if apart:
         raise UsageError(f"cell {apart[0]!r} needs a server: leave out --engine vllm-inproc, or choose other cells")
-    return cells
 
 
 def cell_names(config: pytest.Config) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from reports import bounds, caseview, causes, names, overview, promptbars, requirementview, text, waivers
+from reports import bounds, caseview, causes, fleet, names, overview, promptbars, requirementview, text, waivers
 from reports.runview import run_view
 from reports.schema import VERDICT_MEANING, Case, RequirementResult, Results, Verdict
 from reports.text import file_link
@@ -144,6 +144,8 @@ def _filters() -> dict[str, Callable[..., object]]:
         "waived_in_words": causes.waived_in_words,
         "state_in_words": waivers.state_in_words,
         "shown_capabilities": _shown_capabilities,
+        "fleet_rows": fleet.fleet_rows,
+        "fleet_link": fleet.fleet_link,
         "seconds_of": _seconds_of,
     }
 

@@ -173,6 +173,6 @@ def _lost(losses: list[EngineLoss]) -> str:
 
 def repeat_command(results: Results) -> str:
     """The command of the run with the seed that it drew, so that the same examples are drawn again."""
-    if "--hypothesis-seed" in results.command:
+    if results.fleet or "--hypothesis-seed" in results.command:  # a fleet's seeds stand in its matrix
         return results.command
     return f"{results.command} --hypothesis-seed={shlex.quote(results.seed)}"

@@ -423,6 +423,26 @@ class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     acted: bool
 
 
+class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the runs that a fleet's results are of. `state`: done, failed or missing; `report`: its folder, from here.
+
+    `lost`: why earlier tries count for nothing.
+    """
+
+    unit: str
+    machine: str
+    run: str
+    cells: str
+    engine: str
+    seed: str
+    state: str
+    said: str  # its headline, or why there is none
+    seconds: float = 0.0
+    node: str = ""
+    lost: list[str] = []
+    report: str = ""
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run: results.json."""
 
@@ -452,6 +472,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     progress: list[ProgressPoint] = []  # at most a hundred moments; empty in files from before there was this
     losses: list[EngineLoss] = []
     growth: list[Growth] = []  # of a soak
+    fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 
 
 def write_results(results: Results, path: Path) -> None:

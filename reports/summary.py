@@ -6,9 +6,10 @@ import functools
 
 from reports import growth, overview
 from reports.causes import causes_of, counted, seen_under
+from reports.fleet import fleet_counts
 from reports.markdown import code, escaped, section
 from reports.schema import Case, Cause, RequirementResult, Results, Verdict, Waiver
-from reports.text import duration, number
+from reports.text import duration, many, number
 from reports.waivers import scope, state_in_words
 
 _LONGEST = 300  # characters of a reason in the table
@@ -38,7 +39,9 @@ def _head(results: Results) -> list[str]:
     if results.problem:
         lines += [f"**The run could not go on:** {escaped(results.problem)}", ""]
     facts = f"{overview.engine_name(results)}, profile {results.profile}, seed {results.seed}"
-    return [*lines, f"{escaped(facts)}, {duration(results.duration_s)}, exit code {results.exit_code}", ""]
+    lines += [f"{escaped(facts)}, {duration(results.duration_s)}, exit code {results.exit_code}", ""]
+    runs = f"{many(len(results.fleet), 'run')} of a fleet: {fleet_counts(results)}"
+    return [*lines, runs, ""] if results.fleet else lines
 
 
 def _counts(results: Results) -> list[str]:

@@ -93,6 +93,7 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
         (["--engine", "vllm", "--engine-url", "http://h:1"], "leave out --engine-url, or say --engine endpoint"),
         (["--engine-url", "http://h:1", "--engine-args=--x"], "give them to your own server instead"),
         (["--engine-url", "http://h:1", "--oracle", "cold-engine"], "use --oracle same-engine"),
+        (["--examples-from", "vllm"], "--examples-from 'vllm' is no repository of GitHub's: write OWNER/NAME"),
         (["--adapter", "/tmp"], "give at least two that answer differently"),
         (["--cells", "default,nope"], "unknown cell 'nope': --cells list prints them"),
         (["--budget", "soon"], "--budget 'soon' is no time: write it as 90s, 20m or 2h"),

@@ -22,6 +22,7 @@ FORBIDDEN = {
     "--replay": "--replay",
     "--fault": "--fault",
     "--calibration": "--calibration",
+    "--examples-from": "--examples-from",
     "--allow-not-exercised": "--allow-not-exercised",
     "--allow-inconclusive": "--allow-inconclusive",
     "keyword": "-k",

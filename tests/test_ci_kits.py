@@ -1,0 +1,131 @@
+"""What can be pasted into a CI works as it stands: every command, option, extra and file that it names is there."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.fleet import __main__ as fleet
+from harness.fleet.matrix import read_matrix
+from harness.fleet.units import units_of
+from reports import __main__ as reports
+
+ROOT = Path(__file__).parent.parent
+CI = ROOT / "ci"
+PAGES = [ROOT / "docs" / name for name in ("ci.md", "fleet.md", "qualifying-a-gpu-target.md")]
+COMMAND = re.compile(r"python -m (pytest suites|reports|harness\.fleet)(.*?)(?=python -m|$)", re.MULTILINE)
+OPTION = re.compile(r"--[a-z][a-z-]*")
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """Every command of ours in a file, with its words; a line that goes on is one."""
+    joined = re.sub(r"\\\n\s*", " ", text)
+    joined = re.sub(r"(?m)^(\s+)(.*[^:>|])\n\1(--\S.*)$", r"\1\2 \3", joined)  # a folded block of YAML
+    found = []
+    for program, rest in COMMAND.findall(joined):
+        words = re.split(r"\s#|[`;|()]|>>", rest)[0]
+        found.append((program, shlex.split(words.replace("$$", "$"))))
+    return found
+
+
+def known_to(main: Callable[[list[str]], object], *words: str) -> str:
+    """The help of one of our own commands."""
+    out = io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(out):
+        main([*words, "--help"])
+    return out.getvalue()
+
+
+def unknown(config: pytest.Config, text: str) -> Iterator[str]:
+    """Options that the commands in a file have and the programs have not."""
+    for program, words in commands(text):
+        options = [found[0] for word in words if (found := OPTION.match(word))]
+        if program == "pytest suites":
+            for name in options:
+                with contextlib.suppress(ValueError):
+                    config.getoption(name)
+                    continue
+                yield f"{program} {name}"
+        elif program == "reports":
+            said = known_to(reports.main, *words[:1])
+            yield from (f"reports {words[0]} {name}" for name in options if name not in said)
+        else:
+            said = known_to(fleet.main)
+            yield from (f"{program} {name}" for name in options if name not in said)
+
+
+@pytest.mark.parametrize("path", [*sorted(CI.glob("*.*")), CI / "Dockerfile", *PAGES], ids=lambda path: path.name)
+def test_every_option_of_every_command_is_there(request: pytest.FixtureRequest, path: Path) -> None:
+    """In pytest with our plugin, in the reports' commands and in the fleet's."""
+    assert list(unknown(request.config, path.read_text())) == []
+
+
+def test_a_wrong_option_is_noticed(request: pytest.FixtureRequest) -> None:
+    """Of each program, on a line that goes on as well."""
+    text = (
+        "$ python -m pytest suites --engine vllm \\\n   --sharp 1/2\n"
+        "    - >\n      python -m pytest suites --profile ci\n      --bugdet 3m\n"
+        "python -m reports merge a --into b; python -m harness.fleet m.toml --adress auto # --no such\n"
+    )
+    assert list(unknown(request.config, text)) == [
+        "pytest suites --sharp",
+        "pytest suites --bugdet",
+        "reports merge --into",
+        "harness.fleet --adress",
+    ]
+
+
+def test_the_workflow_ends_in_one_report_whatever_the_shards_said() -> None:
+    """As many shards as are merged; summary and report also of a run that failed; every action pinned."""
+    flow = yaml.safe_load((CI / "github-actions.yml").read_text())
+    jobs = flow["jobs"]
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    shards = jobs["shard"]["strategy"]["matrix"]["shard"]
+    assert f"--shard ${{{{ matrix.shard }}}}/{len(shards)} " in steps[3]["run"]
+    merge = next(step["run"] for step in steps if "merge" in step.get("run", ""))
+    assert re.findall(r"shard-\d", merge) == [f"shard-{number}" for number in shards]
+    assert jobs["report"]["if"] == "always()"
+    names = [step.get("name") for step in jobs["report"]["steps"]]
+    after = jobs["report"]["steps"][names.index("One report") + 1 :]
+    assert after
+    assert all(step["if"].startswith("always()") for step in after)
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    given = [step["with"] for step in after if "with" in step]
+    kept = [one["name"] for one in given if "name" in one and one["path"] == "examples"]
+    assert kept == ["hypothesis-example-db"]  # the name by which hypothesis looks for it
+
+
+def test_the_buildkite_steps_never_try_a_verdict_again() -> None:
+    """Only a lost agent; the report's step runs whatever the shards' said, and has the exit code of the whole."""
+    shards, report, failures = yaml.safe_load((CI / "buildkite.yml").read_text())["steps"]
+    assert [rule["exit_status"] for rule in shards["retry"]["automatic"]] == [-1]
+    assert report["depends_on"] == [{"step": shards["key"], "allow_failure": True}]
+    assert failures["depends_on"] == [{"step": report["key"], "allow_failure": True}]
+    assert report["commands"][-1] == "exit $$CODE"
+    runtime = " ".join([*shards["commands"], *report["commands"]])
+    assert not re.search(r"(?<!\$)\$(?!\$)", runtime)  # one dollar would be filled in when the pipeline is uploaded
+
+
+def test_the_image_has_the_extras_and_files_that_it_names() -> None:
+    """Of this project, by the script that sets up its engines."""
+    text = (CI / "Dockerfile").read_text()
+    script, extras, folder = re.findall(r"RUN python (\S+) (\S+) (\S+)", text)[0]
+    assert (ROOT / script).is_file()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    assert f"ENV PATH={folder}/bin:$PATH" in text
+    for name in re.findall(r"known_issues/\S+?\.toml", text + (CI / "github-actions.yml").read_text()):
+        assert (ROOT / name).is_file()
+
+
+def test_the_matrix_can_be_started() -> None:
+    """It is one that a fleet takes."""
+    assert len(units_of(read_matrix(CI / "fleet.toml"), CI)) == 7

@@ -1,0 +1,156 @@
+"""A fleet on a real Ray: a worker killed in the middle, a node lost; the report is whole and has nothing twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.fleet.__main__ import main
+from harness.fleet.store import LOST, UNITS
+from harness.qualify.manifest import broken, read_manifest
+from tests.fleets import GO, counted, fake_python
+
+pytest.importorskip("ray")
+WAIT_SECONDS = 120
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a matrix of four quick runs, which wait at a gate until they may end."""
+    (tmp_path / "gate").mkdir()
+    (tmp_path / "matrix.toml").write_text(
+        '[[machine]]\nname = "cpu"\n[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\nseeds = [1, 2]\n'
+        f'cells = ["llamacpp", "llamacpp-one-slot"]\npython = "{fake_python(tmp_path)}"\n'
+    )
+    return tmp_path
+
+
+def waiting(place: Path, count: int) -> list[psutil.Process]:
+    """So many runs that have told everything but their end."""
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end:
+        there = list((place / "gate").glob("llamacpp*"))
+        if len(there) >= count:
+            return [psutil.Process(int(path.name.rpartition("-")[2])) for path in there]
+        time.sleep(0.1)
+    raise AssertionError("the runs did not begin")
+
+
+def rays_worker(run: psutil.Process) -> psutil.Process:
+    """The process of Ray's in which a run's task is: above the run and its guard."""
+    return next(above for above in run.parents()[1:] if "ray" in above.name())
+
+
+def in_the_middle(place: Path, count: int, act: Callable[[list[psutil.Process]], None]) -> threading.Thread:
+    """Do something as soon as so many runs wait, then let all of them go on."""
+
+    def acts() -> None:
+        try:
+            act(waiting(place, count))
+        finally:
+            (place / "gate" / GO).write_text("")
+
+    thread = threading.Thread(target=acts)
+    thread.start()
+    return thread
+
+
+def check_whole(out: Path, *, lost: int) -> None:
+    """Four runs, each once, whatever was lost on the way."""
+    results = json.loads((out / "results.json").read_text())
+    one, two = ({"examples": n, "requests": m} for n, m in ((15, 30), (16, 32)))
+    assert (results["complete"], results["problem"]) == (True, "")
+    assert results["totals"]["examples"] == 2 * (one["examples"] + two["examples"])
+    assert results["totals"]["requests"] == 2 * (one["requests"] + two["requests"])
+    assert [row["state"] for row in results["fleet"]] == ["done"] * 4
+    assert sum(len(row["lost"]) for row in results["fleet"]) == lost == len(list((out / LOST).iterdir()))
+    for run in (path for path in (out / UNITS).iterdir() if path.is_dir()):
+        assert list(broken(run, read_manifest(run))) == []  # as its node wrote it, to the byte
+    for aside in (out / LOST).iterdir():
+        assert counted(aside)["example"] in (one["examples"], two["examples"])  # told, and in no total
+
+
+def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its run ends with it and is tried again. Started anew, the fleet has nothing to do."""
+    monkeypatch.chdir(place)
+    killed: list[psutil.Process] = []
+
+    def kill(runs: list[psutil.Process]) -> None:
+        killed.append(runs[0])
+        rays_worker(runs[0]).kill()
+
+    thread = in_the_middle(place, 2, kill)
+    arguments = [str(place / "matrix.toml"), "--out", "out", "--workers", "2"]
+    assert main(arguments) == 0
+    thread.join()
+    check_whole(place / "out", lost=1)
+    assert "WorkerCrashedError" in capsys.readouterr().out
+    assert not killed[0].is_running()
+    before = (place / "out" / "results.json").stat().st_mtime
+    assert main(arguments) == 0
+    assert "4 runs, 4 of them done before" in capsys.readouterr().out
+    assert (place / "out" / "results.json").stat().st_mtime > before
+    check_whole(place / "out", lost=1)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A cluster of a head, which runs nothing, and two nodes with a CPU each."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        made.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    yield made
+    made.shutdown()
+
+
+def test_a_node_lost_in_the_middle_costs_nothing_but_time(
+    place: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its runs go to the nodes that are left. These nodes have only what Ray brought them."""
+    monkeypatch.chdir(place)
+
+    def lose(_runs: list[psutil.Process]) -> None:
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+
+    thread = in_the_middle(place, 2, lose)
+    assert main([str(place / "matrix.toml"), "--out", "out", "--address", cluster.address]) == 0
+    thread.join()
+    check_whole(place / "out", lost=1)
+    assert "NodeDiedError" in capsys.readouterr().out
+
+
+def test_what_no_node_has_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In place of waiting for ever for a machine that nobody is going to start; nor for a Ray that is not there."""
+    path = tmp_path / "matrix.toml"
+    path.write_text(
+        '[[machine]]\nname = "gpu"\nnum_gpus = 64\naccelerator_type = "X1"\n'
+        '[[run]]\nengine = "llamacpp"\nmachines = ["gpu"]\n'
+    )
+    assert main([str(path), "--out", str(tmp_path / "out")]) == 4
+    said = capsys.readouterr().err
+    assert "no node has what machine 'gpu' asks for (CPU 1, GPU 64, accelerator_type:X1 0.001)" in said
+    assert main([str(path), "--out", str(tmp_path / "out"), "--address", "127.0.0.1:1"]) == 4
+    assert "no Ray at --address 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_without_ray_a_fleet_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    path = tmp_path / "matrix.toml"
+    path.write_text('[[machine]]\nname = "cpu"\n[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\n')
+    assert main([str(path), "--out", str(tmp_path / "out")]) == 4
+    assert "a fleet needs Ray: pip install" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""What a node does with one run: whole lines home, every file with them, nothing left behind. It takes no Ray."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.fleet import remote
+from harness.fleet.remote import Began, Ended, Lines, Order, perform
+from harness.fleet.store import Store
+from harness.qualify.manifest import broken, read_manifest
+from tests.fleets import GO, ROOT, fake_python, units
+
+UNIT = units()[0]
+
+
+def order(place: Path, **changes: str) -> Order:
+    """The unit's run, by a Python that runs no suites."""
+    (place / "gate").mkdir()
+    fields = {"waivers": "", "folder": f"out/units/{UNIT.id}", "root": str(ROOT), "python": str(fake_python(place))}
+    return Order(unit=UNIT.id, words=tuple(UNIT.words()), **{**fields, **changes})
+
+
+def test_a_runs_folder_arrives_as_it_was_written(tmp_path: Path) -> None:
+    """To the byte: the seal of a bundle holds."""
+    given = order(tmp_path)
+    (tmp_path / "gate" / GO).write_text("")
+    messages = list(perform(given, "n1"))
+    assert messages[0] == Began("n1")
+    assert all(isinstance(message, Lines) and message.lines.endswith(b"\n") for message in messages[1:-1])
+    ended = messages[-1]
+    assert isinstance(ended, Ended)
+    assert ended.code == 0
+    store = Store(tmp_path / "fleet")
+    store.begin(UNIT.id)
+    for message in messages[1:-1]:
+        assert isinstance(message, Lines)
+        store.add(UNIT.id, message.lines)
+    assert store.end(UNIT.id, ended) == ""
+    folder = store.report(UNIT.id)
+    assert list(broken(folder, read_manifest(folder))) == []
+
+
+def test_events_come_while_the_run_goes_on_and_it_ends_with_its_task(tmp_path: Path) -> None:
+    """Whoever lets go of the task, as Ray does with a cancelled one, ends the run and takes its folder away."""
+    going = perform(order(tmp_path), "n1")
+    assert isinstance(next(going), Began)
+    assert isinstance(next(going), Lines)
+    (waiting,) = wait_for(tmp_path / "gate")
+    folder = Path(waiting.cwd())
+    assert folder.is_dir()
+    going.close()
+    assert not waiting.is_running()
+    assert not folder.exists()
+
+
+def wait_for(gate: Path) -> list[psutil.Process]:
+    """The run that waits at its gate."""
+    end = time.monotonic() + 60
+    while not list(gate.iterdir()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return [psutil.Process(int(path.name.rpartition("-")[2])) for path in gate.iterdir()]
+
+
+def test_a_run_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    """A Python that is not there is the task's own failure, and no verdict."""
+    (ended,) = [m for m in perform(order(tmp_path, python="/no/such/python"), "n1") if isinstance(m, Ended)]
+    assert ended.code != 0
+    assert "/no/such/python" in ended.log
+
+
+def test_lines_are_whole_however_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a line waits for its other half, and one that is longer than what is sent at a time is sent all the same."""
+    monkeypatch.setattr(remote, "MOST_BYTES", 8)
+    monkeypatch.setattr(remote, "LOOK_SECONDS", 0.01)
+    path = tmp_path / "events"
+
+    class Writer:
+        ended = False
+
+        def poll(self) -> int | None:
+            return 0 if self.ended else None
+
+    writer = Writer()
+
+    def write() -> None:
+        for part in (b"one\ntw", b"o\n", b"a line that is rather long\n", b"cut o"):
+            with path.open("ab") as file:
+                file.write(part)
+            time.sleep(0.05)
+        writer.ended = True
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    found = list(remote.followed(path, writer))  # type: ignore[arg-type]
+    thread.join()
+    assert b"".join(found) == b"one\ntwo\na line that is rather long\n"
+    assert all(part.endswith(b"\n") for part in found)
+
+
+def test_an_engine_is_not_told_of_the_ray_that_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may use Ray itself. Which GPU is its own it has to know."""
+    monkeypatch.setenv("RAY_JOB_ID", "7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    found = remote.environment(tmp_path)
+    assert "RAY_JOB_ID" not in found
+    assert found["CUDA_VISIBLE_DEVICES"] == "3"
+    assert found["PYTHONPATH"] == f"{tmp_path}:/mine"
