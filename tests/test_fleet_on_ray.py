@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from harness.fleet.__main__ import main
-from harness.fleet.store import LOST, UNITS
+from harness.fleet.store import LOST, RUNNING, UNITS
 from harness.qualify.manifest import broken, read_manifest
 from tests.fleets import GO, counted, fake_python
 
@@ -34,14 +34,22 @@ def place(tmp_path: Path) -> Path:
 
 
 def waiting(place: Path, count: int) -> list[psutil.Process]:
-    """So many runs that have told everything but their end."""
+    """So many runs that have told everything but their end, all of which is home."""
     end = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < end:
         there = list((place / "gate").glob("llamacpp*"))
-        if len(there) >= count:
-            return [psutil.Process(int(path.name.rpartition("-")[2])) for path in there]
+        runs = [psutil.Process(int(path.name.rpartition("-")[2])) for path in there]
+        if len(runs) >= count and all(is_home(place, Path(run.cwd())) for run in runs):
+            return runs
         time.sleep(0.1)
     raise AssertionError("the runs did not begin")
+
+
+def is_home(place: Path, node: Path) -> bool:
+    """Whether the driver has all events that a run has written so far."""
+    (written,) = node.glob("out/units/*/events.ndjson")
+    came = place / "out" / RUNNING / written.parent.name / written.name
+    return came.is_file() and came.stat().st_size == written.stat().st_size
 
 
 def rays_worker(run: psutil.Process) -> psutil.Process:
