@@ -60,4 +60,6 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
         ]
         return Verdict.NOT_EXERCISED, ". ".join([said, *hints])
     said = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
+    if trial.explained:
+        said += f"; {trial.explained} answers parted from the cold ones, with scores within noise"
     return Verdict.CONFORMS, f"{said}; {trial.remark}" if trial.remark else said

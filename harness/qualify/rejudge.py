@@ -49,7 +49,7 @@ class Seen:
         """One more."""
         self.examples += 1
         self.requests += len(again.history.outcomes)
-        self.noise += len(again.noise)
+        self.noise += sum(not found.explained for found in again.noise)
         self.failing += bool(again.findings)
         self.evidence.update({str(name): value for name, value in again.evidence.items()})
         self.rules.add(stored.rule)
