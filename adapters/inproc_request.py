@@ -31,13 +31,13 @@ def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...
     return rendered
 
 
-def sampling(engine: Any, request: CompletionRequest) -> Any:
+def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
     """What `completions.body` asks for. The model's own defaults hold where that says nothing, as on the server."""
     module, surface = vllm_module("sampling_params"), request.surface
     pattern = surface.pattern
     return module.SamplingParams(
         **{
-            **engine.model_config.get_diff_sampling_param(),
+            **defaults,
             "n": surface.answers,
             "temperature": 0.0 if surface.answers == 1 else 1.0,
             "seed": SEED,

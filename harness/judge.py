@@ -6,6 +6,8 @@ stored history with its answers can be judged again without an engine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from harness.checkers.counts import check_accounting, check_bounds
@@ -20,7 +22,7 @@ from harness.checkers.surface import check_surface
 from harness.checkers.tokens import check_tokens
 from harness.evidence import evidence, older_identities
 from harness.history import History, Identity
-from harness.oracle.base import Answers, Oracle, question, questions, scores_wanted, telling
+from harness.oracle.base import Answers, Oracle, Question, question, questions, scores_wanted, telling
 
 ORDER = (
     "liveness",
@@ -70,14 +72,18 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.findings, key=lambda f: (ORDER.index(f.checker), f.request if f.request is not None else -1))
 
 
+def wanted(history: History, rule: Rule) -> Iterator[Question]:
+    """What has to be known of any history before it can be judged."""
+    yield from questions(history)
+    if rule.band is not None:
+        yield from scores_wanted(history)
+    for outcome, identity in older_identities(history):
+        yield telling(outcome, identity)
+
+
 def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> Judgement:
     """Ask what is needed, check, and if an answer is wrong ask whose it might be. Raises OracleError."""
-    answers = {asked: oracle.ask(asked) for asked in questions(history)}
-    if rule.band is not None:
-        answers |= {asked: oracle.ask(asked) for asked in scores_wanted(history)}
-    for outcome, identity in older_identities(history):
-        asked = telling(outcome, identity)
-        answers[asked] = oracle.ask(asked)
+    answers = {asked: oracle.ask(asked) for asked in wanted(history, rule)}
     suspects = {f.request for f in check_tokens(history, answers, rule) if worth_explaining(history, f, answers, rule)}
     for outcome in history.outcomes:
         if outcome.request in suspects:

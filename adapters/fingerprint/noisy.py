@@ -7,13 +7,16 @@ within 0.002 nats, as in a real model. Noise is added to them before the token i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from vllm.v1.outputs import LogprobsTensors
 
 from adapters.fingerprint.digest import FIRST_TOKEN, TOKEN_KEY, TOKENS, Digests, draw, mix
-from adapters.fingerprint.sampler import Allowed, Drawn, first_permitted, permits
+from adapters.fingerprint.sampler import NEVER_DRAWN, Allowed, Drawn, first_permitted, permits
 from adapters.noise import Source
 
 SPREAD = 2.5  # nats
@@ -56,12 +59,18 @@ class NoisyScores:
         assert allowed is not None
         return Drawn(first_permitted(allowed), number, TOKENS, row)
 
-    def prompt(self, states: Digests, tokens: list[int], company: bytes) -> list[Drawn]:
-        """A prompt's tokens, each behind the state before it."""
+    def prompt(
+        self, table: LogprobsTensors, start: int, states: Digests, tokens: Sequence[int], company: bytes
+    ) -> None:
+        """Write the scores of a prompt's tokens, each behind the state before it, into a table's rows from `start`."""
         rows = self.rows(mix(states ^ np.uint64(TOKEN_KEY)), company)
-        found = []
-        for token, row in zip(tokens, rows, strict=True):
-            known = 0 <= token - FIRST_TOKEN < TOKENS
-            rank = int((row > row[token - FIRST_TOKEN]).sum()) if known else TOKENS
-            found.append(Drawn(token, 0, rank, row))
-        return found
+        ids = np.asarray(tokens)
+        known = (ids >= FIRST_TOKEN) & (ids < FIRST_TOKEN + TOKENS)
+        own = rows[np.arange(len(ids)), np.where(known, ids - FIRST_TOKEN, 0)]
+        own = np.where(known, own, rows.min(axis=1) - NEVER_DRAWN)
+        best = np.argsort(-rows, axis=1)[:, : table.logprobs.shape[1] - 1]
+        at = slice(start, start + len(ids))
+        table.logprob_token_ids[at] = torch.from_numpy(np.column_stack([ids, best + FIRST_TOKEN]))
+        scores = np.column_stack([own, np.take_along_axis(rows, best, axis=1)])
+        table.logprobs[at] = torch.from_numpy(scores.astype(np.float32))
+        table.selected_token_ranks[at] = torch.from_numpy((rows > own[:, None]).sum(axis=1) + 1)

@@ -21,7 +21,7 @@ from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
 from adapters.fingerprint.digest import FIRST_TOKEN, MASK, TOKENS, Digests, draw, mix_one, ranked, seed_of, wrong
 from adapters.fingerprint.loras import Loras
 from adapters.fingerprint.noisy import NoisyScores
-from adapters.fingerprint.sampler import Drawn, logprobs_of, sample, score_prompt, write_row
+from adapters.fingerprint.sampler import Drawn, logprobs_of, sample, score_prompt
 from adapters.fingerprint.sequences import Memory, Sequence, Written
 from adapters.fingerprint.slots import LayerSlots, first_wrong
 from adapters.fingerprint.topology import Kind
@@ -219,9 +219,8 @@ class Runner:
             self.scores[one.name] = table
         end = min(start + len(digests), len(one.prompt) - 1)
         if self.noisy is not None and end > start:
-            behind = self.noisy.prompt(digests[: end - start], list(one.prompt[start + 1 : end + 1]), self.beside(one))
-            for i, drawn in enumerate(behind, start):
-                write_row(self.scores[one.name], i, drawn, wanted)
+            tokens = one.prompt[start + 1 : end + 1]
+            self.noisy.prompt(self.scores[one.name], start, digests[: end - start], tokens, self.beside(one))
             return
         for i in range(start, end):
             score_prompt(self.scores[one.name], i, one.prompt[i + 1], int(digests[i - start]), wanted)

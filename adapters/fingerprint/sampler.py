@@ -92,12 +92,7 @@ def logprobs_of(answers: list[tuple[list[Drawn], int | None]]) -> LogprobsLists 
 def score_prompt(table: LogprobsTensors, row: int, token: int, before: int, wanted: int) -> None:
     """Write the scores of a prompt's token, behind the digest of those before it, into a row of a table."""
     number = draw(before, seed=None, position=row + 1)
-    write_row(table, row, Drawn(token, number, rank_of(number, token)), wanted)
-
-
-def write_row(table: LogprobsTensors, row: int, drawn: Drawn, wanted: int) -> None:
-    """Write one token's scores into a row of a table."""
-    ids, scores, ranks = score_rows([drawn], wanted)
+    ids, scores, ranks = score_rows([Drawn(token, number, rank_of(number, token))], wanted)
     table.logprob_token_ids[row] = torch.tensor(ids[0])
     table.logprobs[row] = torch.from_numpy(np.array(scores[0]))
     table.selected_token_ranks[row] = ranks[0]
