@@ -7,14 +7,17 @@ import msgspec
 from reports.schema import NoiseBand
 
 NOISE_SCHEMA_VERSION = 1
+# What all thresholds are multiplied by: the places of the curve.
+FACTORS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
 
 
 class CleanLevel(msgspec.Struct, frozen=True, kw_only=True):
     """Requests to an engine without any fault, at one level of noise.
 
     `excess`: the largest deviations in units of what the band allows, falling; only the first few hundred are kept.
-    `alarms`: findings of the rule as it is, by whichever checker. `parted`: answers with another token than the cold
-    one has. `none`: why there is no band, and so no judgement by scores.
+    `over`: how many exceed each of FACTORS. `alarms`: requests that the rule as it is accuses, by whichever checker;
+    `alarms_without_threshold`: of these, such as deviate by no more than the band. `parted`: answers with another token
+    than the cold one has. `none`: why there is no band, and so no judgement by scores.
     """
 
     worker: str
@@ -24,7 +27,9 @@ class CleanLevel(msgspec.Struct, frozen=True, kw_only=True):
     hits: int  # requests that found a part of their prompt in the cache
     parted: int
     alarms: int
+    alarms_without_threshold: int = 0
     excess: list[float] = []
+    over: list[int] = []
     quantiles: dict[str, float] = {}  # of the excess
     band: NoiseBand | None = None
     none: str = ""

@@ -30,7 +30,7 @@ from harness.runner import Run
 from harness.session import Session
 from harness.tail import quantile
 from harness.workload import Burst, Prompt, Request, Segment, SetAdapter, Workload
-from reports.noise_schema import CleanLevel
+from reports.noise_schema import FACTORS, CleanLevel
 from reports.schema import NoiseBand
 
 PRELUDES, TAILS = 2, 6  # for each identity; the same requests once more, so that half of them hit as a whole
@@ -228,7 +228,9 @@ def told(level: Level, kept: Kept) -> CleanLevel:
         hits=sum(row.hit for row in kept.rows),
         parted=sum(row.parted for row in kept.rows),
         alarms=sum(row.accused for row in kept.rows),
+        alarms_without_threshold=sum(row.accused and row.excess <= 1 for row in kept.rows),
         excess=values[:KEPT],
+        over=[sum(value > factor for value in values) for factor in FACTORS],
         quantiles={f"{share:g}": quantile(values, share) for share in QUANTILES} if values else {},
         band=kept.band,
         none=kept.none,

@@ -1,0 +1,151 @@
+"""The catalogue of injected faults on an engine whose scores waver: which are still caught, and how far they stray.
+
+Each is put to the requirements that are about it, as `harness.power` does, in a random order: what is known before all
+are measured is a fair sample of the whole.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from harness.checkers.finding import Finding
+from harness.checkers.noisy import beyond_chance, excess, measured, too_short_or_long
+from harness.checkers.tokens import closest
+from harness.faults.fault import Fault
+from harness.oracle.base import judged
+from harness.power import measure, plan, suites
+from harness.qualify.rejudge import Stored
+from reports.assemble import read_events
+from reports.noise_schema import FaultLevel, NoisyFault
+from reports.power_schema import Outcome, SuiteRun
+from reports.schema import FailureClass
+
+MOST = 1e6  # in units of the band: a score that nobody gave, or no noise to measure by
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure: the worker, the noise, and the seconds of drawing for each fault."""
+
+    worker: str
+    noise: str
+    budget: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.worker}-{self.noise.replace(':', '-')}"
+
+
+def measure_all(level: Level, faults: list[Fault], *, out: Path, say: Callable[[str], None]) -> FaultLevel:
+    """Every fault that was not measured before."""
+    calibration = calibrated(level, out)
+    counted = [fault for fault in faults if not fault.equivalent]
+    shuffled = random.Random(level.seed).sample(counted, len(counted))
+    for number, fault in enumerate(shuffled, 1):
+        file = row_of(level, fault, out)
+        if not file.exists():
+            found = measured_fault(level, fault, calibration, out)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(msgspec.json.encode(found))
+            say(f"[{number}/{len(counted)}] {level.name}: {fault.name} {line(found)}")
+    return known(level, faults, out)
+
+
+def known(level: Level, faults: list[Fault], out: Path) -> FaultLevel:
+    """What has been measured of these so far."""
+    counted = [fault for fault in faults if not fault.equivalent]
+    files = [row_of(level, fault, out) for fault in counted]
+    rows = [msgspec.json.decode(file.read_bytes(), type=NoisyFault) for file in files if file.exists()]
+    return FaultLevel(worker=level.worker, noise=level.noise, of=len(counted), faults=rows, budget=level.budget)
+
+
+def row_of(level: Level, fault: Fault, out: Path) -> Path:
+    """Where a fault's result is kept."""
+    return out / "faults" / level.name / f"{fault.name}.json"
+
+
+def calibrated(level: Level, out: Path) -> Path:
+    """results.json of the engine as it is under this noise, which has the band."""
+    folder = out / "runs" / f"calibration-{level.name}"
+    found = folder / "report" / "results.json"
+    if not found.exists():
+        ask = plan.calibration(worker=level.worker, seed=level.seed)
+        suites.run(msgspec.structs.replace(ask, noise=level.noise), folder)
+    return found
+
+
+def measured_fault(level: Level, fault: Fault, calibration: Path, out: Path) -> NoisyFault:
+    """The requirements about a fault, put to the engine that has it. What the run wrote is looked at and removed."""
+    folder = out / "runs" / f"{level.name}-{fault.name}"
+    ask = plan.aimed(fault, worker=level.worker, seconds=level.budget, seed=level.seed)
+    ask = msgspec.structs.replace(ask, noise=level.noise, calibration=calibration, profile=plan.WIDE_PROFILE)
+    run = suites.run(ask, folder)
+    events = folder / "report" / "events.ndjson"
+    strayed, needs_none = (0.0, False) if not events.exists() else looked_at(events)
+    shutil.rmtree(folder, ignore_errors=True)
+    return row(fault, run, strayed=strayed, needs_none=needs_none)
+
+
+def row(fault: Fault, run: SuiteRun, *, strayed: float, needs_none: bool) -> NoisyFault:
+    """A fault's result."""
+    first = run.detections[0] if run.detections else None
+    outcome = measure.outcome(fault, [run])
+    return NoisyFault(
+        name=fault.name,
+        mechanism=fault.mechanism,
+        outcome=outcome.value,
+        caught=outcome is Outcome.CAUGHT,
+        acted=run.acted,
+        needs_no_threshold=needs_none and outcome is Outcome.CAUGHT,
+        excess=min(MOST, strayed),
+        by="" if first is None else first.requirement,
+        requests=run.requests if first is None else first.requests,
+        sentence=run.problem if first is None else first.sentence,
+    )
+
+
+def looked_at(events: Path) -> tuple[float, bool]:
+    """Of a run: how far the furthest answer strayed, and whether anything was found that needs no threshold."""
+    strayed, needs_none = 0.0, False
+    for event in read_events(events):
+        if event["event"] == "example":
+            stored = msgspec.convert(event, Stored, strict=False)
+            strayed = max([strayed, *(nats for _, nats in deviations(stored))])
+            needs_none = needs_none or any(without_threshold(stored, found) for found in stored.findings)
+    return strayed, needs_none
+
+
+def deviations(stored: Stored) -> Iterator[tuple[int, float]]:
+    """(request, deviation in units of the band) of each answer that was scored."""
+    band = stored.rule.band
+    if band is not None:
+        for outcome in judged(stored.history):
+            one = measured(stored.history, outcome, dict(stored.answers), band)
+            if one is not None:
+                yield outcome.request, excess(one, band)
+
+
+def without_threshold(stored: Stored, found: Finding) -> bool:
+    """Whether a finding would be one at any level of noise: by counts, ends, lengths, or a positive match."""
+    band = stored.rule.band
+    if found.checker != "tokens" or band is None:
+        return found.checker != "surface" or found.failure_class is FailureClass.API
+    outcome = next(o for o in judged(stored.history) if o.request == found.request)
+    answers = dict(stored.answers)
+    one = measured(stored.history, outcome, answers, band)
+    if one is None:
+        return False
+    matched = found.failure_class in (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)
+    return too_short_or_long(outcome, closest(outcome, answers).ids) or (matched and beyond_chance(one, band))
+
+
+def line(found: NoisyFault) -> str:
+    """One fault in a few words."""
+    how = "needs no threshold" if found.needs_no_threshold else f"strays {found.excess:.3g} times the band"
+    return f"{'caught' if found.caught else found.outcome.upper()} by {found.by or 'nothing'}; {how}"
