@@ -20,7 +20,7 @@ from harness.faults.fault import Fault
 from harness.oracle.base import judged
 from harness.power import measure, plan, suites
 from harness.qualify.rejudge import Stored
-from reports.assemble import read_events
+from reports.assemble import EXAMPLE
 from reports.noise_schema import FaultLevel, NoisyFault
 from reports.power_schema import Outcome, SuiteRun
 from reports.schema import FailureClass
@@ -113,22 +113,23 @@ def row(fault: Fault, run: SuiteRun, *, strayed: float, needs_none: bool) -> Noi
 def looked_at(events: Path) -> tuple[float, bool]:
     """Of a run: how far the furthest answer strayed, and whether anything was found that needs no threshold."""
     strayed, needs_none = 0.0, False
-    for event in read_events(events):
-        if event["event"] == "example":
-            stored = msgspec.convert(event, Stored, strict=False)
-            strayed = max([strayed, *(nats for _, nats in deviations(stored))])
-            needs_none = needs_none or any(without_threshold(stored, found) for found in stored.findings)
+    with events.open("rb") as lines:
+        for line in lines:
+            if line.startswith(EXAMPLE) and line.endswith(b"\n"):  # a run that was ended leaves half a line
+                stored = msgspec.json.decode(line, type=Stored)
+                strayed = max([strayed, *deviations(stored)])
+                needs_none = needs_none or any(without_threshold(stored, found) for found in stored.findings)
     return strayed, needs_none
 
 
-def deviations(stored: Stored) -> Iterator[tuple[int, float]]:
-    """(request, deviation in units of the band) of each answer that was scored."""
+def deviations(stored: Stored) -> Iterator[float]:
+    """How far each answer that was scored strayed, in units of the band."""
     band = stored.rule.band
     if band is not None:
         for outcome in judged(stored.history):
             one = measured(stored.history, outcome, dict(stored.answers), band)
             if one is not None:
-                yield outcome.request, excess(one, band)
+                yield excess(one, band)
 
 
 def without_threshold(stored: Stored, found: Finding) -> bool:
