@@ -12,6 +12,7 @@ import msgspec
 
 from adapters.base import Token
 from harness.oracle.base import Answer
+from harness.reference_cache import common_prefix
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -40,9 +41,15 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
     places: int
 
 
-def places(tokens: Sequence[Token], length: int, forced: Answer) -> list[Place]:
-    """An answer's tokens behind a prompt of so many, against the cold side's scores of them."""
-    cold, best = forced.prompt_logprobs or (), forced.prompt_best or ()
+def places(tokens: Sequence[Token], length: int, forced: Answer, own: Answer | None = None) -> list[Place]:
+    """An answer's tokens behind a prompt of so many, against the cold side's scores of them. `own`: the cold side's own
+    answer, whose tokens are its best for as long as the text before them is the same.
+    """
+    cold = forced.prompt_logprobs or ()
+    best: Sequence[float | None] = forced.prompt_best or ()
+    if not best and own is not None:
+        shared = common_prefix(own.ids, tuple(token.id for token in tokens))
+        best = [*[None] * length, *(token.logprob for token in own.tokens[: shared + 1])]
     found = []
     for position, token in enumerate(tokens):
         at = length + position

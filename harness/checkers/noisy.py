@@ -12,7 +12,7 @@ import math
 
 from harness.checkers.deviation import Deviation, deviation, places
 from harness.history import History, Outcome
-from harness.oracle.base import Answers, forced
+from harness.oracle.base import Answers, forced, question
 from reports.schema import NoiseBand
 
 LEAST_FLIPS = 4  # of a match that is to prove anything; two tokens may agree by chance
@@ -25,7 +25,8 @@ def measured(history: History, outcome: Outcome, answers: Answers, band: NoiseBa
     for identity in outcome.identities:
         asked = forced(outcome, identity, longest=longest)
         scored = None if asked is None else answers.get(asked)
-        one = None if scored is None else deviation(places(outcome.tokens, len(outcome.prompt), scored))
+        own = answers.get(question(outcome, identity))
+        one = None if scored is None else deviation(places(outcome.tokens, len(outcome.prompt), scored, own))
         if one is not None:
             found.append(one)
     return min(found, key=lambda one: excess(one, band), default=None)

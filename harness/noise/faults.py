@@ -17,10 +17,12 @@ from harness.checkers.finding import Finding
 from harness.checkers.noisy import beyond_chance, excess, measured, too_short_or_long
 from harness.checkers.tokens import closest
 from harness.faults.fault import Fault
+from harness.noise.first import FOUND, pytest_main
 from harness.oracle.base import judged
 from harness.power import measure, plan, suites
+from harness.power.forked import DidNotEnd, within
 from harness.qualify.rejudge import Stored
-from reports.assemble import EXAMPLE
+from reports.assemble import EXAMPLE, EXIT_FAILED, EXIT_OK
 from reports.noise_schema import FaultLevel, NoisyFault
 from reports.power_schema import Outcome, SuiteRun
 from reports.schema import FailureClass
@@ -40,6 +42,26 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Of its folder."""
         return f"{self.worker}-{self.noise.replace(':', '-')}"
+
+
+class Looked(msgspec.Struct):
+    """Of a run's examples: how far the furthest answer strayed, in units of the band; whether anything was found that
+    needs no threshold; the first thing that was found, by which requirement, and after how many requests.
+    """
+
+    strayed: float = 0.0
+    needs_none: bool = False
+    sentence: str = ""
+    by: str = ""
+    requests: int = 0
+
+    def add(self, stored: Stored) -> None:
+        """One more example."""
+        self.strayed = max([self.strayed, *deviations(stored)])
+        self.needs_none = self.needs_none or any(without_threshold(stored, found) for found in stored.findings)
+        self.requests += 0 if self.sentence else len(stored.history.outcomes)
+        if stored.findings and not self.sentence:
+            self.sentence, self.by = stored.findings[0].sentence, stored.requirement
 
 
 def measure_all(level: Level, faults: list[Fault], *, out: Path, say: Callable[[str], None]) -> FaultLevel:
@@ -83,43 +105,47 @@ def calibrated(level: Level, out: Path) -> Path:
 def measured_fault(level: Level, fault: Fault, calibration: Path, out: Path) -> NoisyFault:
     """The requirements about a fault, put to the engine that has it. What the run wrote is looked at and removed."""
     folder = out / "runs" / f"{level.name}-{fault.name}"
+    folder.mkdir(parents=True, exist_ok=True)
     ask = plan.aimed(fault, worker=level.worker, seconds=level.budget, seed=level.seed)
     ask = msgspec.structs.replace(ask, noise=level.noise, calibration=calibration, profile=plan.WIDE_PROFILE)
-    run = suites.run(ask, folder)
+    words, problem = ask.words(folder / "report"), ""
+    try:
+        code = within(suites.FACTOR * level.budget + suites.SLACK, pytest_main, tuple(words), folder)
+        problem = "" if code in (EXIT_OK, EXIT_FAILED, FOUND) else f"exit code {code}"
+    except DidNotEnd as late:
+        problem = str(late)
     events = folder / "report" / "events.ndjson"
-    strayed, needs_none = (0.0, False) if not events.exists() else looked_at(events)
+    looked = looked_at(events) if events.exists() else Looked()
+    run = suites.read(events, "", problem)
     shutil.rmtree(folder, ignore_errors=True)
-    return row(fault, run, strayed=strayed, needs_none=needs_none)
+    return row(fault, run, looked)
 
 
-def row(fault: Fault, run: SuiteRun, *, strayed: float, needs_none: bool) -> NoisyFault:
-    """A fault's result."""
-    first = run.detections[0] if run.detections else None
-    outcome = measure.outcome(fault, [run])
+def row(fault: Fault, run: SuiteRun, looked: Looked) -> NoisyFault:
+    """A fault's result: caught where the judge accused an answer, a count or an event."""
+    outcome = Outcome.CAUGHT if looked.sentence else measure.outcome(fault, [run])
     return NoisyFault(
         name=fault.name,
         mechanism=fault.mechanism,
         outcome=outcome.value,
         caught=outcome is Outcome.CAUGHT,
-        acted=run.acted,
-        needs_no_threshold=needs_none and outcome is Outcome.CAUGHT,
-        excess=min(MOST, strayed),
-        by="" if first is None else first.requirement,
-        requests=run.requests if first is None else first.requests,
-        sentence=run.problem if first is None else first.sentence,
+        acted=run.acted or outcome is Outcome.CAUGHT,
+        needs_no_threshold=looked.needs_none,
+        excess=round(min(MOST, looked.strayed), 4),
+        by=looked.by,
+        requests=looked.requests,
+        sentence=looked.sentence or run.problem,
     )
 
 
-def looked_at(events: Path) -> tuple[float, bool]:
-    """Of a run: how far the furthest answer strayed, and whether anything was found that needs no threshold."""
-    strayed, needs_none = 0.0, False
+def looked_at(events: Path) -> Looked:
+    """What the examples of a run show."""
+    found = Looked()
     with events.open("rb") as lines:
         for line in lines:
             if line.startswith(EXAMPLE) and line.endswith(b"\n"):  # a run that was ended leaves half a line
-                stored = msgspec.json.decode(line, type=Stored)
-                strayed = max([strayed, *deviations(stored)])
-                needs_none = needs_none or any(without_threshold(stored, found) for found in stored.findings)
-    return strayed, needs_none
+                found.add(msgspec.json.decode(line, type=Stored))
+    return found
 
 
 def deviations(stored: Stored) -> Iterator[float]:
