@@ -66,13 +66,14 @@ def sampled(oracle: EngineOracle, identities: list[str | None], block: int) -> S
             Question(segment_tokens(run, Segment(f"noise {number}.{i}", length)), identity, TOKENS)
             for i, length in zip(range(each), itertools.cycle(lengths), strict=False)
         ]
-        alone = [oracle.ask_anew(question) for question in asked]
-        note(oracle, asked, alone, found)
+        drawn = [[oracle.ask_anew(question) for question in asked]]
         for size in BATCHES:
-            beside = [answer for batch in in_batches(asked, size) for answer in oracle.ask_together(batch)]
-            note(oracle, asked, beside, found)
-            for one, other in zip(alone, beside, strict=True):
-                found.margins += leads_apart(one.tokens, other.tokens)
+            drawn.append([answer for batch in in_batches(asked, size) for answer in oracle.ask_together(batch)])
+        for answers in drawn:
+            note(oracle, asked, answers, found)
+        for one, other in itertools.combinations(drawn, 2):
+            for mine, yours in zip(one, other, strict=True):
+                found.margins += leads_apart(mine.tokens, yours.tokens)
     return found
 
 

@@ -109,7 +109,8 @@ def test_logprobs_that_vary_under_equal_tokens(by: float, exact: bool, tmp_path:
     calls = itertools.count()
 
     def vary(_: CompletionRequest, honest: Completion) -> Completion:
-        moved = tuple(msgspec.structs.replace(t, logprob=-by * (1 + next(calls) % 2)) for t in honest.tokens)
+        score = -by * (1 + next(calls) % 2)
+        moved = tuple(msgspec.structs.replace(t, logprob=score) for t in honest.tokens)
         return msgspec.structs.replace(honest, tokens=moved)
 
     found, rule = calibrated(Tampered(vary, caching=False), tmp_path)

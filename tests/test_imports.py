@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Results, what words them for the terminal too, and what draws them at the end.
-REPORTS = ("schema", "causes", "waivers", "assemble", "text", "markdown", "write", "command", "power_schema", "power")
+REPORTS = (
+    *("schema", "causes", "waivers", "assemble", "text", "markdown", "write", "command"),
+    *("power_schema", "power", "noise_schema", "noise"),
+)
 ROOMS = {
     "suites": ("suites", "harness", "adapters"),
     "harness": ("harness", "adapters", *(f"reports.{name}" for name in REPORTS)),
