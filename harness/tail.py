@@ -48,13 +48,14 @@ def fitted(values: Sequence[float]) -> Tail | str:
     if len(values) < LEAST:
         return f"{len(values)} scores are too few to tell how far noise reaches; {LEAST} are needed"
     ordered = sorted(values)
-    if ordered[-1] == 0.0:
-        return Tail(start=0.0, scale=0.0, shape=0.0, share=ABOVE, largest=0.0, count=len(values))
     at = int(len(ordered) * (1 - ABOVE))
     start, above = ordered[at - 1], [value - ordered[at - 1] for value in ordered[at:]]
     count = len(above)
     mean = sum(above) / count
-    if not math.isfinite(mean) or mean == 0:
+    if mean == 0:  # all alike, such as no differences at all
+        share = count / len(values)
+        return Tail(start=start, scale=0.0, shape=0.0, share=share, largest=ordered[-1], count=len(values))
+    if not math.isfinite(mean):
         return "scores are missing or infinite, so that nothing tells how far noise reaches"
     weighted = sum((1 - (i + 0.65) / count) * value for i, value in enumerate(above)) / count
     shape = 2 - mean / (mean - 2 * weighted)
