@@ -100,8 +100,8 @@ def of_noise(band: NoiseBand | str | None) -> list[str]:
         ]
     return [
         f"Cold answers do not repeat bit for bit. {band.positions:,} scores of {band.answers} of them, alone and in "
-        f"batches, lie at most {band.quantiles['1']:.3g} nats apart and half of them within "
-        f"{band.quantiles['0.5']:.3g}; at most {band.flips:.2%} of the tokens are others than the cold side would "
+        f"batches, lie at most {band.all_nats:.3g} nats apart and half of them within "
+        f"{band.half_nats:.3g}; at most {band.flips:.2%} of the tokens are others than the cold side would "
         "choose. A fault that moves scores by less than the band is not seen."
     ]
 

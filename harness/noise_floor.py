@@ -125,6 +125,7 @@ def band_of(found: Samples) -> NoiseBand | str:
     rate = ERROR_RATE / (COMPARISONS * LONGEST_ANSWER)
     score, margin, prompt = (rounded_up(tail.beyond(rate)) for tail in known)
     seen = found.flips + 3 + 2 * math.sqrt(found.flips)  # the upper end of what so many stand for
+    half, most, every = (float(f"{quantile(found.scores, share):.3g}") for share in (0.5, 0.99, 1.0))
     return NoiseBand(
         score_nats=score,
         margin_nats=margin,
@@ -133,7 +134,9 @@ def band_of(found: Samples) -> NoiseBand | str:
         positions=len(found.scores),
         answers=found.answers,
         flips=round(min(1.0, seen / found.positions), 6),
-        quantiles={f"{share:g}": float(f"{quantile(found.scores, share):.3g}") for share in (0.5, 0.9, 0.99, 1.0)},
+        half_nats=half,
+        most_nats=most,
+        all_nats=every,
     )
 
 

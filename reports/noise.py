@@ -9,10 +9,12 @@ import math
 from dataclasses import dataclass
 
 from reports.noise_schema import CleanLevel, Curve, FaultLevel, NoiseResults, NoisyFault, Point
+from reports.power_schema import Outcome
 from reports.render import own, page
 
 LEFT, RIGHT, TOP, BOTTOM = 90.0, 800.0, 20.0, 300.0
 FEWEST = 1e-6  # alarms a request: what lies further left stands at the left edge, as "none seen"
+NEVER_ACTED = Outcome.NEVER_ACTED.value
 RULE_OF_THREE = 3.0  # none in n requests: with 95 % confidence fewer than three in n
 
 
@@ -91,15 +93,17 @@ def missed(level: FaultLevel) -> list[NoisyFault]:
 
 def headline(results: NoiseResults) -> str:
     """The measurement in one sentence that a person can quote."""
-    requests = sum(level.requests for level in results.clean if level.band is not None)
+    requests = sum(level.requests for level in results.clean)
     alarms = sum(level.alarms for level in results.clean)
     said = f"{alarms} false alarms in {requests:,} clean noisy requests"
     for level in results.faults:
         caught = sum(row.caught for row in level.faults)
         of = "" if len(level.faults) == level.of else f" (of {level.of}; the rest is not measured yet)"
+        silent = sum(row.outcome == NEVER_ACTED for row in level.faults)
         said += (
             f"; {caught} of {len(level.faults)} faults{of} caught under {level.noise} with the {level.worker} worker"
         )
+        said += f", {silent} of the others never acted in {level.budget:g} s" if silent else ""
     return said
 
 

@@ -323,8 +323,8 @@ class NoiseBand(msgspec.Struct, frozen=True, kw_only=True):
     """How far the scores of a right answer may lie from a cold start's of the same tokens, in nats.
 
     `error_rate`: so many requests in one are outside without any fault, by the law fitted to `positions` scores of
-    `answers` cold answers. `quantiles`: of those scores' differences. `flips`: at most this share of positions chooses
-    another token than the cold side would.
+    `answers` cold answers; of these, half lay within `half_nats`, 99 % within `most_nats` and all within `all_nats`.
+    `flips`: at most this share of positions chooses another token than the cold side would.
     """
 
     score_nats: float  # of a token of the answer
@@ -334,7 +334,9 @@ class NoiseBand(msgspec.Struct, frozen=True, kw_only=True):
     positions: int
     answers: int
     flips: float
-    quantiles: dict[str, float] = {}
+    half_nats: float
+    most_nats: float
+    all_nats: float
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,9 @@ BAND = NoiseBand(
     positions=6912,
     answers=144,
     flips=0.05,
-    quantiles={"0.5": 0.03, "0.99": 0.1, "1": 0.2},
+    half_nats=0.03,
+    most_nats=0.1,
+    all_nats=0.2,
 )
 
 
@@ -124,6 +126,8 @@ def test_the_page_shows_the_curve_and_says_what_is_not_measured_yet() -> None:
     partly = results(of=218)
     assert "2 of 3 faults (of 218; the rest is not measured yet) caught under gaussian:0.05" in headline(partly)
     assert "a sample of the whole" in render_noise(partly)
+    silent = level(*FAULTS, fault("silent", 0.1, caught=False, outcome="never acted"))
+    assert "1 of the others never acted in 8 s" in headline(msgspec.structs.replace(whole, faults=[silent]))
     bad = level(fault("<script>", 0.1, caught=False, sentence="<b>"))
     assert "<script>alert" not in render_noise(msgspec.structs.replace(whole, faults=[bad]))
     assert "&lt;b&gt;" in render_noise(msgspec.structs.replace(whole, faults=[bad]))

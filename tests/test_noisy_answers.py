@@ -24,7 +24,16 @@ from tests.histories import history, outcome
 PROMPT = range(100, 140)
 COLD = (1, 2, 3, 4, 5, 6, 7, 8)
 BAND = NoiseBand(
-    score_nats=0.5, margin_nats=0.8, prompt_nats=0.9, error_rate=1e-6, positions=6912, answers=144, flips=0.05
+    score_nats=0.5,
+    margin_nats=0.8,
+    prompt_nats=0.9,
+    error_rate=1e-6,
+    positions=6912,
+    answers=144,
+    flips=0.05,
+    half_nats=0.03,
+    most_nats=0.1,
+    all_nats=0.2,
 )
 RULE = Rule(exact=False, noise=0.8, band=BAND)
 CLOSE, FAR = 0.2, 3.0  # nats

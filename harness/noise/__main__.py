@@ -45,10 +45,11 @@ def parser() -> Parser:
     made = Parser(prog="python -m harness.noise", description="False alarms against caught faults under noise.")
     made.add_argument("what", choices=("clean", "faults", "draw"))
     made.add_argument("--worker", choices=("fingerprint", "model"), default="fingerprint")
-    made.add_argument("--noise", default=None, metavar="KIND:NATS", help="default: what the cell has of itself")
+    made.add_argument("--noise", default=None, metavar="KIND:NATS", help="or none: what the cell has of itself")
     made.add_argument("--cell", default="default", help="for clean requests")
     made.add_argument("--requests", type=int, default=100_000, metavar="N", help="clean ones, in all")
     made.add_argument("--faults", default=None, metavar="NAME,...", help="faults or mechanisms; default: all")
+    made.add_argument("--missed", action="store_true", help="measure again what was not caught, with a larger --budget")
     made.add_argument("--budget", default="8s", metavar="TIME", help="of drawing for each fault")
     made.add_argument("--seed", type=int, default=1)
     made.add_argument("--out", type=Path, default=Path("reports/out/noise"), metavar="DIR")
@@ -79,7 +80,7 @@ def measure_clean(given: argparse.Namespace) -> int:
     """Requests to an engine without a fault."""
     if given.cell not in CELLS:
         raise UsageError(f"unknown cell {given.cell!r}: `pytest suites --cells list` prints them")
-    noise = None if given.noise is None else str(parse(given.noise))
+    noise = None if given.noise in (None, faults.WITHOUT) else str(parse(given.noise))
     level = clean.Level(worker=given.worker, noise=noise, cell=given.cell, requests=given.requests)
     found = clean.measure(level, root=ROOT, out=given.out.resolve(), seed=given.seed, say=say)
     (given.out / "clean" / f"{level.name}.level.json").write_bytes(msgspec.json.encode(found))
@@ -90,14 +91,13 @@ def measure_clean(given: argparse.Namespace) -> int:
 def measure_faults(given: argparse.Namespace) -> int:
     """The catalogue."""
     if given.noise is None:
-        raise UsageError("say how much the scores are to waver: --noise gaussian:0.05")
-    level = faults.Level(
-        worker=given.worker, noise=str(parse(given.noise)), budget=seconds(given.budget), seed=given.seed
-    )
+        raise UsageError("say how much the scores are to waver, or none: --noise gaussian:0.05")
+    noise = None if given.noise == faults.WITHOUT else str(parse(given.noise))
+    level = faults.Level(worker=given.worker, noise=noise, budget=seconds(given.budget), seed=given.seed)
     measured = chosen(given.faults, given.worker)
     file = given.out / "faults" / f"{level.name}.level.json"
     try:
-        faults.measure_all(level, measured, out=given.out.resolve(), say=say)
+        faults.measure_all(level, measured, out=given.out.resolve(), say=say, missed=given.missed)
     finally:
         found = faults.known(level, chosen(None, given.worker), given.out.resolve())
         file.parent.mkdir(parents=True, exist_ok=True)

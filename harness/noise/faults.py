@@ -27,21 +27,27 @@ from reports.noise_schema import FaultLevel, NoisyFault
 from reports.power_schema import Outcome, SuiteRun
 from reports.schema import FailureClass
 
+WITHOUT = "none"
 MOST = 1e6  # in units of the band: a score that nobody gave, or no noise to measure by
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure: the worker, the noise, and the seconds of drawing for each fault."""
+    """What to measure: the worker, the noise (None: the engine repeats itself), the seconds of drawing for each."""
 
     worker: str
-    noise: str
+    noise: str | None
     budget: float
     seed: int
 
     @property
     def name(self) -> str:
         """Of its folder."""
-        return f"{self.worker}-{self.noise.replace(':', '-')}"
+        return f"{self.worker}-{self.words.replace(':', '-')}"
+
+    @property
+    def words(self) -> str:
+        """The noise, in a word."""
+        return self.noise or WITHOUT
 
 
 class Looked(msgspec.Struct):
@@ -64,14 +70,16 @@ class Looked(msgspec.Struct):
             self.sentence, self.by = stored.findings[0].sentence, stored.requirement
 
 
-def measure_all(level: Level, faults: list[Fault], *, out: Path, say: Callable[[str], None]) -> FaultLevel:
-    """Every fault that was not measured before."""
+def measure_all(
+    level: Level, faults: list[Fault], *, out: Path, say: Callable[[str], None], missed: bool = False
+) -> FaultLevel:
+    """Every fault that was not measured before. `missed`: those again that were not caught, of this level's budget."""
     calibration = calibrated(level, out)
     counted = [fault for fault in faults if not fault.equivalent]
     shuffled = random.Random(level.seed).sample(counted, len(counted))
     for number, fault in enumerate(shuffled, 1):
         file = row_of(level, fault, out)
-        if not file.exists():
+        if not file.exists() or (missed and not msgspec.json.decode(file.read_bytes(), type=NoisyFault).caught):
             found = measured_fault(level, fault, calibration, out)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(msgspec.json.encode(found))
@@ -84,7 +92,7 @@ def known(level: Level, faults: list[Fault], out: Path) -> FaultLevel:
     counted = [fault for fault in faults if not fault.equivalent]
     files = [row_of(level, fault, out) for fault in counted]
     rows = [msgspec.json.decode(file.read_bytes(), type=NoisyFault) for file in files if file.exists()]
-    return FaultLevel(worker=level.worker, noise=level.noise, of=len(counted), faults=rows, budget=level.budget)
+    return FaultLevel(worker=level.worker, noise=level.words, of=len(counted), faults=rows, budget=level.budget)
 
 
 def row_of(level: Level, fault: Fault, out: Path) -> Path:
