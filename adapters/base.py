@@ -133,6 +133,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     `finish_reason`: "length" where `max_tokens` ended it, None where the client saw no end.
     `cached_between`: at least and at most so many, where something else than a count says so, such as the number of
     steps that the prompt took.
+    `prompt_best`: the score of the best token in each prompt token's place, where that is told with `prompt_logprobs`.
     `text`: the first answer's. `others`: the answers after it, where several were asked for. `prompt_logprobs`: one for
     each prompt token, None for the first. `prompt`: the ids that the engine says it used, if it
     says so. `aborted`: the client hung up here, before the end. `preemptions`: of this request, where the engine tells
@@ -150,6 +151,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     aborted: Stage | None = None
     preemptions: int | None = None
     preempted_at: tuple[float, ...] = ()
+    prompt_best: tuple[float | None, ...] | None = None
 
 
 class Arrival(msgspec.Struct, frozen=True):

@@ -77,6 +77,7 @@ class Reader:
         self.cached_tokens: int | None = None
         self.prompt: tuple[int, ...] | None = None
         self.prompt_logprobs: tuple[float | None, ...] | None = None
+        self.prompt_best: tuple[float | None, ...] | None = None
         self.error: str | None = None
         self.status = 500  # that goes with the error
         self.done = False
@@ -97,6 +98,7 @@ class Reader:
             prompt_logprobs=self.prompt_logprobs,
             prompt=self.prompt,
             aborted=aborted,
+            prompt_best=self.prompt_best,
         )
 
     def take(self, data: str) -> None:
@@ -131,6 +133,9 @@ class Reader:
             ids = self.prompt or ()
             self.prompt_logprobs = tuple(
                 None if row is None else float(row[str(ids[i])]["logprob"]) for i, row in enumerate(rows)
+            )
+            self.prompt_best = tuple(
+                None if row is None else max(float(entry["logprob"]) for entry in row.values()) for row in rows
             )
 
     def add(self, choice: dict[str, Any]) -> None:

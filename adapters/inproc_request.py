@@ -31,13 +31,13 @@ def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...
     return rendered
 
 
-def sampling(engine: Any, request: CompletionRequest) -> Any:
+def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
     """What `completions.body` asks for. The model's own defaults hold where that says nothing, as on the server."""
     module, surface = vllm_module("sampling_params"), request.surface
     pattern = surface.pattern
     return module.SamplingParams(
         **{
-            **engine.model_config.get_diff_sampling_param(),
+            **defaults,
             "n": surface.answers,
             "temperature": 0.0 if surface.answers == 1 else 1.0,
             "seed": SEED,
@@ -68,6 +68,7 @@ class Live:
         self.cached_tokens: int | None = None
         self.prompt: tuple[int, ...] | None = None
         self.prompt_logprobs: tuple[float | None, ...] | None = None
+        self.prompt_best: tuple[float | None, ...] | None = None
         self.aborted: Stage | None = None
         self.told = 0  # tokens that `on_token` was called for
         self.ended: int | None = None
@@ -103,6 +104,9 @@ class Live:
         if output.prompt_logprobs:
             rows = zip(self.prompt, output.prompt_logprobs, strict=False)  # too few are for the judge to see
             self.prompt_logprobs = tuple(row[token].logprob if row and token in row else None for token, row in rows)
+            self.prompt_best = tuple(
+                max(entry.logprob for entry in row.values()) if row else None for row in output.prompt_logprobs
+            )
         at = seconds(step - self.step)
         for part in output.outputs:
             scores = part.logprobs or [None] * len(part.token_ids)
@@ -145,6 +149,7 @@ class Live:
             aborted=self.aborted,
             preemptions=self.preemptions,
             preempted_at=tuple(self.preempted_at),
+            prompt_best=self.prompt_best,
         )
 
 

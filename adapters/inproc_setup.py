@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from adapters import inproc_events
+from adapters import inproc_events, noise
 from adapters.base import EngineStartError
 from adapters.inproc_events import Mailbox
 from adapters.tiers import FAILED_LOADS
@@ -145,6 +145,8 @@ def make_engine(arguments: Any, counts: Counts) -> Any:
     engine_args = vllm_module("engine.arg_utils").EngineArgs.from_cli_args(arguments)
     context = vllm_module("usage.usage_lib").UsageContext.OPENAI_API_SERVER  # defaults depend on it
     config = engine_args.create_engine_config(context)
+    if os.environ.get(noise.VARIABLE):
+        noise.plant()
     engine = vllm_module("v1.engine.llm_engine").LLMEngine(
         config,
         executor_class=vllm_module("v1.executor").Executor.get_class(config),

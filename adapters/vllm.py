@@ -22,6 +22,7 @@ from adapters.base import Capability, EngineDied, EngineStartError, GroupShape, 
 from adapters.event_socket import EventSocket
 from adapters.fingerprint.topology import Topology, flags, group_shapes
 from adapters.kv_events import hash_rule
+from adapters.noise import VARIABLE
 from adapters.openai_http import Wire
 from adapters.probes import Probed, probe, provenance_support
 from adapters.process import EngineProcess, free_port, port_is_taken
@@ -161,7 +162,8 @@ def environment(*, events: bool = False) -> dict[str, str]:
 
 def shown_environment(*, events: bool = False) -> dict[str, str]:
     """What is added to the environment, as the user may have set it otherwise."""
-    return {name: os.environ.get(name, value) for name, value in added_environment(events=events).items()}
+    noise = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+    return {name: os.environ.get(name, value) for name, value in added_environment(events=events).items()} | noise
 
 
 def words(variables: dict[str, str]) -> str:

@@ -73,6 +73,7 @@ class InprocEngine:
         self._turn = threading.RLock()
         with self._entered() as held:
             settings = held.engine.vllm_config
+            self._defaults = held.engine.model_config.get_diff_sampling_param()  # read from a file at each call
             self._base_model: str = settings.model_config.served_model_name
             self._version: str = vllm_module("version").__version__
             self._shape = shape(held)
@@ -256,7 +257,7 @@ class InprocEngine:
                 inner = held.engine.add_request(
                     name,
                     engine_input(held.engine, request, prompt),
-                    sampling(held.engine, request),
+                    sampling(self._defaults, request),
                     arrival_time=float(number_of_all),  # only the order of sending counts: it breaks ties in priority
                     lora_request=adapter,
                     priority=request.priority,

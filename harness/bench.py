@@ -159,6 +159,7 @@ class Bench:
             on_outcome=early,
             stall_seconds=self.calibration.stall_seconds,
             ledger=self.ledgers.setdefault(engine, EventLedger()),
+            scored=self.own_rule.band is not None,
         ).history()
         ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
         ran.append(Ran(workload, nonce, time.monotonic() - started))

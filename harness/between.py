@@ -86,6 +86,7 @@ def calibrate_between(
         rule=str(rule),
         exact=False,
         noise_nats=rule.noise,
+        band=None,
         probes=len(probes),
         differing=sum(one.distance.parted is not None for one in probes),
         notes=[*notes(probes, found, name=name, far=far), *found.notes],

@@ -16,18 +16,22 @@ import msgspec
 
 from harness.checkers.finding import Rule
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, DEFAULT_BLOCK, whole_unit
+from harness.noise_floor import measure_band
 from harness.options import UsageError
 from harness.oracle.base import Answer, Question
 from harness.oracle.engine import EngineOracle
 from harness.oracle.other import is_across
 from harness.tokens_computed import common_prefix
 from harness.workload import Segment, segment_tokens
-from reports.schema import Calibration, read_results
+from reports.schema import Calibration, NoiseBand, read_results
 
 ROUNDS = 4
 # A stall: nothing moves for as long as so many cold answers take. Generous, for machines are shared; bounded both ways.
 STALL_LATENCIES, SHORTEST_STALL, LONGEST_STALL = 100, 20.0, 120.0
 TOKENS = 12
+# Equal tokens whose scores lie further apart are luck: with scores that move by so much, one token in a thousand would
+# be another one. Another order of float32 additions moves them by some 1e-6.
+REPEATED_NATS = 1e-3
 MIXED_TOKENS = 40  # a busy server takes requests in one by one; with short answers the first would be gone by then
 
 
@@ -49,11 +53,14 @@ def calibrate(
         noise, differing = max(noise, delta), differing + (not same)
     for identity in identities:
         batch = [probe for probe in probes if probe.adapter == identity]
-        for probe, answer in together(oracle, batch):
+        for probe, answer in zip(batch, oracle.ask_together(batch), strict=True):
             delta, same = compare(alone[probe], answer)
             noise, differing = max(noise, delta), differing + (not same)
-    exact = differing == 0
+    exact = differing == 0 and noise <= REPEATED_NATS
     rule = Rule(exact=exact, noise=None if exact or math.isinf(noise) else noise)
+    band = None if exact else measure_band(oracle, identities, block)
+    if isinstance(band, NoiseBand):
+        rule = by_scores(band)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     if exact and len(digests) >= 2:
         oracle.fill_slots(slots)
@@ -66,15 +73,37 @@ def calibrate(
         oracle=oracle.name,
         rule=str(rule),
         exact=exact,
-        noise_nats=noise if math.isfinite(noise) else None,
+        noise_nats=rule.noise if rule.band else noise if math.isfinite(noise) else None,
+        band=rule.band,
         probes=3 * len(probes),
         differing=differing,
         mixtures=mixtures,
-        notes=notes(oracle, mixtures),
+        notes=[*of_noise(band), *notes(oracle, mixtures)],
         latency_seconds=round(latency, 4),
         stall_seconds=round(min(LONGEST_STALL, max(SHORTEST_STALL, STALL_LATENCIES * latency)), 1),
     )
     return calibration, rule
+
+
+def by_scores(band: NoiseBand) -> Rule:
+    """The rule of a band. Where nothing scores an answer, the oracle's lead has to exceed what noise moves."""
+    return Rule(exact=False, noise=band.margin_nats, band=band)
+
+
+def of_noise(band: NoiseBand | str | None) -> list[str]:
+    """What a reader has to know of an engine that does not repeat itself."""
+    if band is None:
+        return []
+    if isinstance(band, str):
+        return [
+            f"Answers are not judged by their scores: {band}. What is left is the oracle's lead at the first token."
+        ]
+    return [
+        f"Cold answers do not repeat bit for bit. {band.positions:,} scores of {band.answers} of them, alone and in "
+        f"batches, lie at most {band.all_nats:.3g} nats apart and half of them within "
+        f"{band.half_nats:.3g}; at most {band.flips:.2%} of the tokens are others than the cold side would "
+        "choose. A fault that moves scores by less than the band is not seen."
+    ]
 
 
 def found_earlier(source: Path, *, cell: str, version: str | None) -> tuple[Calibration, Rule] | None:
@@ -98,7 +127,7 @@ def found_earlier(source: Path, *, cell: str, version: str | None) -> tuple[Cali
         )
     if found.cell != cell:
         return None
-    rule = Rule(exact=found.exact, noise=None if found.exact else found.noise_nats)
+    rule = Rule(exact=found.exact, noise=None if found.exact else found.noise_nats, band=found.band)
     note = f"Taken from the run of {results.started}, not found anew."
     return msgspec.structs.replace(found, notes=[*found.notes, note]), rule
 

@@ -6,6 +6,8 @@ stored history with its answers can be judged again without an engine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from harness.checkers.counts import check_accounting, check_bounds
@@ -13,13 +15,14 @@ from harness.checkers.events import check_events
 from harness.checkers.finding import Finding, Rule
 from harness.checkers.hashes import check_hashes
 from harness.checkers.liveness import check_liveness
+from harness.checkers.noisy import beyond_chance, measured
 from harness.checkers.order import check_order
 from harness.checkers.pool import check_concurrency, check_conservation, check_gauge
 from harness.checkers.surface import check_surface
 from harness.checkers.tokens import check_tokens
 from harness.evidence import evidence, older_identities
 from harness.history import History, Identity
-from harness.oracle.base import Answers, Oracle, question, questions, telling
+from harness.oracle.base import Answers, Oracle, Question, question, questions, scores_wanted, telling
 
 ORDER = (
     "liveness",
@@ -71,19 +74,32 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.findings, key=lambda f: (ORDER.index(f.checker), f.request if f.request is not None else -1))
 
 
+def wanted(history: History, rule: Rule) -> Iterator[Question]:
+    """What has to be known of any history before it can be judged."""
+    yield from questions(history)
+    if rule.band is not None:
+        yield from scores_wanted(history)
+    for outcome, identity in older_identities(history):
+        yield telling(outcome, identity)
+
+
 def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> Judgement:
     """Ask what is needed, check, and if an answer is wrong ask whose it might be. Raises OracleError."""
-    answers = {asked: oracle.ask(asked) for asked in questions(history)}
-    for outcome, identity in older_identities(history):
-        asked = telling(outcome, identity)
-        answers[asked] = oracle.ask(asked)
-    suspects = [f.request for f in check_tokens(history, answers, rule)]
+    answers = {asked: oracle.ask(asked) for asked in wanted(history, rule)}
+    suspects = {f.request for f in check_tokens(history, answers, rule) if worth_explaining(history, f, answers, rule)}
     for outcome in history.outcomes:
         if outcome.request in suspects:
             for digest in (None, *history.contents.values()):
                 asked = question(outcome, Identity(digest, None))
                 answers[asked] = oracle.ask(asked)
     return judge_again(history, answers, rule, exclusive=exclusive)
+
+
+def worth_explaining(history: History, found: Finding, answers: Answers, rule: Rule) -> bool:
+    """Whether it matters whose answer a wrong one might be. One that noise explains at every token can be nobody's."""
+    outcome = next(o for o in history.outcomes if o.request == found.request)
+    one = None if rule.band is None else measured(history, outcome, answers, rule.band)
+    return not found.explained or rule.band is None or (one is not None and beyond_chance(one, rule.band))
 
 
 def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bool) -> Judgement:

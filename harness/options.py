@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from adapters.noise import parse
 from harness.engines.kinds import KINDS, attached
 from harness.faults.catalogue import FAULTS
 from harness.oracle.other import ACROSS, is_across
@@ -155,6 +156,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     proposals: Path | None = None
     replay: Path | None = None
     fault: str | None = None
+    noise: str | None = None
     shared_dir: Path | None = None
     diagnose: str = "new"
     calibration: Path | None = None
@@ -224,9 +226,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--worker fingerprint is for an engine that Coldproof spawns: leave out --engine-url")
         if self.engine in KINDS and (self.fingerprint or self.fault is not None):
             raise UsageError(f"--worker fingerprint and --fault are for vLLM: leave out --engine {self.engine}")
+        self.check_noise()
         if len(self.adapters) == 1:
             raise UsageError("one --adapter cannot be told from itself: give at least two that answer differently")
         self.check_proposals()
+
+    def check_noise(self) -> None:
+        """Raise UsageError for noise that cannot be, or not in this engine."""
+        if self.noise is None:
+            return
+        if self.engine not in ("vllm", "vllm-inproc"):
+            raise UsageError(f"--noise is put into a vLLM that Coldproof starts: leave out --engine {self.engine}")
+        if self.oracle == "closed-form":
+            raise UsageError("--noise moves every score, and --oracle closed-form knows of none: leave it out")
+        try:
+            parse(self.noise)
+        except ValueError as problem:
+            raise UsageError(f"--noise {problem}") from problem
 
     def check_oracle(self) -> None:
         """Raise UsageError for an oracle that there is not, or not for this engine."""

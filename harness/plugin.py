@@ -103,6 +103,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fault", default=None, metavar="NAME", help="start the engines with an injected bug; 'list' prints all"
     )
     group.addoption(
+        "--noise",
+        default=None,
+        metavar="KIND:NATS",
+        help="have the engines' scores waver, such as gaussian:0.05 or batch:0.05, to see what is still caught",
+    )
+    group.addoption(
         "--requirements",
         default=None,
         metavar="ID,...",
@@ -305,6 +311,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     path = {name: config.getoption(name) for name in ("--known-issues", "--replay", "--shared-dir", "--calibration")}
     known_issues = Path(path["--known-issues"]) if path["--known-issues"] else None
     report_dir = Path(config.getoption("--report-dir"))
+    exact = config.getoption("--worker") == "fingerprint" and config.getoption("--noise") is None
     return Options(
         engine=engine,
         engine_url=url,
@@ -314,7 +321,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         cells=cells,
         profile=config.getoption("--profile"),
         budget=config.getoption("--budget"),
-        oracle=config.getoption("--oracle") or default_oracle(engine, url, config.getoption("--worker")),
+        oracle=config.getoption("--oracle") or default_oracle(engine, url, exact),
         known_issues=known_issues,
         proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
         replay=Path(path["--replay"]) if path["--replay"] else None,
@@ -329,6 +336,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         shard=str(shard_of(config) or ""),
         worker=config.getoption("--worker"),
         fault=config.getoption("--fault"),
+        noise=config.getoption("--noise"),
     )
 
 
@@ -338,11 +346,11 @@ def shard_of(config: pytest.Config) -> Shard | None:
     return read_shard(given) if given is not None else None
 
 
-def default_oracle(engine: str, url: str | None, worker: str) -> str:
-    """The best one that an engine allows."""
+def default_oracle(engine: str, url: str | None, exact: bool) -> str:
+    """The best one that an engine allows. `exact`: its answers can be computed without it."""
     if attached(engine, url) is not None:
         return "same-engine"
-    return "closed-form" if worker == "fingerprint" else "cold-engine"
+    return "closed-form" if exact else "cold-engine"
 
 
 @pytest.fixture(scope="session")

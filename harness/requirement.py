@@ -104,6 +104,7 @@ class Trial:
         self.started = time.monotonic()
         self.evidence: Counter[str] = Counter()
         self.examples = self.requests = self.noise = self.permitted = 0
+        self.explained = 0  # differences that both sides' scores show to be noise
         self.first: Failing | None = None  # counterexample that was found
         self.best: Failing | None = None  # the smallest one
         self.failed: set[bytes] = set()
@@ -125,7 +126,8 @@ class Trial:
         """Count an example's evidence."""
         self.examples += 1
         self.requests += len(judgement.history.outcomes)
-        self.noise += len(judgement.noise)
+        self.noise += sum(not found.explained for found in judgement.noise)
+        self.explained += sum(found.explained for found in judgement.noise)
         self.permitted += len(judgement.permitted)
         self.lossy = judgement.rule.lossy
         self.evidence.update(judgement.evidence)

@@ -25,6 +25,7 @@ from adapters.base import (
     Metrics,
     RequestRefused,
     Served,
+    Surface,
 )
 from adapters.kv_events import Published
 from adapters.provenance import WrongRead
@@ -80,6 +81,7 @@ class Run:
         stall_seconds: float = STALL_SECONDS,
         settle_seconds: float = SETTLE_SECONDS,
         ledger: EventLedger | None = None,
+        scored: bool = False,
     ) -> None:
         self.engine = engine
         self.on_outcome = on_outcome
@@ -94,6 +96,7 @@ class Run:
         self.resets: list[ResetRecord] = []
         self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
         self.ledger = ledger or EventLedger()
+        self.scored = scored and engine.capabilities[Capability.LOGPROBS].present is True
         self.stalled: Queue | None = None
         self.lost: str | None = None
         self.tells_writers = engine.capabilities[Capability.PROVENANCE].present is True
@@ -252,10 +255,14 @@ class Run:
             cache_salt=plan.residence.salt,
             priority=request.priority,
             messages=self.chats.get(plan.request),
-            surface=request.surface,
+            surface=self.with_scores(request.surface),
             abort=request.abort,
             tag=tag(self.nonce, plan.request) if self.tells_writers else "",
         )
+
+    def with_scores(self, surface: Surface) -> Surface:
+        """What is asked for and, where answers are judged by their scores, those of its tokens."""
+        return msgspec.structs.replace(surface, logprobs=True) if self.scored and surface.answers == 1 else surface
 
     def outcome(self, plan: Outcome, served: Served) -> Outcome:
         """What became of a plan; the wire's troubles become part of it."""

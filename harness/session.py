@@ -22,6 +22,7 @@ from adapters import vllm, vllm_inproc
 from adapters.base import Capability, Engine, EngineStartError, GroupShape
 from adapters.checked import CheckedEngine
 from adapters.fingerprint.topology import TOPOLOGIES
+from adapters.noise import VARIABLE
 from adapters.probes import Probed
 from adapters.process import EngineProcess
 from adapters.tiers import TIERS
@@ -34,6 +35,7 @@ from harness.engines.kind import Kind, Setting
 from harness.engines.kinds import KINDS, attached
 from harness.events import EventLog
 from harness.faults import plugin as faults
+from harness.faults.registered import registered
 from harness.models.adapters import tiny_model
 from harness.options import PROFILES, Options, Profile, UsageError
 from harness.oracle.base import Answers
@@ -74,6 +76,11 @@ class Session:
         self.marks = self.work / "fault"
         if options.fault is not None:
             self.faulty.enter_context(faults.chosen(options.fault, self.marks))
+        if options.noise is not None:
+            noisy = registered(
+                self.work / "noise", "coldproof_noise", "adapters.noise:plant", {VARIABLE: options.noise}
+            )
+            self.faulty.enter_context(noisy)
         self._runs = 0
         self._starter = ThreadPoolExecutor(1)  # one start at a time: two would take twice as long each
 

@@ -63,6 +63,8 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     if trial.lossy and unjudged and unjudged >= trial.evidence[Evidence.REQUESTS]:
         return Verdict.NOT_EXERCISED, f"no answer could be held to its cold one: {unjudged_words(trial)}"
     said = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
+    if trial.explained:
+        said += f"; {trial.explained} answers parted from the cold ones, with scores within noise"
     said = f"{said}; {trial.remark}" if trial.remark else said
     return Verdict.CONFORMS, f"{said}; {unjudged_words(trial)}" if trial.lossy else said
 

@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from reports import overview
-from reports.schema import Results
+from reports.schema import Calibration, Results
 from reports.text import duration, number
 
 # Shares of a budget are dealt out anew during a run, so that equal budgets give sums that differ a little.
@@ -97,11 +97,18 @@ def traits(results: Results) -> dict[str, str]:
         "worker": engine.worker if engine else "not reached",
         "profile": results.profile,
         "oracle": calibration.oracle if calibration else "not calibrated",
-        "rule": ("token-exact" if calibration.exact else "by margin") if calibration else "not calibrated",
+        "rule": _rule(calibration) if calibration else "not calibrated",
         "injected fault": results.fault.name if results.fault else "none",
         "Coldproof": results.coldproof_version,
         "machine": ", ".join(f"{name} {results.environment.get(name, 'unknown')}" for name in MACHINE),
     }
+
+
+def _rule(calibration: Calibration) -> str:
+    """What kind of rule answers were compared by."""
+    if calibration.exact:
+        return "token-exact"
+    return "by scores" if calibration.band is not None else "by margin"
 
 
 def states(results: Results, which: str) -> Iterator[str]:

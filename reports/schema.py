@@ -319,6 +319,26 @@ class EngineResult(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: dict[str, dict[str, Any]]
 
 
+class NoiseBand(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the scores of a right answer may lie from a cold start's of the same tokens, in nats.
+
+    `error_rate`: so many requests in one are outside without any fault, by the law fitted to `positions` scores of
+    `answers` cold answers; of these, half lay within `half_nats`, 99 % within `most_nats` and all within `all_nats`.
+    `flips`: at most this share of positions chooses another token than the cold side would.
+    """
+
+    score_nats: float  # of a token of the answer
+    margin_nats: float  # of the lead that one token has over another
+    prompt_nats: float  # of a token of the prompt
+    error_rate: float
+    positions: int
+    answers: int
+    flips: float
+    half_nats: float
+    most_nats: float
+    all_nats: float
+
+
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """How exact the comparisons may be, and which mixtures of requests the ground rule broke on."""
 
@@ -333,6 +353,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     latency_seconds: float | None = None  # of a cold answer of twelve tokens, on average
     stall_seconds: float = 60.0  # nothing moving for so long is a stall
     cell: str = ""  # whose cold engine was asked; it answers for all cells that are alike
+    band: NoiseBand | None = None  # where answers are judged by their scores; None: token by token, or by the margin
 
 
 class SelfTestRow(msgspec.Struct, frozen=True, kw_only=True):

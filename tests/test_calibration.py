@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from adapters.base import Completion, CompletionRequest, EngineDied, Token
-from harness.calibration import ROUNDS, calibrate, compare, found_earlier, lengths
+from adapters.base import Capability, Completion, CompletionRequest, EngineDied, Support, Token
+from harness.calibration import REPEATED_NATS, ROUNDS, calibrate, compare, found_earlier, lengths
 from harness.checkers.finding import Rule
 from harness.checkers.tokens import check_tokens
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
@@ -62,7 +62,8 @@ def oracle_over(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -
 
 
 def calibrated(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> tuple[Calibration, Rule]:
-    """Calibrate on an engine with four slots."""
+    """Calibrate on an engine with four slots that scores no prompts: what it answers is judged by the margin."""
+    engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "left out")
     oracle = oracle_over(engine, folder, salted=salted)
     return calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
 
@@ -100,17 +101,29 @@ def test_an_engine_that_varies_from_its_first_token_on_is_not_exact(tmp_path: Pa
     assert not found.exact
 
 
-def test_logprobs_that_vary_under_equal_tokens_stay_exact(tmp_path: Path) -> None:
-    """What counts is whether tokens repeat; the noise is still told."""
+@pytest.mark.parametrize(("by", "exact"), [(1e-5, True), (REPEATED_NATS / 2, True), (0.1, False)])
+def test_logprobs_that_vary_under_equal_tokens(by: float, exact: bool, tmp_path: Path) -> None:
+    """By the order of additions: nothing follows. By more, that the tokens were equal was luck, and the next ones will
+    not be; the noise is told either way.
+    """
     calls = itertools.count()
 
     def vary(_: CompletionRequest, honest: Completion) -> Completion:
-        moved = tuple(msgspec.structs.replace(t, logprob=-0.1 * (1 + next(calls) % 2)) for t in honest.tokens)
+        score = -by * (1 + next(calls) % 2)
+        moved = tuple(msgspec.structs.replace(t, logprob=score) for t in honest.tokens)
         return msgspec.structs.replace(honest, tokens=moved)
 
     found, rule = calibrated(Tampered(vary, caching=False), tmp_path)
-    assert rule == Rule(exact=True)
-    assert found.noise_nats is not None
+    assert rule == Rule(exact=exact, noise=None if exact else pytest.approx(by))
+    assert found.noise_nats == pytest.approx(by)
+
+
+def test_an_engine_that_scores_no_prompts_says_what_its_answers_are_judged_by(tmp_path: Path) -> None:
+    """The margin, and the report tells why."""
+    calls = itertools.count()
+    found, rule = calibrated(Tampered(lambda _, honest: changed(honest, next(calls) % 2), caching=False), tmp_path)
+    assert rule.band is None
+    assert any("no prompt logprobs" in note and "left out" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("broken", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])

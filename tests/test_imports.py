@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Results, what words them for the terminal too, and what draws them at the end.
 REPORTS = (
     *("schema", "causes", "growth", "waivers", "assemble", "text", "markdown", "write"),
-    *("command", "power_schema", "power"),
+    *("command", "power_schema", "power", "noise_schema", "noise"),
 )
 ROOMS = {
     "suites": ("suites", "harness", "adapters"),

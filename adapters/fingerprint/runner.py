@@ -20,10 +20,12 @@ from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
 
 from adapters.fingerprint.digest import FIRST_TOKEN, MASK, TOKENS, Digests, draw, mix_one, ranked, seed_of, wrong
 from adapters.fingerprint.loras import Loras
+from adapters.fingerprint.noisy import NoisyScores
 from adapters.fingerprint.sampler import Drawn, logprobs_of, sample, score_prompt
 from adapters.fingerprint.sequences import Memory, Sequence, Written
 from adapters.fingerprint.slots import LayerSlots, first_wrong
 from adapters.fingerprint.topology import Kind
+from adapters.noise import chosen
 from adapters.provenance import WrongRead
 
 WRONG_DRAFTS = 4  # one draft of so many is wrong on purpose: rejection is a path of its own
@@ -70,6 +72,9 @@ class Runner:
         self.transferred: Any = None
         self.drafting = config.speculative_config.num_speculative_tokens if config.speculative_config else 0
         self.drafts: DraftTokenIds | None = None
+        noise = chosen()
+        self.noisy = None if noise is None else NoisyScores(noise)
+        self.company = ""  # what the step computes, in its order
 
     def execute(self, scheduled: Any) -> ModelRunnerOutput | None:
         """Everything but the sampling. A step without tokens may still move blocks between tiers."""
@@ -88,6 +93,7 @@ class Runner:
             self.load_adapters(scheduled)
             self.wait_for_loads()
             begun = [self.begin(name, count, scheduled) for name, count in scheduled.num_scheduled_tokens.items()]
+            self.company = repr([(one.start, one.end, int(one.expected[one.end - 1])) for one in begun])
             self.pending = [self.compute(one) for one in begun]
             self.save()
         return None
@@ -211,7 +217,12 @@ class Runner:
             for tensor in (table.logprob_token_ids, table.logprobs, table.selected_token_ranks):
                 tensor.zero_()
             self.scores[one.name] = table
-        for i in range(start, min(start + len(digests), len(one.prompt) - 1)):
+        end = min(start + len(digests), len(one.prompt) - 1)
+        if self.noisy is not None and end > start:
+            tokens = one.prompt[start + 1 : end + 1]
+            self.noisy.prompt(self.scores[one.name], start, digests[: end - start], tokens, self.beside(one))
+            return
+        for i in range(start, end):
             score_prompt(self.scores[one.name], i, one.prompt[i + 1], int(digests[i - start]), wanted)
 
     def sample(self, grammar: Any) -> ModelRunnerOutput:
@@ -244,10 +255,22 @@ class Runner:
         drawn: list[Drawn] = []
         for i, state in enumerate(one.states):
             row = None if allowed is None else allowed[i]
-            drawn.append(sample(state, one.sequence.sampling, one.sequence.length + i, row))
+            position, sampling = one.sequence.length + i, one.sequence.sampling
+            if self.noisy is None:
+                drawn.append(sample(state, sampling, position, row))
+            else:
+                drawn.append(self.noisy.sample(state, sampling, position, self.beside(one.sequence, position), row))
             if i < len(one.drafts) and drawn[-1].token != one.drafts[i]:
                 break
         return drawn
+
+    def beside(self, one: Sequence, position: int | None = None) -> bytes:
+        """What noise may depend on: all that the step computes, and whose scores these are."""
+        return f"{self.company} {one.length} {self.expected_end(one)} {position}".encode()
+
+    def expected_end(self, one: Sequence) -> int:
+        """What tells a request from the others of its step, and is the same whenever it is computed."""
+        return int(one.digests[-1]) if len(one.digests) else 0
 
     def propose(self) -> None:
         """Drafts of what comes next, some of them wrong on purpose."""

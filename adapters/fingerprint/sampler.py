@@ -10,17 +10,22 @@ import numpy.typing as npt
 import torch
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
-from adapters.fingerprint.digest import TOKENS, draw, logprob, rank_of, ranked
+from adapters.fingerprint.digest import FIRST_TOKEN, TOKENS, draw, logprob, rank_of, ranked
 
 Allowed = npt.NDArray[np.int32]  # a row of a grammar's bitmask over the vocabulary
+NEVER_DRAWN = 5.0  # nats behind the worst of the others, where scores are noisy: a token that no state has
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """A token, the number it was chosen by, and its rank: other than 0 where a grammar forbade better ones."""
+    """A token, the number it was chosen by, and its rank: other than 0 where a grammar forbade better ones.
+
+    `scores`: of all tokens, where they do not follow from the number alone; see `noisy`.
+    """
 
     token: int
     number: int
     rank: int = 0
+    scores: npt.NDArray[np.float64] | None = None
 
 
 def sample(state: int, sampling: Any, position: int, allowed: Allowed | None = None) -> Drawn:
@@ -49,9 +54,23 @@ def first_permitted(allowed: Allowed) -> int:
 def score_rows(drawn: list[Drawn], wanted: int) -> tuple[list[list[int]], list[list[np.float32]], list[int]]:
     """Token ids, scores and ranks as vLLM has them: the chosen one, then the `wanted` best, for each token."""
     best = range(wanted)
-    ids = [[one.token, *(ranked(one.number, rank) for rank in best)] for one in drawn]
-    scores = [[logprob(one.number, one.rank), *(logprob(one.number, rank) for rank in best)] for one in drawn]
+    ids, scores = [], []
+    for one in drawn:
+        if one.scores is None:
+            ids.append([one.token, *(ranked(one.number, rank) for rank in best)])
+            scores.append([logprob(one.number, one.rank), *(logprob(one.number, rank) for rank in best)])
+        else:
+            order = np.argsort(-one.scores)[:wanted]
+            ids.append([one.token, *(FIRST_TOKEN + int(index) for index in order)])
+            scores.append([np.float32(score_of(one)), *(np.float32(one.scores[index]) for index in order)])
     return ids, scores, [one.rank + 1 for one in drawn]
+
+
+def score_of(one: Drawn) -> float:
+    """A token's score among noisy ones."""
+    assert one.scores is not None
+    index = one.token - FIRST_TOKEN
+    return float(one.scores[index] if 0 <= index < TOKENS else one.scores.min() - NEVER_DRAWN)
 
 
 def logprobs_of(answers: list[tuple[list[Drawn], int | None]]) -> LogprobsLists | None:

@@ -29,7 +29,7 @@ def check_surface(history: History, answers: Answers, rule: Rule) -> list[Findin
             expected = closest(outcome, answers)
             if outcome.request not in chats and other_text(outcome, expected):
                 found.append(finding(outcome, FailureClass.API, text_words(outcome.text, expected.text or "")))
-            for failure_class, words in differences(outcome, expected, tolerance(rule)):
+            for failure_class, words in differences(outcome, expected, tolerance(rule), prompt_tolerance(rule)):
                 if outcome.request in changed and failure_class is FailureClass.CORRUPT:
                     continue  # other scores may be the mode's; none, or another end, are not
                 # A sampled answer may part anywhere once scores wobble; without an exact rule it proves nothing.
@@ -39,8 +39,15 @@ def check_surface(history: History, answers: Answers, rule: Rule) -> list[Findin
 
 
 def tolerance(rule: Rule) -> float:
-    """How far scores may lie apart, in nats."""
+    """How far scores of an answer may lie apart, in nats."""
+    if rule.band is not None:
+        return max(SCORE_NATS, rule.band.score_nats)
     return SCORE_NATS if rule.exact or rule.noise is None else max(SCORE_NATS, 2 * rule.noise)
+
+
+def prompt_tolerance(rule: Rule) -> float:
+    """How far scores of a prompt may: of unlikely tokens, which noise moves further."""
+    return tolerance(rule) if rule.band is None else max(SCORE_NATS, rule.band.prompt_nats)
 
 
 def prompt_as_rendered(outcome: Outcome) -> list[Finding]:
@@ -61,7 +68,9 @@ def text_words(mine: str, cold: str) -> str:
     return f"got the cold answer's tokens and not its text, which ends with {cold[-TEXT_END:]!r}: {mine[-TEXT_END:]!r}"
 
 
-def differences(outcome: Outcome, expected: Answer, allowed: float) -> Iterator[tuple[FailureClass, str]]:
+def differences(
+    outcome: Outcome, expected: Answer, allowed: float, allowed_in_prompt: float
+) -> Iterator[tuple[FailureClass, str]]:
     """(class, rest of the sentence) for each thing that is not as cold."""
     wanted = outcome.surface.answers
     if 1 + len(outcome.others) != wanted:
@@ -73,7 +82,7 @@ def differences(outcome: Outcome, expected: Answer, allowed: float) -> Iterator[
         ends = f"{outcome.finish_reason!r} instead of {expected.finish_reason!r}"
         yield FailureClass.API, f"ended with finish reason {ends}"
     if outcome.surface.prompt_logprobs:
-        yield from prompt_scores(outcome, expected, allowed)
+        yield from prompt_scores(outcome, expected, allowed_in_prompt)
     if outcome.surface.logprobs and outcome.token_ids == expected.ids:
         pairs = [(a.logprob, b.logprob) for a, b in zip(outcome.tokens, expected.tokens, strict=True)]
         missing = [i for i, (mine, cold) in enumerate(pairs) if mine is None and cold is not None]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from harness.checkers.finding import Finding, Rule
+from harness.checkers.noisy import beyond_chance, excess, in_words, measured, too_short_or_long
 from harness.history import History, Identity, Outcome
 from harness.moved import may_be_changed, moves, reusable
 from harness.oracle.base import Answer, Answers, judged, question, telling
@@ -24,13 +27,53 @@ def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding
     changed = may_be_changed(history) if rule.lossy else frozenset()
     for outcome in judged(history):
         expected = closest(outcome, answers)
-        if agrees(outcome, expected):
-            continue
         if outcome.request in changed:
-            found.append(somebody_elses(history, outcome, expected, answers) or changed_by_design(outcome, expected))
-        else:
+            if not agrees(outcome, expected):
+                match = somebody_elses(history, outcome, expected, answers)
+                found.append(match or changed_by_design(outcome, expected))
+            continue
+        scored = by_scores(history, outcome, expected, answers, rule)
+        if scored is not None:
+            found += scored
+        elif not agrees(outcome, expected):
             found.append(wrong(history, outcome, expected, answers, rule))
     return found
+
+
+def by_scores(
+    history: History, outcome: Outcome, expected: Answer, answers: Answers, rule: Rule
+) -> list[Finding] | None:
+    """Findings about a request by both sides' scores of its answer; None where the rule is another or none are told."""
+    band = rule.band
+    one = None if band is None else measured(history, outcome, answers, band)
+    if band is None or one is None:
+        return None
+    same = agrees(outcome, expected)
+    outside = excess(one, band) > 1
+    if same and not outside:
+        return []
+    if same:
+        return [scores_apart(outcome, in_words(one, band))]
+    made = wrong(history, outcome, expected, answers, rule)
+    matched = made.failure_class in (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)
+    counted = outside or too_short_or_long(outcome, expected.ids) or (matched and beyond_chance(one, band))
+    if not counted:
+        said = f"Request {outcome.request} parts from the cold answer at token {made.position}, and both sides' scores "
+        said += "lie within noise."
+        return [msgspec.structs.replace(made, noise=True, explained=True, sentence=said)]
+    words = f" By scores, {in_words(one, band)}." if outside else ""
+    return [msgspec.structs.replace(made, noise=False, sentence=made.sentence + words)]
+
+
+def scores_apart(outcome: Outcome, words: str) -> Finding:
+    """The cold answer's tokens, with scores that no cold start gives them: something wrong was read all the same."""
+    return Finding(
+        checker="tokens",
+        failure_class=FailureClass.CORRUPT,
+        request=outcome.request,
+        position=0,
+        sentence=f"Request {outcome.request} to '{outcome.model}' gets the cold answer's tokens, but {words}.",
+    )
 
 
 def closest(outcome: Outcome, answers: Answers) -> Answer:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harness.faults.patching import MARKS, mark
+from harness.faults.registered import registered
 
 CHOSEN = "COLDPROOF_FAULT"
-ENTRY_POINTS = "[vllm.general_plugins]\ncoldproof_fault = harness.faults.plugin:plant_chosen\n"
-METADATA = "Metadata-Version: 2.1\nName: coldproof-fault\nVersion: 1\n"
+PLANT = "harness.faults.plugin:plant_chosen"
 _planted: list[str] = []
 
 
@@ -45,24 +44,8 @@ def plant_chosen() -> None:
 @contextlib.contextmanager
 def chosen(name: str, folder: Path) -> Iterator[None]:
     """Have every engine that starts inside be born with a fault; their marks are left in `folder`."""
-    info = folder / "coldproof_fault-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    (info / "METADATA").write_text(METADATA)
-    root = Path(__file__).resolve().parent.parent.parent
-    inherited = [path for path in (os.environ.get("PYTHONPATH"),) if path]
-    before = dict(os.environ)
-    os.environ |= {CHOSEN: name, MARKS: str(folder)}
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(root), *inherited])
-    sys.path.insert(0, str(folder))
-    try:
+    with registered(folder, "coldproof_fault", PLANT, {CHOSEN: name, MARKS: str(folder)}):
         yield
-    finally:
-        sys.path.remove(str(folder))
-        for key in (CHOSEN, MARKS, "PYTHONPATH"):
-            os.environ.pop(key, None)
-            if key in before:
-                os.environ[key] = before[key]
 
 
 def marks(folder: Path, kind: str) -> int:

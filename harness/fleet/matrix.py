@@ -149,7 +149,7 @@ def check_run(run: Run, folder: Path) -> None:
         profile=run.profile,
         budget=run.budget or None,
         worker=run.worker,
-        oracle=run.oracle or default_oracle(run.engine, run.attached, run.worker),
+        oracle=run.oracle or default_oracle(run.engine, run.attached, run.worker == "fingerprint"),
         model=next((run.options[i + 1] for i, word in enumerate(given[:-1]) if word == "--model"), None),
         report_dir=folder,
     ).check()

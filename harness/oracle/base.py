@@ -33,6 +33,7 @@ class Answer(msgspec.Struct, frozen=True):
     prompt_logprobs: tuple[float | None, ...] | None = None
     finish_reason: str | None = None
     text: str | None = None
+    prompt_best: tuple[float | None, ...] | None = None  # the best token's score in each place, where that is told
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -61,6 +62,22 @@ def question(outcome: Outcome, identity: Identity) -> Question:
     return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.surface)
 
 
+SCORED = Surface(prompt_logprobs=True)
+
+
+def forced(outcome: Outcome, identity: Identity, *, longest: int) -> Question | None:
+    """What has a cold start score every token of an answer: one prefill of the prompt and the answer behind it. None
+    where scores of it would not be comparable: several sampled answers, or one that a grammar chose among.
+
+    A model that has no room for one token more scores all but the answer's last.
+    """
+    plain = outcome.surface.answers == 1 and outcome.surface.pattern is None
+    tokens = (*outcome.prompt, *outcome.token_ids)[: longest - 1]
+    if not plain or len(tokens) <= len(outcome.prompt):
+        return None
+    return Question(tokens, identity.adapter, 1, SCORED)
+
+
 TELLING_TOKENS = 4  # enough to tell two random adapters apart, and cheap: it is asked for every risky request
 
 
@@ -86,3 +103,13 @@ def questions(history: History) -> Iterable[Question]:
     for outcome in judged(history):
         for identity in outcome.identities:
             yield question(outcome, identity)
+
+
+def scores_wanted(history: History) -> Iterable[Question]:
+    """What a judgement by scores needs to know beside: the cold side's scores of each answer's tokens."""
+    longest = history.shape.max_model_tokens
+    for outcome in judged(history):
+        for identity in outcome.identities:
+            asked = forced(outcome, identity, longest=longest)
+            if asked is not None:
+                yield asked

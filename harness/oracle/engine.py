@@ -6,12 +6,14 @@ once, under a name of its own that nothing else uses.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
+from collections.abc import Iterator
 
 import msgspec
 
-from adapters.base import CompletionRequest, Engine, EngineError, Surface
+from adapters.base import Arrival, Completion, CompletionRequest, Engine, EngineError, Surface
 from harness.models.adapters import AdapterFiles
 from harness.oracle.base import Answer, Answers, OracleError, Question
 
@@ -43,19 +45,41 @@ class EngineOracle:
 
     def ask_anew(self, question: Question) -> Answer:
         """Ask the engine, memory aside. Raises OracleError when it cannot answer."""
+        with self.troubles():
+            return self.answer(question, self.engine.complete(self.request(question)))
+
+    def ask_together(self, batch: list[Question]) -> list[Answer]:
+        """Ask all of a batch at once, memory aside: for what has to know how batches answer. Raises OracleError."""
+        with self.troubles():
+            arrivals = [Arrival(self.request(question)) for question in batch]
+            served = self.engine.serve(arrivals, lambda *_: None, lambda: None)
+            answers = []
+            for question, one in zip(batch, served, strict=True):
+                if isinstance(one.result, EngineError):
+                    raise one.result
+                answers.append(self.answer(question, one.result))
+            return answers
+
+    @contextlib.contextmanager
+    def troubles(self) -> Iterator[None]:
+        """The engine's troubles are the oracle's."""
         try:
-            model = self.engine.base_model if question.adapter is None else self.model(question.adapter)
-            completion = self.engine.complete(
-                CompletionRequest(
-                    model=model,
-                    prompt=question.prompt,
-                    max_tokens=question.max_tokens,
-                    cache_salt=self.salt(),
-                    surface=self.surface(question),
-                )
-            )
+            yield
         except EngineError as problem:
             raise OracleError(f"the {self.name} oracle cannot answer: {problem}") from problem
+
+    def request(self, question: Question) -> CompletionRequest:
+        """A question as the engine gets it."""
+        return CompletionRequest(
+            model=self.engine.base_model if question.adapter is None else self.model(question.adapter),
+            prompt=question.prompt,
+            max_tokens=question.max_tokens,
+            cache_salt=self.salt(),
+            surface=self.surface(question),
+        )
+
+    def answer(self, question: Question, completion: Completion) -> Answer:
+        """What the engine said, if it said so cold. Raises OracleError."""
         if completion.cached_tokens and question.surface.answers == 1:  # several answers hit one another
             raise OracleError(
                 f"the {self.name} oracle was not cold: {completion.cached_tokens} of its tokens came from a cache"
@@ -68,6 +92,7 @@ class EngineOracle:
             completion.prompt_logprobs,
             completion.finish_reason,
             completion.text,
+            completion.prompt_best,
         )
 
     def surface(self, question: Question) -> Surface:

@@ -36,18 +36,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     wide: str = "always"  # or only for what the aimed run "missed", or "never"
     scripts: bool = True  # the field reports' own, too
     calibration: Path | None = None  # results.json of the engine as it is, where its comparison rule was found
+    noise: str | None = None  # that all engines' scores waver by
 
     def calibrated(self) -> Measurement:
         """The same with the comparison rule of the engine as it is, found once instead of with every fault."""
         folder = self.out / "runs" / "calibration"
         found = folder / "report" / "results.json"
         if not found.exists():
-            suites.run(plan.calibration(worker=self.worker, seed=self.seed), folder)
+            ask = plan.calibration(worker=self.worker, seed=self.seed)
+            suites.run(msgspec.structs.replace(ask, noise=self.noise), folder)
         return msgspec.structs.replace(self, calibration=found if found.exists() else None)
 
     def against(self, ask: suites.Ask, folder: Path) -> SuiteRun:
         """One run against a fault."""
-        return suites.run(msgspec.structs.replace(ask, calibration=self.calibration), folder)
+        return suites.run(msgspec.structs.replace(ask, calibration=self.calibration, noise=self.noise), folder)
 
     def row(self, fault: Fault) -> FaultRow:
         """A fault's result."""

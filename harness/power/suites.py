@@ -28,6 +28,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...] = ()  # none: all
     fault: str | None = None
     calibration: Path | None = None  # results.json of a run on the engine as it is
+    noise: str | None = None  # that its engines' scores waver by
 
     def words(self, report: Path) -> list[str]:
         """The command line behind `python -m pytest`."""
@@ -36,6 +37,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--known-issues", str(ROOT / "known_issues" / "vllm.toml"), "--hypothesis-seed", str(self.seed)]
         words += ["--requirements", ",".join(self.requirements)] if self.requirements else []
         words += ["--fault", self.fault] if self.fault is not None else []
+        words += ["--noise", self.noise] if self.noise is not None else []
         words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
         return [
             *words,

@@ -50,7 +50,7 @@ class Seen:
         """One more."""
         self.examples += 1
         self.requests += len(again.history.outcomes)
-        self.noise += len(again.noise)
+        self.noise += sum(not found.explained for found in again.noise)
         self.permitted += len(again.permitted)
         self.failing += bool(again.findings)
         self.evidence.update({str(name): value for name, value in again.evidence.items()})

@@ -21,6 +21,7 @@ FORBIDDEN = {
     "--requirements": "--requirements",
     "--replay": "--replay",
     "--fault": "--fault",
+    "--noise": "--noise",
     "--calibration": "--calibration",
     "--examples-from": "--examples-from",
     "--allow-not-exercised": "--allow-not-exercised",

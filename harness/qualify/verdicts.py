@@ -19,7 +19,7 @@ from harness.requirement import Trial
 from harness.session import OF_ADAPTERS
 from harness.verdict import verdict_of_case, verdict_without_case
 from reports.assemble import Event
-from reports.schema import Case, Verdict, encode
+from reports.schema import Case, NoiseBand, Verdict, encode
 
 CONTENTS = 2  # adapter contents that it takes to tell one from another
 
@@ -129,15 +129,22 @@ def check_rules(part: Part) -> Iterator[Reason]:
     found, own = set(), set()
     for event in part.all("calibration"):
         calibration, mine = event["calibration"], event["own_rule"]
-        found.add((calibration["exact"], None if calibration["exact"] else calibration["noise_nats"]))
-        own.add((mine["exact"], mine["noise"]))
+        noise = None if calibration["exact"] else calibration["noise_nats"]
+        found.add((calibration["exact"], noise, band_of(calibration)))
+        own.add((mine["exact"], mine["noise"], band_of(mine)))
     for place, seen in sorted(part.seen.items()):
         allowed = found | own if place.requirement.startswith("GROUND") else found
         lossy = CELLS[place.cell].lossy if place.cell in CELLS else ""
         if any(rule.lossy != lossy for rule in seen.rules):
             yield altered(f"{place}: its examples were judged as of another mode than the cell's")
-        if any((rule.exact, rule.noise) not in allowed for rule in seen.rules):
+        if any((rule.exact, rule.noise, rule.band) not in allowed for rule in seen.rules):
             yield altered(f"{place}: its examples were compared by a rule that no calibration of the run found")
+
+
+def band_of(told: Event) -> NoiseBand | None:
+    """The band of a calibration or a rule as the events have it; files from before there was one have none."""
+    found = told.get("band")
+    return None if found is None else msgspec.convert(found, NoiseBand)
 
 
 def check_case_files(part: Part, cases: dict[str, Case]) -> Iterator[Reason]:

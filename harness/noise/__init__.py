@@ -1,0 +1,1 @@
+"""What noise costs: false alarms against caught faults, measured through the real judging path."""
