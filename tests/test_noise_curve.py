@@ -98,6 +98,8 @@ def test_what_was_not_confirmed_at_the_operating_point_is_not_caught_beyond_it()
     """However far it strays."""
     strayed = fault("strayed", 5.0, caught=False)
     assert [is_caught(strayed, factor) for factor in (0.5, 1.0, 2.0)] == [True, False, False]
+    silent = fault("silent", 0.4, caught=False, acted=False)
+    assert not is_caught(silent, 0.1)
     assert [is_caught(FAULTS[0], factor) for factor in (0.5, 1.0, 10.0, 20.0)] == [True, True, True, False]
 
 

@@ -32,9 +32,9 @@ def point(factor: float, index: int, clean: list[CleanLevel], faults: list[Noisy
 
 def is_caught(fault: NoisyFault, factor: float) -> bool:
     """Whether a fault is caught with all thresholds times a factor. With larger ones no more than at the operating
-    point, where it was confirmed; with smaller ones also what strayed far enough for them.
+    point; with smaller ones also what acted and strayed far enough for them, if only by noise.
     """
-    strays = fault.excess > factor
+    strays = fault.acted and fault.excess > factor
     if factor < 1:
         return fault.caught or strays
     return fault.caught and (factor == 1 or strays or fault.needs_no_threshold)
