@@ -60,10 +60,12 @@ def serve_in_threads(
     pool = ThreadPoolExecutor(len(arrivals))
     try:
         asked = [pool.submit(one, i, arrival) for i, arrival in enumerate(arrivals)]
-        while not all(future.done() for future in asked):
+        looked = False  # one look at least, also where all is answered before this thread has its turn
+        while not (looked and all(future.done() for future in asked)):
             wake.wait(LOOK_SECONDS)
             wake.clear()
             between()
+            looked = True
         return [future.result() for future in asked]
     finally:
         pool.shutdown(wait=False)  # after Ctrl-C nobody waits: closing the run ends the engine and the threads

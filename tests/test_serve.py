@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -195,3 +196,27 @@ def test_counters_count_from_a_beginning_and_gauges_do_not() -> None:
         queried_tokens=30, hit_tokens=0, preemptions=None, running=1, waiting=None, pool_usage=0.25
     )
     assert (grown(None, 3), grown(3, None), grown(3, 5)) == (None, None, 2)
+
+
+def test_the_caller_looks_once_where_all_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quick engine may be through before the caller's thread has its turn again; what is looked at is owed all the
+    same."""
+
+    class AtOnce(ThreadPoolExecutor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            done: Future[Any] = Future()
+            done.set_result(fn(*args, **kwargs))
+            return done
+
+    monkeypatch.setattr(serving_module, "ThreadPoolExecutor", AtOnce)
+    looks: list[int] = []
+    said = Completion(tokens=(), finish_reason="length", cached_tokens=0)
+    served = serving_module.serve_in_threads(
+        [Arrival(CompletionRequest(model="m", prompt=(1,), max_tokens=1))],
+        lambda *_: said,
+        time.monotonic,
+        lambda *_: None,
+        lambda: looks.append(1),
+    )
+    assert [one.result for one in served] == [said]
+    assert looks == [1]
