@@ -201,6 +201,7 @@ class Conductor:
         )
         if absent:
             return lambda **_: None
+        trial.familiar = self.waivers(lab.engine.version).may_waive(trial.requirement.id, trial.cell)
         trial.requirement = trial.requirement.on([c for c, s in lab.engine.capabilities.items() if s.present])
         if self.case is not None:
             return lambda **_: self.replay(lab, trial)

@@ -64,6 +64,13 @@ class Waivers:
         """Whether it may waive anything here and today."""
         return self.applies(issue) and (issue.expires is None or self.today <= issue.expires)
 
+    def may_waive(self, requirement: str, cell: str) -> bool:
+        """Whether some waiver in force is for this requirement in this cell, whatever fails there."""
+        return any(
+            issue.requirement == requirement and fnmatch.fnmatchcase(cell, issue.cell) and self.in_force(issue)
+            for issue in self.issues
+        )
+
     def report(self, cases: list[Case], requirements: list[RequirementResult]) -> list[Waiver]:
         """Every waiver with what became of it in a run with these cases and verdicts."""
         return [

@@ -147,7 +147,7 @@ class Lab(Prover):
     def out_of_patience(self, trial: Trial) -> bool:
         """Whether minimising has had its time: hypothesis then settles on the smallest example known."""
         since = trial.shrinking_since
-        return since is not None and time.monotonic() - since > self.session.profile.shrink_seconds
+        return since is not None and time.monotonic() - since > self.patience(trial)
 
     def remember(self, trial: Trial, key: bytes, failing: Failing) -> None:
         """Keep the smallest counterexample, and have a fresh engine started to confirm it on."""

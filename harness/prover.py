@@ -34,6 +34,7 @@ from harness.simplification import simpler
 from harness.workload import Reset, RestoreState, SaveState, SetAdapter, Workload
 from reports.schema import Case, Diagnosis, FailureClass
 
+FAMILIAR_SECONDS = 15.0  # for making a counterexample smaller that a known issue may waive: enough for its signature
 RETRIES_WHILE_SHRINKING = 3  # a history that depends on timing gets this many chances to fail again
 FURTHER = 2  # times the patience for minimising, for what does not fail on a fresh engine by itself
 LASTING = ("liveness", "conservation")  # findings about what an engine has left behind in itself, or may have
@@ -103,8 +104,13 @@ class Prover(Bench):
             failing,
             lambda workload, about: chain(self.cuts(trial, workload, about), joined(workload, about)),
             lambda workload: self.fails_again(workload, engine),
-            until=time.monotonic() + self.session.profile.shrink_seconds,
+            until=time.monotonic() + self.patience(trial),
         )
+
+    def patience(self, trial: Trial) -> float:
+        """Seconds for minimising. What no known issue waives after all is reduced once more, and then at leisure."""
+        whole = self.session.profile.shrink_seconds
+        return min(whole, FAMILIAR_SECONDS) if trial.familiar else whole
 
     def cuts(self, trial: Trial, workload: Workload, about: int | None) -> Iterator[Workload]:
         """What a counterexample may do without and still be about the same."""

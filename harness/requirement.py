@@ -113,6 +113,7 @@ class Trial:
         self.renewed = 0  # engines replaced for what a failure may have left in them
         self.share = self.drawn = 0.0  # seconds given for drawing examples, and used
         self.replaying = False
+        self.familiar = False  # a known issue may waive what it finds, and nobody reads that again
         self.remark = ""  # what was seen, beside the evidence
         self.hint = ""  # what would have exercised it, where it was not
         self.lossy = ""  # what the cell's mode may change in answers by design

@@ -118,6 +118,22 @@ def test_a_waiver_holds_through_the_day_it_expires(days: int, in_force: bool) ->
     assert (waivers(limited).waive(case()) is not None) is in_force
 
 
+@pytest.mark.parametrize(
+    ("changes", "may"),
+    [
+        ({}, True),
+        ({"signature": "nothing like it"}, True),
+        ({"requirement": "LORA-9"}, False),
+        ({"cell": "elsewhere-*"}, False),
+        ({"versions": "<0.1"}, False),
+        ({"expires": datetime.date(2020, 1, 1)}, False),
+    ],
+)
+def test_whether_anything_may_be_waived_is_known_before_it_fails(changes: dict[str, Any], may: bool) -> None:
+    """By requirement, cell, version and day; how it fails is not known yet."""
+    assert waivers(issue(**changes)).may_waive(case().requirement, case().cell) is may
+
+
 def test_the_first_waiver_in_force_is_the_one() -> None:
     """One that has expired stands in nobody's way."""
     expired, first, second = issue(expires=datetime.date(2020, 1, 1)), issue(reason="first"), issue(reason="second")

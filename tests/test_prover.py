@@ -112,6 +112,16 @@ def test_a_server_that_only_stood_still_is_judged(
     assert worn.renewals == times
 
 
+@pytest.mark.parametrize(("familiar", "whole", "seconds"), [(False, 180, 180), (True, 180, 15), (True, 2, 2)])
+def test_what_a_known_issue_may_waive_is_not_made_small_at_leisure(
+    familiar: bool, whole: float, seconds: float
+) -> None:
+    """Its signature is all that is looked at; a short patience stays as short."""
+    worn = Worn(None)
+    worn.session.profile = cast(Any, SimpleNamespace(shrink_seconds=whole))
+    assert worn.patience(cast(Trial, SimpleNamespace(familiar=familiar))) == seconds
+
+
 def test_the_cold_engine_and_fresh_ones_are_not_the_one_under_test(told: Any) -> None:
     """They are looked after elsewhere."""
     worn = told(Worn("conservation"))
