@@ -24,6 +24,7 @@ from reports.schema import Results
 # draws a report depends on them.
 JUDGING = {
     "verify": ("harness.qualify.verify", "accept or refuse the bundle of a run with --profile qualify"),
+    "rejudge": ("harness.qualify.again", "judge the stored examples of a run again, without its engine"),
     "merge": ("harness.qualify.merge", "join the shards of one run"),
 }
 

@@ -186,3 +186,27 @@ def test_verifying_loads_no_engine(whole: Path, tmp_path: Path) -> None:
         "assert not {'vllm', 'torch', 'xllamacpp', 'openvino_genai', 'ray'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)
+
+
+def test_a_run_is_judged_again_without_its_engine(whole: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Any run's folder, whether or not it is a bundle."""
+    assert main(["rejudge", str(whole)]) == 0
+    assert capfd.readouterr().out == "31 examples with 62 requests judged again: 0 came out otherwise\n"
+
+
+def test_what_comes_out_otherwise_is_said(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where, how many, and what the first difference is."""
+    altered = copied(whole, tmp_path / "altered")
+    change(altered, a_wrong_answer)
+    assert main(["rejudge", str(altered)]) == 1
+    said = capfd.readouterr().out.splitlines()
+    assert said[0] == "31 examples with 62 requests judged again: 1 came out otherwise"
+    assert len(said) == 2
+    assert "1 of" in said[1]
+    assert "recorded no finding, found again 1 findings" in said[1]
+
+
+def test_what_is_no_run_cannot_be_judged_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line, exit code 4."""
+    assert main(["rejudge", str(tmp_path)]) == 4
+    assert "rejudge wants the --report-dir of a run" in capfd.readouterr().err
