@@ -61,7 +61,7 @@ def test_noise_is_found_and_measured(bench: Bench) -> None:
     band = bench.rule.band
     assert band is not None
     assert not bench.rule.exact
-    assert 5 < band.score_nats / (SIGMA * 2**0.5) < 15
+    assert 5 < band.score_nats / (SIGMA * 2**0.5) < 40  # a tail that is fitted to some seven thousand scores
     assert band.positions > 1000
     assert 0 < band.flips < 0.2
     assert "COLDPROOF_NOISE" in bench.engine.config["environment"]
