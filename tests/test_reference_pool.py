@@ -48,6 +48,9 @@ REQUESTS = st.lists(
 )
 
 
+THIRD_DOES_NOT_FIT = [("b", 32, 1), ("a", 16, 1), ("b", 33, 32), ("a", 1, 1), ("a", 1, 1), ("a", 17, 1)]
+
+
 def served(pool: Pool, asked: list[tuple[str, int, int]]) -> list[tuple[int, int | None]]:
     """For each request that fits, what it hit and what it was owed."""
     size, hits, made = len(pool.blocks), [], []
