@@ -11,7 +11,7 @@ import math
 
 from adapters.base import EngineShape
 from harness.history import History, Outcome
-from harness.tokens_computed import common_prefix, computed
+from harness.tokens_computed import common_prefix, computed, others_alike
 
 
 def reusable(shape: EngineShape, tokens: tuple[int, ...], prompt: tuple[int, ...]) -> int:
@@ -60,13 +60,7 @@ def sources(history: History, outcome: Outcome) -> list[Outcome]:
     """Requests that this one may have reused anything of; none where it says that it reused nothing."""
     if outcome.hit_at_most == 0 and outcome.answered:
         return []
-    return [
-        other
-        for other in history.outcomes
-        if other.request != outcome.request
-        and other.sent < outcome.finished
-        and set(other.identities) & set(outcome.identities)
-    ]
+    return others_alike(history, outcome)
 
 
 def changed_from(shape: EngineShape, other: Outcome, outcome: Outcome, since: dict[int, float]) -> float:

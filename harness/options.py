@@ -36,6 +36,18 @@ class Profile(msgspec.Struct, frozen=True):
     requirements: str | None = None  # those that are tested unless others are asked for; None: all
 
 
+RELEASE = Profile(
+    examples=100_000,
+    seconds=3600,
+    tokens=200_000,
+    cells=(),
+    fingerprint_cells=(),
+    fingerprint_examples=100_000,
+    fingerprint_seconds=1800,
+    shrink_seconds=180,
+    replays=10,
+    controls_seconds=600,
+)
 PROFILES = {
     "smoke": Profile(
         examples=8,
@@ -76,31 +88,9 @@ PROFILES = {
         replays=5,
         controls_seconds=180,
     ),
-    "release": Profile(
-        examples=100_000,
-        seconds=3600,
-        tokens=200_000,
-        cells=(),
-        fingerprint_cells=(),
-        fingerprint_examples=100_000,
-        fingerprint_seconds=1800,
-        shrink_seconds=180,
-        replays=10,
-        controls_seconds=600,
-    ),
+    "release": RELEASE,
     # The release form: a frozen list of requirements, every cell, nothing left out; see harness/qualify.
-    "qualify": Profile(
-        examples=100_000,
-        seconds=3600,
-        tokens=200_000,
-        cells=(),
-        fingerprint_cells=(),
-        fingerprint_examples=100_000,
-        fingerprint_seconds=1800,
-        shrink_seconds=180,
-        replays=10,
-        controls_seconds=600,
-    ),
+    "qualify": RELEASE,
     # Everything at once, for hours: see harness/soak.py. `examples` is one round.
     "soak": Profile(
         examples=100,

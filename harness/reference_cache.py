@@ -17,7 +17,7 @@ import msgspec
 from adapters.base import EngineShape
 from harness.history import History, Outcome
 from harness.moved import reusable
-from harness.tokens_computed import common_prefix, computed
+from harness.tokens_computed import common_prefix, computed, others_alike
 from harness.workload import NONCE_TOKENS, Burst, RestoreState, save_of
 
 AHEAD = 8  # tokens for which an engine may take slots before it knows whether they come: drafts, a step ahead
@@ -80,11 +80,8 @@ def writers(history: History, outcome: Outcome) -> list[Outcome]:
     resets = [] if history.shape.second_tier else [r for r in history.resets if r.success]
     return [
         other
-        for other in history.outcomes
-        if other.request != outcome.request
-        and other.sent < outcome.finished
-        and set(other.identities) & set(outcome.identities)
-        and not any(other.finished <= r.began and r.ended <= outcome.sent for r in resets)
+        for other in others_alike(history, outcome)
+        if not any(other.finished <= r.began and r.ended <= outcome.sent for r in resets)
     ]
 
 

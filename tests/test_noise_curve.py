@@ -17,21 +17,9 @@ from harness.power.__main__ import chosen
 from reports.noise import at_most, headline, render_noise
 from reports.noise_schema import FACTORS, CleanLevel, FaultLevel, NoiseResults, NoisyFault
 from reports.power_schema import SuiteRun
-from reports.schema import NoiseBand
+from tests.test_noisy_answers import BAND
 
 NOISE = "gaussian:0.05"
-BAND = NoiseBand(
-    score_nats=0.5,
-    margin_nats=0.8,
-    prompt_nats=0.9,
-    error_rate=1e-6,
-    positions=6912,
-    answers=144,
-    flips=0.05,
-    half_nats=0.03,
-    most_nats=0.1,
-    all_nats=0.2,
-)
 
 
 def judged_as(excess: float, *, accused: bool = False) -> Judged:
