@@ -39,6 +39,7 @@ class Capability(enum.StrEnum):
     STRUCTURED_OUTPUT = "structured output"
     CACHE_RESET = "cache reset"
     METRICS = "metrics"
+    HIT_COUNTERS = "counters of tokens looked up and hit"
     PREEMPTION_COUNTS = "preemption counts"
     POOL_USAGE = "a gauge of the pool in use"
     KV_EVENTS = "published KV events"

@@ -23,6 +23,7 @@ CORE = (
     Capability.SEVERAL_ANSWERS,
     Capability.CACHE_RESET,
     Capability.METRICS,
+    Capability.HIT_COUNTERS,
     Capability.PREEMPTION_COUNTS,
     Capability.POOL_USAGE,
 )

@@ -24,9 +24,9 @@ from adapters.rare import NOT_OFFERED
 
 SERVER = Path(__file__).with_name("llamacpp_server.py")
 START_SECONDS = 60.0
-SLOTS = "--parallel"
+SLOTS, CONTEXT, UNIFIED = "--parallel", "--ctx-size", "--kv-unified"
 SAVED, REUSE, SHIFT = "--slot-save-path", "--cache-reuse", "--context-shift"
-SIZES = {"--ctx-size": "8192", SLOTS: "4"}  # tokens of all slots together; each has its share
+SIZES = {CONTEXT: "8192", SLOTS: "4"}  # tokens of all slots together; each has its share
 # llama.cpp's default, KV in half precision, gives other tokens now and then without any cache.
 EXACT = (
     "--cache-type-k",
@@ -67,7 +67,8 @@ PRESENT = {
     Capability.CACHED_TOKENS: "timings.cache_n",
     Capability.LOGPROBS: "n_probs",
     Capability.ABORT: "a closed connection ends its task",
-    Capability.METRICS: "/metrics counts cached and computed prompt tokens",
+    Capability.METRICS: "/metrics",
+    Capability.HIT_COUNTERS: "/metrics counts cached and computed prompt tokens",
     Capability.BLOCK_SIZE: "a slot goes on from any token of its sequence",
     Capability.POOL_SIZE: "/props tells slots and their tokens",
     Capability.SPAWNABLE: "started by Coldproof",
@@ -171,11 +172,12 @@ def capabilities(options: LlamaCppOptions, version: str | None) -> dict[Capabili
 
 
 def shape(options: LlamaCppOptions, facts: Mapping[str, Any]) -> EngineShape:
-    """Sizes, as /props and the flags tell them."""
+    """Sizes, as /props and the flags tell them. Each of the slots that share one buffer is said to have all of it."""
+    shared = UNIFIED in options.arguments
     slots, longest = int(facts["total_slots"]), int(facts["default_generation_settings"]["n_ctx"])
     return EngineShape(
         block_size=1,
-        pool_blocks=slots * longest,
+        pool_blocks=(options.number(CONTEXT) or int(SIZES[CONTEXT])) if shared else slots * longest,
         max_model_tokens=longest,
         sequences=slots,
         uniform="sliding_window" not in json.loads(Path(options.model, "config.json").read_text()),

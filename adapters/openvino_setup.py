@@ -37,6 +37,7 @@ ABSENT = {
     Capability.STRUCTURED_OUTPUT: NO_TEXT,
     Capability.CACHE_RESET: "a pipeline's cache is emptied by making a new pipeline",
     Capability.KV_EVENTS: "nothing is published about the cache",
+    Capability.HIT_COUNTERS: "get_metrics() counts no hits",
     Capability.SECOND_TIER: "there is one pool",
     Capability.PROVENANCE: "keys and values do not say whose they are",
     Capability.SEVERAL_GROUPS: "all layers are of one kind",

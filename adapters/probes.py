@@ -77,6 +77,7 @@ def probe(wire: Wire, *, spawned: bool, adapter_path: str | None) -> Probed:
     probe_adapters(wire, adapter_path, found)
     metrics = wire.metrics()
     found[Capability.SECOND_TIER] = tier_support(metrics)
+    found[Capability.HIT_COUNTERS] = told_by(metrics, "hit_tokens")
     found[Capability.PREEMPTION_COUNTS] = told_by(metrics, "preemptions")
     found[Capability.POOL_USAGE] = told_by(metrics, "pool_usage")
     slots = first_labels(wire.scrape(), "vllm:lora_requests_info").get("max_lora")

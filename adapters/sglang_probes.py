@@ -161,15 +161,16 @@ def seen_in_metrics(wire: SglangWire) -> dict[Capability, Support]:
     """Whether hits are counted, and whether any layers keep their tokens apart. Asked when there has been a hit: a
     counter is not published before it has counted."""
     families, told = wire.scrape() or {}, wire.metrics()
-    lacking = [name for name in (QUERIES, HITS) if not families.get(name)]
-    if told.running is None:
-        lacking.append("/v1/loads")
+    uncounted = [name for name in (QUERIES, HITS) if not families.get(name)]
+    lacking = uncounted if told.running is not None else [*uncounted, "/v1/loads"]
     gauge, retracted = told.pool_usage, told.preemptions
     words = f"without {' and '.join(lacking)} (--enable-metrics)" if lacking else "/metrics and /v1/loads"
+    counted = f"without {' and '.join(uncounted)} (--enable-metrics)" if uncounted else f"/metrics has {HITS}"
     apart = [name for name in OTHER_LAYERS if sum(value for _, value in families.get(name, ()))]
     groups = f"/metrics says {apart[0]} is not 0" if apart else "/metrics counts no tokens of windows or states"
     return {
         Capability.METRICS: Support(not lacking, words),
+        Capability.HIT_COUNTERS: Support(not uncounted, counted),
         Capability.POOL_USAGE: Support(gauge is not None, f"/v1/loads tells {gauge} of the pool in use"),
         Capability.PREEMPTION_COUNTS: Support(retracted is not None, f"/metrics tells {retracted} retracted requests"),
         Capability.SEVERAL_GROUPS: Support(bool(apart), groups)

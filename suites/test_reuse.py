@@ -60,7 +60,7 @@ def test_a_prompt_sent_again_after_others(lab: Lab, data: st.DataObject) -> None
 @requirement(
     "REUSE-3",
     "counts agree",
-    needs=(*COUNTED, Capability.METRICS),
+    needs=(*COUNTED, Capability.HIT_COUNTERS),
     shows=(Evidence.COUNTED, Evidence.REPEAT_HITS, Evidence.RETURN_HITS),
     upstream=("vllm#25780", "vllm#43736"),
 )
@@ -78,7 +78,7 @@ def test_counts_agree(lab: Lab, data: st.DataObject) -> None:
 @requirement(
     "REUSE-3",
     "counts agree, pieces at other places",
-    needs=(*COUNTED, Capability.METRICS, Capability.MOVED_PIECES),
+    needs=(*COUNTED, Capability.HIT_COUNTERS, Capability.MOVED_PIECES),
     shows=(Evidence.COUNTED, Evidence.MOVED),
     upstream=("llama.cpp#15082",),
 )

@@ -16,6 +16,8 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="100",enable_prefix_cachin
 # TYPE vllm:prefix_cache_queries_total counter
 vllm:prefix_cache_queries_total{engine="0"} 40
 vllm:prefix_cache_queries_total{engine="1"} 2
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{engine="0"} 16
 # TYPE vllm:prefix_cache_queries_created gauge
 vllm:prefix_cache_queries_created{engine="0"} 1700000000
 # TYPE vllm:num_requests_running gauge

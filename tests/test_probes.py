@@ -56,6 +56,7 @@ OF_METRICS = {
     Capability.METRICS,
     Capability.BLOCK_SIZE,
     Capability.POOL_SIZE,
+    Capability.HIT_COUNTERS,
     Capability.PREEMPTION_COUNTS,
     Capability.POOL_USAGE,
 }

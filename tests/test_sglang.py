@@ -100,7 +100,7 @@ def test_a_server_that_offers_everything_is_seen_to() -> None:
         ({"counts": False}, {Capability.CACHED_TOKENS, Capability.CACHE_SALT}),
         ({"salts": ()}, {Capability.CACHE_SALT}),
         ({"salts": ("extra_key",)}, set()),
-        ({"counters": False}, {Capability.METRICS, Capability.PREEMPTION_COUNTS}),
+        ({"counters": False}, {Capability.METRICS, Capability.HIT_COUNTERS, Capability.PREEMPTION_COUNTS}),
         ({"loads": False}, {Capability.METRICS, Capability.POOL_USAGE}),
         ({"flush": (404, "Not Found")}, {Capability.CACHE_RESET}),
         ({"flush": (400, "Flush cache failed.")}, {Capability.CACHE_RESET}),

@@ -56,7 +56,7 @@ CELLS = (
         areas=SPARSE,
         sliding_window=True,
     ),
-    cell("llamacpp-unified", "four slots that share one KV buffer", "--kv-unified", *NO_HOST_CACHE),
+    cell("llamacpp-unified", "four slots that share one KV buffer", llamacpp_setup.UNIFIED, *NO_HOST_CACHE),
     cell("llamacpp-saved", "one slot that is saved to files and restored", *ONE_SLOT, *SAVED, areas=RESTORED),
     cell("llamacpp-saved-slots", "the same with two slots", llamacpp_setup.SLOTS, "2", *SAVED, areas=RESTORED),
     cell(
@@ -75,7 +75,7 @@ CELLS = (
         *ONE_SLOT,
         *NO_HOST_CACHE,
         llamacpp_setup.SHIFT,
-        "--ctx-size",
+        llamacpp_setup.CONTEXT,
         "256",
         areas=("LORA-4", "CHAT", "REUSE", "PRESS"),
     ),

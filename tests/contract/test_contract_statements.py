@@ -91,7 +91,12 @@ def test_figures_are_there_or_none(engine: CheckedEngine) -> None:
 def test_a_figure_with_a_capability_of_its_own_is_there_with_it(engine: CheckedEngine) -> None:
     """And only with it: evidence goes by these figures."""
     figures = engine.metrics()
-    for capability, name in ((Capability.PREEMPTION_COUNTS, "preemptions"), (Capability.POOL_USAGE, "pool_usage")):
+    own = {
+        Capability.HIT_COUNTERS: "hit_tokens",
+        Capability.PREEMPTION_COUNTS: "preemptions",
+        Capability.POOL_USAGE: "pool_usage",
+    }
+    for capability, name in own.items():
         told, rule = getattr(figures, name), f"a figure where {capability.value!r} is present, None where it is absent"
         hold(can(engine, capability) == (told is not None), f"Metrics.{name}", rule, told)
 
