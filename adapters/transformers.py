@@ -171,14 +171,14 @@ class TransformersEngine:
         """Preemptions and gauges. The engine counts no hits."""
         with self._turn:
             self._must_live()
-            scheduler = self.built.loop.processor.scheduler
-            inside = sum(one.inside for one in self._live.values())
-            running = len(scheduler.active_requests)
+            loop = self.built.loop
+            inside = [name for name, one in self._live.items() if one.inside]
+            running = len(loop.watched.begun.intersection(inside))
             return Metrics(
                 preemptions=self._preemptions,
                 running=running,
-                waiting=len(self._queue) + max(len(scheduler.waiting_requests), inside - running),
-                pool_usage=self.built.loop.usage(),
+                waiting=len(self._queue) + len(inside) - running,
+                pool_usage=loop.usage(),
             )
 
     def take_events(self) -> Published:

@@ -58,15 +58,18 @@ class Driver:
 
 
 class Watched:
-    """What the engine does and tells nobody: prefix hits, and requests that it takes out of the batch and queues again.
+    """What the engine does and tells nobody: prefix hits, requests that it takes out of the batch and queues again, and
+    who has been in a batch since: a request that shares somebody's blocks counts as active before it gets any further.
 
-    Both methods are replaced on this one engine by ones that do the same and note it.
+    These methods are replaced on this one engine by ones that do the same and note it.
     """
 
     def __init__(self, processor: Any) -> None:
         self.hits: dict[str, int] = {}  # tokens that a request found when it was let in for the first time
         self.queued: Counter[str] = Counter()
+        self.begun: set[str] = set()
         search, queue_up = processor.cache.search_prefix_match, processor.scheduler.add_waiting_request
+        choose = processor.scheduler.schedule_batch
 
         def search_prefix_match(request_id: str, prompt_ids: list[int]) -> int:
             found: int = search(request_id, prompt_ids)
@@ -76,8 +79,15 @@ class Watched:
 
         def add_waiting_request(state: Any) -> None:
             self.queued[state.request_id] += 1
+            self.begun.discard(state.request_id)
             queue_up(state)
 
+        def schedule_batch(*limits: int) -> Any:
+            chosen = choose(*limits)
+            self.begun |= {future.state.request_id for future in chosen[0] or ()}
+            return chosen
+
+        processor.scheduler.schedule_batch = schedule_batch
         processor.cache.search_prefix_match = search_prefix_match
         processor.scheduler.add_waiting_request = add_waiting_request
 
@@ -89,6 +99,7 @@ class Watched:
         """It is over."""
         self.hits.pop(request_id, None)
         self.queued.pop(request_id, None)
+        self.begun.discard(request_id)
 
 
 class Loop:
