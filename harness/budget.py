@@ -10,6 +10,7 @@ import time
 from harness.requirement import Trial
 
 PATIENCE_FACTOR = 3  # shares that a trial may take while evidence is missing
+LOOKS_FACTOR = 10  # where so many examples are wanted: one engine's cell may be a hundred times as slow as another's
 FEWEST = 5  # examples before that patience ends: on a busy machine one may take longer than all of a trial's shares
 # Of the share that each trial could count on at first. Patience leaves it to the later ones, and they get it even where
 # long examples have eaten it up: a run ends a little late rather than with trials that had nothing.
@@ -21,10 +22,15 @@ class BudgetSpent(BaseException):
 
 
 class Budget:
-    """Seconds for drawing examples, and the weight of all trials that are still to come."""
+    """Seconds for drawing examples, and the weight of all trials that are still to come.
 
-    def __init__(self, seconds: float, weight: float) -> None:
+    `examples`, `requests`: a trial with fewer of both goes on beyond its share, like one that lacks evidence.
+    """
+
+    def __init__(self, seconds: float, weight: float, *, examples: int = 0, requests: int = 0) -> None:
         self.left, self.weight = seconds, weight
+        self.examples, self.requests = examples, requests
+        self.patience = LOOKS_FACTOR if examples or requests else PATIENCE_FACTOR
         self.at_first = seconds / weight if weight else seconds  # seconds for a weight of 1
         self.share = self.longest = 0.0
 
@@ -39,7 +45,7 @@ class Budget:
         self.share = max(fair, RESERVED * self.at_first * weight)
         self.weight = max(0.0, self.weight - weight)
         spare = self.left - RESERVED * self.at_first * self.weight
-        self.longest = max(self.share, min(PATIENCE_FACTOR * self.share, spare))
+        self.longest = max(self.share, min(self.patience * self.share, spare))
         return self.share
 
     def settle(self, seconds: float) -> None:
@@ -47,8 +53,9 @@ class Budget:
         self.left -= seconds
 
     def is_spent(self, trial: Trial) -> bool:
-        """Whether a trial should end: at its share once it has shown what it must, later if it has not."""
+        """Whether a trial should end: at its share once it has shown what it must, as often; later if it has not."""
         used = time.monotonic() - trial.started
         if trial.missing():
             return trial.examples >= FEWEST and used > self.longest
-        return trial.examples > 0 and used > self.share
+        looked = trial.examples >= self.examples or trial.requests >= self.requests
+        return trial.examples > 0 and used > (self.share if looked else self.longest)

@@ -33,6 +33,7 @@ from harness.lab import Lab
 from harness.options import QUALIFY, SOAK, Options, UsageError
 from harness.oracle.base import OracleError
 from harness.proposals import write_proposals
+from harness.qualify.coverage import FEWEST_EXAMPLES, FEWEST_REQUESTS
 from harness.qualify.manifest import seal
 from harness.qualify.record import in_words, keep_known_issues, qualification
 from harness.reproducer import reproducer
@@ -131,7 +132,7 @@ class Conductor:
             missed = next(row.planted for row in rows if not row.caught)
             self.stop(f"RUN INVALID: the detector's self-test was wrong about the planted bug '{missed}'")
         try:
-            self.session = Session(self.options, self.log, self.root, Budget(self.options.seconds, self.planned()))
+            self.session = Session(self.options, self.log, self.root, self.budget())
             self.session.prepare()
             if self.options.profile == SOAK:
                 self.watch = Watch(self.log, self.started_processes, self.options.seconds)
@@ -213,6 +214,12 @@ class Conductor:
     def started_processes(self) -> list[EngineProcess]:
         """The engines' processes so far."""
         return list(self.session.processes) if self.session is not None else []
+
+    def budget(self) -> Budget:
+        """The seconds to draw in. A qualification wants to see each requirement so often."""
+        if self.options.profile != QUALIFY:
+            return Budget(self.options.seconds, self.planned())
+        return Budget(self.options.seconds, self.planned(), examples=FEWEST_EXAMPLES, requests=FEWEST_REQUESTS)
 
     def planned(self) -> float:
         """The weight of the trials that this process is going to run."""

@@ -80,6 +80,29 @@ def test_patience_leaves_the_later_trials_something() -> None:
     assert shares[0] == pytest.approx(10)
 
 
+@pytest.mark.parametrize(("examples", "requests", "spent"), [(29, 99, False), (30, 29, True), (2, 100, True)])
+def test_a_trial_that_was_looked_at_too_seldom_goes_on(examples: int, requests: int, spent: bool) -> None:
+    """A qualification is refused with less, and ten of its requests may take as long as a thousand of another's."""
+    budget = Budget(1000, 10, examples=30, requests=100)
+    share = budget.begin(1)
+    made = trial(used=1.1 * share, examples=examples, evidence=SHOWN)
+    made.requests = requests
+    assert budget.is_spent(made) is spent
+    made.started -= budget.longest
+    assert budget.is_spent(made)
+
+
+def test_looks_leave_the_later_trials_something() -> None:
+    """The same holds as for patience with evidence."""
+    budget = Budget(100, 10, examples=30, requests=100)
+    shares = []
+    for _ in range(10):
+        shares.append(budget.begin(1))
+        budget.settle(budget.longest)
+    assert budget.left == pytest.approx(0)
+    assert min(shares) >= RESERVED * 10 - 0.01
+
+
 def test_a_heavier_trial_has_a_larger_share() -> None:
     """Weights are relative: a trial of three among three of one has half."""
     budget = Budget(100, 6)
