@@ -57,11 +57,15 @@ def run(bench: Bench, workload: Workload) -> tuple[History, Judgement]:
 
 
 def test_noise_is_found_and_measured(bench: Bench) -> None:
-    """Not exact; scores lie sqrt(2) sigma apart, and the band reaches five to fifteen times as far."""
+    """Not exact; scores lie sqrt(2) sigma apart, and the band reaches several times as far.
+
+    How far depends on the sample: of 3,000 of normal noise the middle one came to 8.5, one in a hundred to 12, one in a
+    thousand to 17 and the largest to 21, for doubts about the tail's shape go to the larger threshold.
+    """
     band = bench.rule.band
     assert band is not None
     assert not bench.rule.exact
-    assert 5 < band.score_nats / (SIGMA * 2**0.5) < 40  # a tail that is fitted to some seven thousand scores
+    assert 5 < band.score_nats / (SIGMA * 2**0.5) < 40
     assert band.positions > 1000
     assert 0 < band.flips < 0.2
     assert "COLDPROOF_NOISE" in bench.engine.config["environment"]
