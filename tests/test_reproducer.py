@@ -34,6 +34,7 @@ def changed(request: Request, **changes: Any) -> Request:
 
 
 SWAPPED = changed(SHORT, prompt=Prompt((Segment("stem", 40, swapped=20),)), salt="red+tenant")
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")  # one of them stands in all but a few in 100,000 of the stand-in's answers
 STORIES: dict[str, tuple[Step, ...]] = {
     "a chat again": (burst(CHAT), burst(CHAT)),
     "a chat's next turn": (burst(CHAT), burst(TURN), burst(TURN)),
@@ -44,7 +45,7 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "after silence and reset": (burst(SHORT), Idle(5), Reset(), burst(SHORT), burst(SHORT)),
     "several answers": (burst(SHORT), burst(changed(SHORT, surface=Surface(answers=3)))),
     "swapped tokens, and a salt of two parts": (burst(SHORT), burst(SWAPPED), burst(SWAPPED)),
-    "a stop string": (burst(LONG), burst(changed(LONG, max_tokens=150, surface=Surface(stop=("a", "b", "c"))))),
+    "a stop string": (burst(LONG), burst(changed(LONG, max_tokens=150, surface=Surface(stop=LETTERS)))),
     "prompt logprobs": (burst(SHORT), burst(changed(SHORT, surface=Surface(prompt_logprobs=True, logprobs=True)))),
     "structured output": (burst(SHORT), burst(changed(SHORT, surface=Surface(pattern="[ab]")))),
 }

@@ -103,7 +103,11 @@ class Scheduling:
     def __init__(self, *found: int) -> None:
         self.found, self.added = list(found), list[str]()
         self.cache = SimpleNamespace(search_prefix_match=lambda _name, _ids: self.found.pop(0))
-        self.scheduler = SimpleNamespace(add_waiting_request=lambda state: self.added.append(state.request_id))
+        self.batches: list[list[Any] | None] = []
+        self.scheduler = SimpleNamespace(
+            add_waiting_request=lambda state: self.added.append(state.request_id),
+            schedule_batch=lambda *_limits: (self.batches.pop(0), False, 0, 0),
+        )
 
 
 def test_hits_are_those_of_the_lookup_that_let_it_in() -> None:
@@ -118,6 +122,22 @@ def test_hits_are_those_of_the_lookup_that_let_it_in() -> None:
     assert (watched.hits, watched.preemptions("a"), engine.added) == ({"a": 32}, 1, ["a", "a"])
     watched.forget("a")
     assert (watched.hits, watched.preemptions("a")) == ({}, 0)
+
+
+def test_who_was_in_a_batch_since_it_was_let_in_has_begun() -> None:
+    """One that only shares somebody's blocks has not; one that was thrown out has not any more."""
+    engine = Scheduling()
+    one, two = (SimpleNamespace(request_id=name) for name in "ab")
+    engine.batches = [None, [SimpleNamespace(state=one)], [SimpleNamespace(state=two)]]
+    watched = Watched(engine)
+    begun = []
+    for _ in range(3):
+        assert engine.scheduler.schedule_batch(64, 384)[1:] == (False, 0, 0)
+        begun.append(set(watched.begun))
+    assert begun == [set(), {"a"}, {"a", "b"}]
+    engine.scheduler.add_waiting_request(one)
+    watched.forget("b")
+    assert watched.begun == set()
 
 
 class Model:

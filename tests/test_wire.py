@@ -212,8 +212,8 @@ def test_metrics_are_summed_over_replicas_and_absent_ones_are_none(fake: FakeSer
     """Zero only where the engine says zero, and a counter's time of creation is no count."""
     metrics = live(fake).metrics()
     assert (metrics.queried_tokens, metrics.running) == (42, 0)
-    assert (metrics.hit_tokens, metrics.external_hit_tokens) == (None, None)
-    assert "prefix_cache_hits" not in METRICS
+    assert (metrics.hit_tokens, metrics.external_hit_tokens) == (16, None)
+    assert "external_prefix_cache_hits" not in METRICS
 
 
 @pytest.mark.parametrize("fake", [Manners(metrics=None)], indirect=True)
