@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.conduct import show
 from harness.evidence import Evidence
 from harness.judge import Judgement
 from harness.requirement import Requirement, Trial, requirement
@@ -313,3 +314,12 @@ def test_the_headline_promises_no_more_than_was_shown(made: Results, headline: s
     """The worst is named first, and only exit code 0 is called conformant."""
     assert made.headline == headline
     assert made.headline.startswith("CONFORMANT") == (made.exit_code == 0)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.KNOWN_ISSUE, Verdict.VIOLATED, Verdict.NOT_EXERCISED])
+def test_a_verdict_is_no_traceback(verdict: Verdict) -> None:
+    """To parse the sources of one has ended runs (cpython#106905), and the reason says all that there is to say."""
+    kind = pytest.xfail.Exception if verdict is Verdict.KNOWN_ISSUE else pytest.fail.Exception
+    with pytest.raises(kind, match=f"LORA-1 {verdict.value}: because") as said:
+        show(verdict, trial(), "because", None)
+    assert not said.value.pytrace
