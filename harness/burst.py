@@ -14,6 +14,7 @@ from harness.history import Identity, Outcome, Queue, Residence
 from harness.workload import Burst, Meanwhile, SetAdapter
 
 QUEUE_SECONDS = 0.2  # between two looks at the queue: a look costs a server as much as a token
+FIRST_LOOK_SECONDS = 0.02  # a fast engine may have answered a crowd before the next one
 QUEUE_REQUESTS = 4  # fewer at once are not worth a look
 
 
@@ -76,7 +77,8 @@ class Watch:
         self.engine, self.change, self.clock, self.metrics = engine, change, clock, metrics
         self.stall_seconds = stall_seconds
         self.looks_at_queue = len(burst.requests) >= QUEUE_REQUESTS
-        self.last_progress = self.last_look = clock()
+        self.last_progress = clock()
+        self.next_look = self.last_progress + FIRST_LOOK_SECONDS
         self.queue: list[Queue] = []
         self.stalled: Queue | None = None
 
@@ -93,8 +95,8 @@ class Watch:
             self.last_progress = self.clock()  # a slow load holds every request up: that is no stall of theirs
             return
         now = self.clock()
-        if self.looks_at_queue and now - self.last_look >= QUEUE_SECONDS and self.stalled is None:
-            self.last_look = now
+        if self.looks_at_queue and now >= self.next_look and self.stalled is None:
+            self.next_look = now + QUEUE_SECONDS
             self.queue.append(self.look())
         if now - self.last_progress > self.stall_seconds and self.stalled is None:
             self.stalled = self.look()

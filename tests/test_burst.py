@@ -184,11 +184,13 @@ def test_other_names_and_other_changes_widen_nothing() -> None:
 
 @pytest.mark.parametrize(("requests", "looks"), [(QUEUE_REQUESTS - 1, 0), (QUEUE_REQUESTS, 3)])
 def test_a_crowds_queue_is_looked_at_now_and_then(requests: int, looks: int) -> None:
-    """A few requests are not worth a look; and a look costs a token, so there are not more than needed."""
+    """A few requests are not worth a look; and a look costs a token, so there are not more than needed. The first comes
+    soon: some engines answer a crowd in less than the time between two."""
     scene = Scene(requests=requests)
     for _ in range(30):
         scene.pass_time(QUEUE_SECONDS / 10 + 1e-9)
     assert scene.looks == len(scene.watch.queue) == looks
+    assert all(look.at < QUEUE_SECONDS / 4 for look in scene.watch.queue[:1])
 
 
 def test_a_look_says_what_the_engine_says_at_that_moment() -> None:
