@@ -5,7 +5,6 @@ Nothing here knows a requirement. An engine that is lost is replaced; the oracle
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ from harness.requirement import Ran
 from harness.runner import Run
 from harness.session import Session
 from harness.standby import Standby
-from harness.workload import Workload
+from harness.workload import Workload, new_nonce
 from reports.schema import Calibration
 
 REMEMBERED = 200  # runs of an engine
@@ -146,10 +145,11 @@ class Bench:
         return self.engine.capabilities[capability].present is True
 
     def run(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> History:
-        """One run under a new nonce, or the one given. Six hex digits tell the runs of one engine's life apart."""
+        """One run under a new nonce, or the one given."""
         apart = self.oracle_engine is not None and engine is not self.oracle_engine
         early = self.ask_early if apart else lambda _: None
-        nonce, started = nonce or secrets.token_hex(3), time.monotonic()
+        ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
+        nonce, started = nonce or new_nonce([one.nonce for one in ran]), time.monotonic()
         history = Run(
             engine,
             workload,
@@ -161,7 +161,6 @@ class Bench:
             ledger=self.ledgers.setdefault(engine, EventLedger()),
             scored=self.own_rule.band is not None,
         ).history()
-        ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
         ran.append(Ran(workload, nonce, time.monotonic() - started))
         began = history.steps[0].before if history.steps else Metrics()
         return msgspec.structs.replace(history, left_over=left_over(self.at_first.setdefault(engine, began), began))

@@ -11,13 +11,15 @@ from __future__ import annotations
 import enum
 import hashlib
 import random
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from adapters.base import PLAIN, Abort, Surface
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126  # printable bytes: plain tokens in every byte-level or larger vocabulary
+APART = 64  # runs on one engine, one behind the other, whose prompts begin with different tokens; there are 95
 NONCE_TOKENS = 4  # 95**4 values: two examples of one run do not meet
 PARTS = "+"  # between the parts of a symbol that holds several names
 
@@ -197,6 +199,16 @@ def nonce_tokens(nonce: str) -> tuple[int, ...]:
     """What stands first in every prompt of a run, so that no example hits what another one left behind."""
     digest = hashlib.sha256(nonce.encode()).digest()
     return tuple(FIRST_TOKEN + byte % (LAST_TOKEN - FIRST_TOKEN + 1) for byte in digest[:NONCE_TOKENS])
+
+
+def new_nonce(earlier: Sequence[str]) -> str:
+    """A nonce for an engine that has seen these, the latest last: six hex digits tell all runs of its life apart.
+
+    None of the latest begins with the same token. Where a single token can be hit, it would be an earlier run's, and
+    its adapter's where the engine has no key for that (llama.cpp#26207): a fault, but none of this run.
+    """
+    taken = {nonce_tokens(nonce)[0] for nonce in earlier[-APART:]}
+    return next(n for n in iter(lambda: secrets.token_hex(3), "") if nonce_tokens(n)[0] not in taken)
 
 
 def spelled(symbol: str, nonce: str) -> str:

@@ -13,6 +13,7 @@ from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Gro
 from harness.generators.salts import salted
 from harness.tokens_computed import common_prefix
 from harness.workload import (
+    APART,
     FIRST_TOKEN,
     LAST_TOKEN,
     NONCE_TOKENS,
@@ -28,6 +29,7 @@ from harness.workload import (
     Unload,
     Workload,
     describe,
+    new_nonce,
     new_prompt_length,
     nonce_tokens,
     segment_tokens,
@@ -219,3 +221,13 @@ def test_a_segment_makes_a_message_of_as_many_characters(length: int) -> None:
     assert len(text) == length
     assert text.isascii()
     assert text.isprintable()
+
+
+def test_the_latest_runs_of_an_engine_begin_with_different_tokens() -> None:
+    """An engine that hits single tokens would take one run's first token for another's."""
+    earlier: list[str] = []
+    for _ in range(3 * APART):
+        earlier.append(new_nonce(earlier))
+    begun = [nonce_tokens(nonce)[0] for nonce in earlier]
+    assert all(len(set(begun[i : i + APART])) == APART for i in range(2 * APART))
+    assert len(set(earlier)) == len(earlier)
