@@ -113,12 +113,12 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _sentence(group: list[Run], first: list[Run]) -> str:
     said = "Can be compared with each other" if len(group) > 1 else "Stands by itself"
-    unlike = (
-        ""
-        if group is first
-        else f". Not comparable with {first[0].label}: another {listed(_unlike(group[0], first[0]))}"
-    )
-    return f"{said}: {listed([run.label for run in group])}{unlike}."
+    named = f"{said}: {listed([run.label for run in group])}"
+    if group is first:
+        return f"{named}."
+    # Two runs may each be like a third and not like one another: a budget is alike within a factor.
+    other, why = next((run, why) for run in first for one in group if (why := _unlike(one, run)))
+    return f"{named}. Not comparable with {other.label}: another {listed(why)}."
 
 
 def _unlike(one: Run, other: Run) -> list[str]:

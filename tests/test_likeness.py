@@ -123,6 +123,16 @@ def test_the_largest_group_stands_first_and_the_others_say_why_they_are_apart() 
     ]
 
 
+def test_a_run_that_is_like_some_of_a_group_stands_apart_from_the_others() -> None:
+    """A budget is alike within a factor, so that the first of a group may be like a run that the second is not like."""
+    seconds = {"A": 10.0, "B": 10.0 / MUCH * 1.1, "C": 10.0 * MUCH / 1.1}
+    runs = named(**{label: run(**asked(share)) for label, share in seconds.items()})
+    assert standing_together(runs) == [
+        "Can be compared with each other: A and B.",
+        "Stands by itself: C. Not comparable with B: another budget.",
+    ]
+
+
 def test_an_invalid_run_is_compared_with_none() -> None:
     """It is said to be that, and what it has of requirements is missed in no other."""
     runs = named(A=run(**asked(0.0)), B=run(**asked(0.0, "A-1", "A-2"), selftest=BLIND))
