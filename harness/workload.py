@@ -208,7 +208,10 @@ def new_nonce(earlier: Sequence[str]) -> str:
     its adapter's where the engine has no key for that (llama.cpp#26207): a fault, but none of this run.
     """
     taken = {nonce_tokens(nonce)[0] for nonce in earlier[-APART:]}
-    return next(n for n in iter(lambda: secrets.token_hex(3), "") if nonce_tokens(n)[0] not in taken)
+    nonce = secrets.token_hex(3)
+    while nonce_tokens(nonce)[0] in taken:
+        nonce = secrets.token_hex(3)
+    return nonce
 
 
 def spelled(symbol: str, nonce: str) -> str:

@@ -66,9 +66,7 @@ def served(pool: Pool, asked: list[tuple[str, int, int]]) -> list[tuple[int, int
 
 @settings(max_examples=400, deadline=None)
 @given(st.integers(2, 30), REQUESTS)
-@example(
-    4, [("b", 32, 1), ("a", 16, 1), ("b", 33, 32), ("a", 1, 1), ("a", 1, 1), ("a", 17, 1)]
-)  # one that does not fit
+@example(4, THIRD_DOES_NOT_FIT)
 def test_nothing_is_owed_that_such_a_pool_has_evicted(size: int, asked: list[tuple[str, int, int]]) -> None:
     """Requests one after another, of any sizes, that share blocks as they like."""
     for hit, owed in served(Pool([None] * size), asked):
