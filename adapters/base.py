@@ -88,13 +88,6 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 PLAIN = Surface()
 
 
-class Abort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When the client hangs up: after so many tokens or, with 0, after so many milliseconds without one."""
-
-    after_tokens: int = 0
-    after_ms: int = 0
-
-
 class Stage(enum.StrEnum):
     """How far the engine had come with a request when its client hung up, as far as could be seen."""
 
@@ -102,6 +95,18 @@ class Stage(enum.StrEnum):
     PREFILL = "in prefill"
     DECODE = "while decoding"
     UNSEEN = "unseen"
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When the client hangs up: after so many tokens or, with 0, after so many milliseconds without one.
+
+    `at`: and not before the engine says that the request is queued or in prefill, which one machine does sooner than
+    another; at the first token where it never does.
+    """
+
+    after_tokens: int = 0
+    after_ms: int = 0
+    at: Stage | None = None
 
 
 class Message(msgspec.Struct, frozen=True):

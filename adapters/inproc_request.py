@@ -125,7 +125,8 @@ class Live:
             return False
         if self.count:
             return self.count >= max(1, abort.after_tokens)
-        return abort.after_tokens == 0 and (step - self.step) * STEP_MS >= abort.after_ms
+        waited = abort.after_tokens == 0 and (step - self.step) * STEP_MS >= abort.after_ms
+        return waited and abort.at in (None, self.stage())
 
     def stage(self) -> Stage:
         """Where the scheduler has it."""

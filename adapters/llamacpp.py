@@ -43,7 +43,7 @@ from adapters.llamacpp_setup import (
     write_files,
 )
 from adapters.lora_files import content_digest
-from adapters.openai_http import Wire, arrives, events
+from adapters.openai_http import Wire, events, hangs_up
 from adapters.process import EngineProcess, free_port
 from adapters.provenance import WrongRead
 from adapters.serving import serve_in_threads
@@ -150,8 +150,10 @@ class LlamaCppEngine:
         """The events up to the end, or to where the client hangs up."""
         tokens: list[Token] = []
         abort = request.abort
-        if abort is not None and abort.after_tokens == 0 and not arrives(response, abort.after_ms / 1000):
-            return Completion(tokens=(), finish_reason=None, cached_tokens=None, aborted=self.stage())
+        if abort is not None and abort.after_tokens == 0:
+            given_up = hangs_up(response, abort, self.stage, self.wire.patience)
+            if given_up is not None:
+                return Completion(tokens=(), finish_reason=None, cached_tokens=None, aborted=given_up)
         for event in events(response):
             told = json.loads(event)
             if "error" in told:

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adapters import completions
 from adapters.base import (
+    Abort,
     Completion,
     CompletionRequest,
     EngineDied,
@@ -36,6 +37,7 @@ from adapters.tiers import FAILED_LOADS_COUNTER
 
 CONNECT_SECONDS = 10.0
 LOOK_SECONDS = 20.0  # for what a server answers without its engine
+POLL_SECONDS = 0.002  # between two looks at where a request is, each of which takes a server some milliseconds
 # Between two bytes of one answer, behind whatever queue. Whoever sends several requests watches for stalls long before.
 PATIENCE_SECONDS = 180.0
 COUNTERS = {
@@ -152,8 +154,10 @@ class Wire:
             reader.take(response.text)
             reader.done = True
             return None
-        if abort is not None and abort.after_tokens == 0 and not arrives(response, abort.after_ms / 1000):
-            return self.stage()
+        if abort is not None and abort.after_tokens == 0:
+            given_up = hangs_up(response, abort, self.stage, self.patience)
+            if given_up is not None:
+                return given_up
         for event in events(response):
             reader.take(event)
             if abort is not None and reader.count >= max(1, abort.after_tokens) and reader.finish_reason is None:
@@ -246,6 +250,22 @@ def events(response: requests.Response) -> Iterator[str]:
             yield line[5:].strip().decode("utf-8", "replace")
 
 
+def hangs_up(response: requests.Response, abort: Abort, stage: Callable[[], Stage], patience: float) -> Stage | None:
+    """Wait for what is to be waited for without a token: where the request is then, None where one came before.
+
+    `patience`: seconds at most for the engine to say that it is where the client waits for it to be.
+    """
+    if arrives(response, abort.after_ms / 1000):
+        return None
+    until, now = time.monotonic() + patience, stage()
+    while abort.at not in (None, now) and time.monotonic() < until:
+        if arrives(response, POLL_SECONDS):
+            return None
+        now = stage()
+    # By the time that a busy server has told its gauges the first token may be there.
+    return None if abort.at is not None and arrives(response, 0) else now
+
+
 def arrives(response: requests.Response, seconds: float) -> bool:
     """Whether anything of the body comes within a time. Nothing is taken.
 
@@ -260,6 +280,7 @@ def arrives(response: requests.Response, seconds: float) -> bool:
     try:
         buffer.peek(1)
     except TimeoutError:
+        buffer.raw._timeout_occurred = False  # or socket.SocketIO would refuse to be read ever again
         return False
     finally:
         wire.settimeout(patience)

@@ -58,7 +58,8 @@ class Live:
             return False
         if self.count:
             return self.count >= max(1, abort.after_tokens)
-        return abort.after_tokens == 0 and (step - self.step) * STEP_MS >= abort.after_ms
+        waited = abort.after_tokens == 0 and (step - self.step) * STEP_MS >= abort.after_ms
+        return waited and abort.at in (None, self.stage())
 
     def stage(self) -> Stage:
         """How far the engine has come with it, as far as its steps tell."""

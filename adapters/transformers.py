@@ -284,8 +284,9 @@ class TransformersEngine:
     def _hang_up(self, mine: dict[int, Live]) -> None:
         """Abort the requests whose clients hang up now."""
         for one in mine.values():
-            if one.hangs_up(self._steps):
-                one.aborted, one.ended = self._stage(one), self._steps
+            stage = self._stage(one)
+            if one.hangs_up(self._steps, stage):
+                one.aborted, one.ended = stage, self._steps
                 self._abort(one)
 
     def _stage(self, one: Live) -> Stage:

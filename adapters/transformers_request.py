@@ -42,14 +42,15 @@ class Live:
         new = preemptions - len(self.preempted_at)
         self.preempted_at += [seconds(step - self.step)] * new
 
-    def hangs_up(self, step: int) -> bool:
-        """Whether the client does so now."""
+    def hangs_up(self, step: int, stage: Stage) -> bool:
+        """Whether the client does so now, that the engine has it at a stage."""
         abort = self.request.abort
         if abort is None or self.ended is not None:
             return False
         if self.tokens:
             return len(self.tokens) >= max(1, abort.after_tokens)
-        return abort.after_tokens == 0 and (step - self.step) * STEP_MS >= abort.after_ms
+        waited = abort.after_tokens == 0 and (step - self.step) * STEP_MS >= abort.after_ms
+        return waited and abort.at in (None, stage)
 
     def result(self, text: str) -> Completion | EngineError:
         """What was collected, with the answer's text."""

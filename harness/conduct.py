@@ -217,9 +217,12 @@ class Conductor:
 
     def budget(self) -> Budget:
         """The seconds to draw in. A qualification wants to see each requirement so often."""
-        if self.options.profile != QUALIFY:
-            return Budget(self.options.seconds, self.planned())
-        return Budget(self.options.seconds, self.planned(), examples=FEWEST_EXAMPLES, requests=FEWEST_REQUESTS)
+        seconds, planned = self.options.seconds, self.planned()
+        if self.options.profile == QUALIFY:
+            return Budget(seconds, planned, examples=FEWEST_EXAMPLES, requests=FEWEST_REQUESTS)
+        if self.options.profile == SOAK:  # whose examples are one round's
+            return Budget(seconds, planned)
+        return Budget(seconds, planned, enough=self.options.examples)
 
     def planned(self) -> float:
         """The weight of the trials that this process is going to run."""

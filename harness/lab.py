@@ -48,7 +48,6 @@ class Lab(Prover):
             mixtures=frozenset(m for m, holds in self.calibration.mixtures.items() if holds),
             pool=shape.pool_blocks * shape.block_size if shape.pool_blocks and shape.block_size else None,
             most_tokens=self.session.profile.tokens,
-            answer_ms=round(1000 * (self.calibration.latency_seconds or 0.12)),
             can=frozenset(c for c in Capability if self.can(c)),
         )
 

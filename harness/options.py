@@ -179,6 +179,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine == "vllm-inproc" or (self.engine in KINDS and KINDS[self.engine].quick)
 
     @property
+    def examples(self) -> int:
+        """For each test, where they show what they must. Without a model, or over no network, one costs little."""
+        profile = PROFILES[self.profile]
+        return profile.fingerprint_examples if self.fingerprint or self.engine in KINDS else profile.examples
+
+    @property
     def fingerprint(self) -> bool:
         """Whether the engine keeps digests instead of keys and values."""
         return self.worker == "fingerprint"

@@ -14,6 +14,7 @@ from hypothesis.database import (
     ReadOnlyDatabase,
 )
 
+from harness.budget import MOST_PATIENT
 from harness.options import PROFILES, QUALIFY, UsageError
 
 EXAMPLES = Path(".hypothesis") / "examples"
@@ -25,7 +26,8 @@ def load_settings(profile: str, *, quick: bool, examples_from: str | None = None
     for name, figures in PROFILES.items():
         settings.register_profile(
             f"coldproof-{name}",
-            max_examples=figures.fingerprint_examples if quick else figures.examples,
+            # The profile's are enough (harness/budget.py) where they have shown what they must.
+            max_examples=max(MOST_PATIENT, figures.fingerprint_examples if quick else figures.examples),
             # A qualification draws from its seed alone, and not what some run of before left on this machine.
             database=known if name != QUALIFY else None,
             deadline=None,

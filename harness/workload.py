@@ -293,4 +293,4 @@ def describe_abort(abort: Abort) -> str:
     """When the client hangs up."""
     if abort.after_tokens:
         return f"aborted after {abort.after_tokens} tokens"
-    return f"aborted after {abort.after_ms} ms"
+    return f"aborted after {abort.after_ms} ms" + (f", once it is {abort.at.value}" if abort.at is not None else "")

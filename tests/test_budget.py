@@ -68,6 +68,18 @@ def test_what_one_trial_takes_too_much_is_missing_from_the_others() -> None:
     assert budget.begin(1) == pytest.approx(RESERVED * 25)
 
 
+@pytest.mark.parametrize(
+    ("examples", "evidence", "spent"), [(7, SHOWN, False), (8, SHOWN, True), (8, {}, False), (23, {}, False)]
+)
+def test_a_small_profiles_examples_are_enough_unless_evidence_is_missing(
+    examples: int, evidence: dict[str, float], *, spent: bool
+) -> None:
+    """An abort in prefill is a matter of milliseconds: eight examples may well see none."""
+    budget = Budget(100, 10, enough=8)
+    share = budget.begin(1)
+    assert budget.is_spent(trial(used=0.5 * share, examples=examples, evidence=evidence)) is spent
+
+
 @pytest.mark.parametrize("wanted", [{}, {"examples": 30, "requests": 100}], ids=["evidence", "looks"])
 def test_patience_leaves_the_later_trials_something(wanted: dict[str, int]) -> None:
     """However many before them never showed what they should, or were looked at too seldom."""

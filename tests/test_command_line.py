@@ -17,7 +17,7 @@ import pytest
 
 from adapters.openai_http import KEY_VARIABLE
 from harness.cells import CELLS
-from harness.plugin import joined
+from harness.command_line import joined
 from reports.schema import SCHEMA_VERSION, Results, encode, read_results
 from tests import report_samples
 from tests.fake_server import Manners, serving

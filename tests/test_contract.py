@@ -108,6 +108,12 @@ def other_with_scores(request: CompletionRequest, answer: Completion) -> Complet
     return each_token(id=7)(request, answer) if request.surface.logprobs else answer
 
 
+def gone_from_the_queue(request: CompletionRequest, answer: Completion) -> Completion:
+    """Who hangs up does so before the engine has begun."""
+    gone = {"tokens": (), "finish_reason": None, "cached_tokens": None, "aborted": Stage.QUEUED}
+    return msgspec.structs.replace(answer, **gone) if request.abort else answer
+
+
 class AnswersAnybody(Broken):
     """Takes an unknown model for the base model."""
 
@@ -404,6 +410,12 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
     (answers.test_a_stop_string_ends_an_answer, lambda: Broken(claims=(C.STOP_STRINGS,)), "Surface.stop"),
     (answers.test_who_hangs_up_while_decoding_gets_no_more, HoldsOn, "Abort.after_tokens"),
     (answers.test_who_hangs_up_at_once_is_told_how_far_it_came, HoldsOn, "Completion.aborted"),
+    (answers.test_who_waits_for_the_beginning_does_not_hang_up_in_the_queue, HoldsOn, "Abort.at"),
+    (
+        answers.test_who_waits_for_the_beginning_does_not_hang_up_in_the_queue,
+        lambda: Broken(gone_from_the_queue),
+        "Abort.at",
+    ),
     (
         answers.test_an_abort_that_never_comes_due_changes_nothing,
         lambda: Broken(replaced(aborted=Stage.DECODE)),

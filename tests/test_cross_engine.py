@@ -30,7 +30,6 @@ from tests import across
 from tests.across import NAME, Deaf, Tampering, honest, lab, of, scored, tried
 from tests.histories import ask, burst, history, put, tokens
 from tests.test_confirm import ATTACHED, Tried, judgement
-from tests.test_questions import Slow
 
 RELOADED = Workload(
     (
@@ -263,12 +262,6 @@ def test_the_ground_is_the_engines_own(tmp_path: Path) -> None:
         assert tried(crossed, MIXED, name="GROUND-1")[0] is Verdict.CONFORMS
         assert tried(crossed, MIXED)[0] is Verdict.VIOLATED
         assert crossed.grounds.may_mix(BASE_WITH_ADAPTER)
-
-
-def test_workloads_go_by_the_pace_of_cold_answers(tmp_path: Path) -> None:
-    """Clients that hang up in prefill do."""
-    with lab(tmp_path, lambda _: Slow(0.4), of(honest), oracle="same-engine") as alone:
-        assert alone.grounds.answer_ms == 400
 
 
 def test_the_engines_have_a_memory_each(tmp_path: Path) -> None:

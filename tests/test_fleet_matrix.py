@@ -15,6 +15,7 @@ from tests.fleets import matrix, units
 
 MACHINE = '[[machine]]\nname = "cpu"\n'
 RUN = '[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\n'
+VLLM = RUN.replace("llamacpp", "vllm") + 'worker = "fingerprint"\n'
 
 
 def written(folder: Path, text: str) -> Path:
@@ -67,6 +68,9 @@ def test_a_matrix_is_every_engine_cell_seed_and_machine_once(tmp_path: Path) -> 
         (MACHINE + RUN + 'requirements = ["LORA-99"]\n', "no requirement 'LORA-99'"),
         (MACHINE + RUN + 'options = ["--report-dir", "x"]\n', "options: --report-dir is not for a fleet's run"),
         (MACHINE + RUN + 'options = ["--fault=x"]\n', "options: --fault is not for a fleet's run"),
+        (MACHINE + RUN + 'options = ["--noise", "batch:0.05"]\n', "leave out --engine llamacpp"),
+        (MACHINE + VLLM + 'options = ["--noise=much"]\n', "--noise 'much' is no noise"),
+        (MACHINE + VLLM + 'oracle = "closed-form"\noptions = ["--noise", "batch:0.05"]\n', "closed-form knows of none"),
         (MACHINE + RUN + 'known_issues = "none.toml"\n', "cannot use --known-issues"),
         (MACHINE + RUN + 'worker = "fingerprint"\n', "--worker fingerprint and --fault are for vLLM"),
         (MACHINE + RUN + 'profile = "qualify"\ncells = ["llamacpp"]\n', "leave out cells and requirements"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import requests
 
 from adapters.base import Abort, Completion, CompletionRequest, Message, Stage
-from adapters.openai_http import KEY_VARIABLE, Wire
+from adapters.openai_http import KEY_VARIABLE, Wire, hangs_up
 from tests.fake_server import MODEL, FakeServer, Manners, answer, rendered, serving
 
 PROMPT = tuple(range(40, 80))
@@ -29,7 +31,7 @@ def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
         yield server
 
 
-def asked(fake: FakeServer, **abort: int) -> Completion:
+def asked(fake: FakeServer, **abort: Any) -> Completion:
     """Twenty tokens wanted, by a client that hangs up."""
     request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=20, abort=Abort(**abort))
     return Wire(fake.url, alive=lambda: True, patience=5.0).complete(request)
@@ -71,6 +73,53 @@ def test_a_silence_is_ended_and_its_stage_told_by_the_gauges(fake: FakeServer, s
     got = asked(fake, after_ms=50)
     assert (got.tokens, got.aborted) == ((), stage)
     assert fake.hung_up_on.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("fake", "stage", "tokens"),
+    [
+        (Manners(delay=0.6, metrics=QUEUE.format(1, 0)), Stage.PREFILL, 0),
+        (Manners(delay=0.3, metrics=QUEUE.format(2, 1)), Stage.DECODE, 1),
+        (Manners(delay=0.3, metrics=QUEUE.format(0, 0)), Stage.DECODE, 1),
+        (Manners(delay=0.3, metrics=None), Stage.DECODE, 1),
+    ],
+    indirect=["fake"],
+    ids=["running", "waiting", "neither", "no gauges"],
+)
+def test_who_waits_for_the_beginning_hangs_up_in_prefill_or_at_the_first_token(
+    fake: FakeServer, stage: Stage, tokens: int
+) -> None:
+    """However long the engine takes to begin, and whether or not it says so."""
+    got = asked(fake, after_ms=1, at=Stage.PREFILL)
+    assert ([t.id for t in got.tokens], got.aborted) == (COLD[:tokens], stage)
+    assert fake.hung_up_on.wait(5)
+
+
+def test_a_first_token_that_comes_while_the_gauges_are_read_is_no_prefill() -> None:
+    """They may be older than it."""
+    stages = iter([Stage.QUEUED, Stage.PREFILL])
+    with serving(Manners(delay=0.2)) as fake:
+        said = {"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20, "stream": True}
+
+        def stage() -> Stage:
+            told = next(stages)
+            time.sleep(0.5 if told is Stage.PREFILL else 0)
+            return told
+
+        with requests.post(f"{fake.url}/v1/completions", json=said, stream=True, timeout=10) as response:
+            assert hangs_up(response, Abort(after_ms=1, at=Stage.PREFILL), stage, 5.0) is None
+    assert next(stages, None) is None
+
+
+def test_who_waits_for_a_beginning_that_never_comes_gives_up() -> None:
+    """As whoever waits for any answer does."""
+    said = {"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20, "stream": True}
+    with (
+        serving(Manners(delay=1.0)) as fake,
+        requests.post(f"{fake.url}/v1/completions", json=said, stream=True, timeout=10) as response,
+    ):
+        told = hangs_up(response, Abort(after_ms=1, at=Stage.PREFILL), lambda: Stage.QUEUED, 0.2)
+    assert told is Stage.QUEUED
 
 
 @pytest.mark.parametrize("fake", [Manners(pace=0.05)], indirect=True)

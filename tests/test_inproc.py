@@ -201,6 +201,8 @@ class TestServed:
         ("abort", "stage", "tokens"),
         [
             (Abort(), Stage.QUEUED, 0),
+            (Abort(at=Stage.PREFILL), Stage.PREFILL, 0),
+            (Abort(after_ms=20, at=Stage.QUEUED), Stage.DECODE, 1),
             (Abort(after_ms=20), Stage.PREFILL, 0),
             (Abort(after_ms=500), Stage.DECODE, 1),
             (Abort(after_tokens=3), Stage.DECODE, 3),

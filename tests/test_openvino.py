@@ -136,6 +136,15 @@ def test_a_client_hangs_up_on_its_step() -> None:
     assert not live(None).hangs_up(10_000)
 
 
+def test_a_client_that_waits_for_the_beginning_is_not_taken_from_the_queue() -> None:
+    """Its time may be long over."""
+    one = live(Abort(after_ms=30, at=Stage.PREFILL))
+    assert not one.hangs_up(500)
+    one.progress.low = one.progress.high = 1
+    assert one.stage() is Stage.PREFILL
+    assert [one.hangs_up(step) for step in (12, 13)] == [False, True]
+
+
 def test_how_far_an_aborted_request_had_come() -> None:
     """Queued, in prefill, while decoding; and unseen where the steps do not say."""
     one = live(Abort(after_ms=30))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import find, given
 from hypothesis import strategies as st
 
-from adapters.base import Abort, Capability
+from adapters.base import Capability, Stage
 from harness.generators.control import aborts
 from harness.generators.preemption import crowds
 from harness.generators.pressure import CROWDS, identical_crowds, never_fitting, storms, working_sets
@@ -247,12 +247,13 @@ def decodes(burst: Burst, victim: Request) -> bool:
 def prefills(burst: Burst, victim: Request) -> bool:
     """Hung up on in silence, alone with a prompt of most of the pool."""
     long = new_prompt_length(victim.prompt) > (TIGHT.pool or 0) / 2
-    return victim.abort is not None and not victim.abort.after_tokens and len(burst.requests) == 2 and long
+    return victim.abort is not None and victim.abort.at is Stage.PREFILL and len(burst.requests) == 2 and long
 
 
 def queues(burst: Burst, victim: Request) -> bool:
     """Hung up on in silence, behind others that need more than the pool."""
     crowd = [r for r in burst.requests if r.prompt != victim.prompt]
+    assert not crowd or (victim.abort is not None and victim.abort.at is Stage.QUEUED)
     needed = sum(blocks(new_prompt_length(r.prompt), TIGHT) for r in (*crowd, victim))
     return bool(crowd) and victim.offset_ms > 0 and needed > (TIGHT.pool or 0) / TIGHT.block
 
@@ -261,18 +262,6 @@ def queues(burst: Burst, victim: Request) -> bool:
 def test_clients_hang_up_at_each_stage(stage: Callable[[Burst, Request], bool]) -> None:
     """As far as a workload can aim at it."""
     found(aborts(TIGHT), lambda w: any(stage(*pair) for pair in victims(w)))
-
-
-@pytest.mark.parametrize(("answer_ms", "parts"), [(8, {5, 10, 20}), (120, {15, 30, 60}), (400, {50, 100, 200})])
-def test_clients_hang_up_in_prefill_by_the_pace_of_the_engine(answer_ms: int, parts: set[int]) -> None:
-    """A busy engine has not even seen the request after what is half an answer on another; nor is one told faster."""
-    here = msgspec.structs.replace(TIGHT, answer_ms=answer_ms)
-    for moment in parts | {15, 30, 60}:
-
-        def wanted(workload: Workload, moment: int = moment) -> bool:
-            return any(prefills(*pair) and pair[1].abort == Abort(after_ms=moment) for pair in victims(workload))
-
-        found(aborts(here), wanted)
 
 
 def test_three_stages_in_one_workload_do_not_meet_in_the_cache() -> None:

@@ -269,22 +269,26 @@ class TestLive:
         assert problem.status == 500
 
     @pytest.mark.parametrize(
-        ("abort", "tokens", "step", "hangs_up"),
+        ("abort", "stage", "tokens", "step", "hangs_up"),
         [
-            (Abort(after_ms=20), 0, 1, False),
-            (Abort(after_ms=20), 0, 2, True),
-            (Abort(after_tokens=2), 0, 9, False),
-            (Abort(after_tokens=2), 1, 9, False),
-            (Abort(after_tokens=2), 2, 9, True),
-            (Abort(after_ms=500), 1, 3, True),
-            (None, 5, 9, False),
+            (Abort(after_ms=20), Stage.QUEUED, 0, 1, False),
+            (Abort(after_ms=20), Stage.QUEUED, 0, 2, True),
+            (Abort(after_ms=20, at=Stage.PREFILL), Stage.QUEUED, 0, 9, False),
+            (Abort(after_ms=20, at=Stage.PREFILL), Stage.PREFILL, 0, 2, True),
+            (Abort(after_tokens=2), Stage.PREFILL, 0, 9, False),
+            (Abort(after_tokens=2), Stage.DECODE, 1, 9, False),
+            (Abort(after_tokens=2), Stage.DECODE, 2, 9, True),
+            (Abort(after_ms=500), Stage.DECODE, 1, 3, True),
+            (None, Stage.DECODE, 5, 9, False),
         ],
     )
-    def test_when_a_client_hangs_up(self, abort: Abort | None, tokens: int, step: int, *, hangs_up: bool) -> None:
-        """After so many tokens; or after a time without one, and then with the first that comes."""
+    def test_when_a_client_hangs_up(
+        self, abort: Abort | None, stage: Stage, tokens: int, step: int, *, hangs_up: bool
+    ) -> None:
+        """After so many tokens; or after a time without one, once it is where it was to be, and then with the first."""
         one = Live(asked(1, 2, 9, abort=abort), (1, 2), name="a", step=0)
         one.take(output(*range(tokens)), 1)
-        assert one.hangs_up(step) == hangs_up
+        assert one.hangs_up(step, stage) == hangs_up
 
 
 class TestOptions:
@@ -441,6 +445,7 @@ class TestEngine:
         ("abort", "stage", "tokens"),
         [
             (Abort(), Stage.QUEUED, 0),
+            (Abort(at=Stage.PREFILL), Stage.PREFILL, 0),
             (Abort(after_ms=30), Stage.PREFILL, 0),
             (Abort(after_tokens=3), Stage.DECODE, 3),
             (Abort(after_tokens=9), None, 9),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.base import Abort, Surface
+from adapters.base import Abort, Stage, Surface
 from harness.generators.adapters import Life, lives
 from harness.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, Grounds
 from harness.generators.salts import salted
@@ -200,6 +200,7 @@ def test_steps_are_told_in_words() -> None:
         (ask(priority=-5), "priority -5"),
         (ask(abort=Abort(after_tokens=3)), "aborted after 3 tokens"),
         (ask(abort=Abort(after_ms=30)), "aborted after 30 ms"),
+        (ask(abort=Abort(after_ms=9, at=Stage.PREFILL)), "aborted after 9 ms, once it is in prefill"),
         (ask(offset_ms=10, abort=Abort(after_ms=30)), "8 tokens, 10 ms later, aborted after 30 ms"),
         (ask(surface=Surface(answers=3)), "3 answers"),
         (ask(surface=Surface(stop=("a", "b"))), "stop at any of 'ab'"),

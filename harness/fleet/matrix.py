@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import msgspec
 
 from harness.cells import chosen
+from harness.command_line import default_oracle
 from harness.known_issues import read_known_issues
 from harness.options import QUALIFY, Options, UsageError
-from harness.plugin import default_oracle
 from harness.qualify.frozen import current
 from harness.selection import check_cells
 
@@ -143,14 +143,17 @@ def check_run(run: Run, folder: Path) -> None:
     for word in given:
         if word in OURS:
             raise UsageError(f"options: {word} is not for a fleet's run; what a run may have is a key of [[run]]")
+    noise = value_of("--noise", run.options)
+    exact = run.worker == "fingerprint" and noise is None
     Options(
         engine=run.engine,
         engine_url=run.attached,
         profile=run.profile,
         budget=run.budget or None,
         worker=run.worker,
-        oracle=run.oracle or default_oracle(run.engine, run.attached, run.worker == "fingerprint"),
-        model=next((run.options[i + 1] for i, word in enumerate(given[:-1]) if word == "--model"), None),
+        oracle=run.oracle or default_oracle(run.engine, run.attached, exact),
+        model=value_of("--model", run.options),
+        noise=noise,
         report_dir=folder,
     ).check()
     if run.profile == QUALIFY and (run.cells or run.requirements):
@@ -161,6 +164,16 @@ def check_run(run: Run, folder: Path) -> None:
     check_cells(chosen(run.cells), engine=run.engine, fingerprint=run.worker == "fingerprint")
     check_requirements(run.requirements)
     read_known_issues(known_issues(run, folder))
+
+
+def value_of(option: str, words: Iterable[str]) -> str | None:
+    """What is given with an option, as a word of its own or behind an equals sign; None where it is not given."""
+    left = iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else next(left, "")
+    return None
 
 
 def check_requirements(names: tuple[str, ...]) -> None:

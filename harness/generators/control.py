@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from adapters.base import Abort, Capability
+from adapters.base import Abort, Capability, Stage
 from harness.generators.adapters import reloads
 from harness.generators.pressure import pool_of
 from harness.generators.prompts import Grounds, related_prompts, stems
@@ -21,9 +21,6 @@ from harness.workload import (
     Step,
     Workload,
 )
-
-USUAL_MS = (15, 30, 60)
-QUICKEST_MS = 40  # a request needs a few milliseconds to be sent
 
 
 @st.composite
@@ -87,14 +84,6 @@ def under_load(draw: st.DrawFn, grounds: Grounds, stem: Segment) -> list[Step]:
     return [Burst(requests=tuple(busy), meanwhile=Meanwhile(change=Reset(), after_tokens=moment))]
 
 
-def moments(grounds: Grounds) -> tuple[int, ...]:
-    """When a client may hang up to meet prefill, in milliseconds: parts of what this engine takes for a short answer,
-    since one that is slow or busy has not even seen the request at the usual ones, and those, since the pace may be
-    another's (`--oracle engine:NAME`)."""
-    pace = max(grounds.answer_ms, QUICKEST_MS)
-    return tuple(dict.fromkeys((pace // 8, pace // 4, pace // 2, *USUAL_MS)))
-
-
 @st.composite
 def aborts(draw: st.DrawFn, grounds: Grounds) -> Workload:
     """A client hangs up at each stage, and the same prefix is asked at once, beside what still runs and after it."""
@@ -119,14 +108,14 @@ def aborted(draw: st.DrawFn, grounds: Grounds, stage: str, name: str) -> list[St
             abort, tokens, moment = Abort(after_tokens=after), grounds.unit + 8, 150
         case "prefill":
             length, tokens = long, 8
-            moment = draw(st.sampled_from(moments(grounds)))
-            abort = Abort(after_ms=moment)
+            moment = draw(st.sampled_from((10, 20, 1)))
+            abort = Abort(after_ms=moment, at=Stage.PREFILL)
         case _:
             length, tokens = draw(st.sampled_from((2 * grounds.unit, long))), 8
             # Together they need more than the pool and the step budget have: the last one has to wait.
             crowd = [Request(prompt=Prompt((Segment(f"crowd {i}", long),)), max_tokens=16) for i in range(3)]
-            moment = draw(st.sampled_from((60, 30)))
-            abort = Abort(after_ms=moment)
+            moment = draw(st.sampled_from((10, 30, 1)))
+            abort = Abort(after_ms=moment, at=Stage.QUEUED)
     victim = Prompt((Segment(name, min(length, grounds.longest - tokens - grounds.unit)),))
     delay = 10 if crowd else 0
     request = Request(prompt=victim, max_tokens=tokens, abort=abort, offset_ms=delay)

@@ -33,7 +33,6 @@ class Grounds(msgspec.Struct, frozen=True, kw_only=True):
     longest: int = 2048  # tokens that one request may come to
     pool: int | None = None  # tokens that the cache holds in all
     most_tokens: int = 8000  # that one workload may compute, to stay affordable
-    answer_ms: int = 120  # that a short cold answer takes: the pace by which a client hangs up in prefill
     can: frozenset[Capability] = frozenset(Capability)
 
     @property

@@ -120,11 +120,6 @@ def settled(engine: Engine) -> dict[str, float | None]:
         time.sleep(0.05)
 
 
-def by_chance(engine: Engine) -> int:
-    """How many tokens a prompt that was never asked may hit: single ones, where another prompt began alike."""
-    return 3 if engine.shape.block_size == 1 else 0
-
-
 def is_error(result: Completion | EngineError) -> bool:
     """Whether a request has no answer."""
     return isinstance(result, EngineError)

@@ -178,6 +178,16 @@ def test_who_hangs_up_at_once_is_told_how_far_it_came(engine: CheckedEngine) -> 
     goes_on(engine, "a client that hung up at once")
 
 
+def test_who_waits_for_the_beginning_does_not_hang_up_in_the_queue(engine: CheckedEngine) -> None:
+    """In prefill, where the engine tells that it is there, or at the first token."""
+    need(engine, Capability.ABORT, Capability.METRICS)
+    tokens = engine.shape.max_model_tokens // 2
+    answer = engine.complete(asked(engine, 60, tokens, abort=Abort(at=Stage.PREFILL)))
+    in_time = answer.aborted in (Stage.PREFILL, Stage.DECODE) and len(answer.tokens) < tokens
+    hold(in_time, "Abort.at", "not before the engine says that it computes the prompt", answer)
+    goes_on(engine, "a client that hung up once it had begun")
+
+
 def test_an_abort_that_never_comes_due_changes_nothing(engine: CheckedEngine) -> None:
     """An answer that ends first is an answer."""
     need(engine, Capability.ABORT)
