@@ -99,7 +99,7 @@ def aborted(draw: st.DrawFn, grounds: Grounds, stage: str, name: str) -> list[St
     """One abort and the retries."""
     most = min(grounds.longest - 2 * grounds.unit, pool_of(grounds) - 2 * grounds.unit)
     long = max(2 * grounds.unit, most * 3 // 4)
-    retry_ms = draw(st.sampled_from((5, 40)))
+    retry_ms = draw(st.sampled_from((5, 40, 100)))  # over HTTP a client that looks where it is hangs up late
     crowd: list[Request] = []
     match stage:
         case "decode":
@@ -108,7 +108,7 @@ def aborted(draw: st.DrawFn, grounds: Grounds, stage: str, name: str) -> list[St
             abort, tokens, moment = Abort(after_tokens=after), grounds.unit + 8, 150
         case "prefill":
             length, tokens = long, 8
-            moment = draw(st.sampled_from((10, 20, 1)))
+            moment = draw(st.sampled_from((10, 20, 40)))
             abort = Abort(after_ms=moment, at=Stage.PREFILL)
         case _:
             length, tokens = draw(st.sampled_from((2 * grounds.unit, long))), 8
