@@ -18,6 +18,7 @@ from adapters.completions import asked_for
 from harness.dialects.dialect import HERE, is_sliding, made_on_the_spot, source_of
 from harness.dialects.dialects import dialect_of
 from harness.models import forge
+from harness.rewriting import as_timed
 from harness.workload import (
     Burst,
     Idle,
@@ -41,7 +42,7 @@ COUNTED = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_
 
 def reproducer(case: Case) -> str:
     """The script's source. Text from the engine only enters as Python literals and as comment-safe single lines."""
-    workload = msgspec.convert(case.workload, Workload)
+    workload = as_it_ran(case)
     dialect = dialect_of(case)
     carried = [source_of(forge), *dialect.carries]
     loader = jinja2.Environment(
@@ -70,6 +71,12 @@ def reproducer(case: Case) -> str:
         carried="\n\n".join(map(body, carried)),
     )
     return source
+
+
+def as_it_ran(case: Case) -> Workload:
+    """The case's workload, whose clients hang up when they did."""
+    took = {row.request: row.finished - row.sent for row in case.requests}
+    return as_timed(msgspec.convert(case.workload, Workload), took)
 
 
 def plain(text: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+import itertools
+from collections.abc import Callable, Container, Mapping
 
 import msgspec
 
+from adapters.base import Abort
 from harness.workload import Burst, Request, SetAdapter, Step, Workload
 
 
@@ -52,6 +54,20 @@ def one_changed(workload: Workload, number: int | None, change: Callable[[Reques
     """The workload with one request replaced."""
     numbers = iter(range(sum(1 for _ in workload.requests())))
     return all_changed(workload, lambda request: change(request) if next(numbers) == number else request)
+
+
+def as_timed(workload: Workload, seconds: Mapping[int, float]) -> Workload:
+    """The workload with clients that leave after so many seconds, by their requests' numbers, where they had looked at
+    the engine's gauges (`Abort.at`): who replays it by hand has none."""
+    numbers = itertools.count()
+
+    def timed(request: Request) -> Request:
+        number, abort = next(numbers), request.abort
+        if abort is None or abort.at is None or number not in seconds:
+            return request
+        return msgspec.structs.replace(request, abort=Abort(after_ms=max(1, round(1000 * seconds[number]))))
+
+    return all_changed(workload, timed)
 
 
 def taken_apart(workload: Workload, only: Container[int] | None = None) -> Workload:

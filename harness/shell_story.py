@@ -15,7 +15,7 @@ import msgspec
 
 from adapters.base import Message
 from harness.prompting import in_turn
-from harness.reproducer import extra_fields
+from harness.reproducer import as_it_ran, extra_fields
 from harness.workload import (
     Burst,
     Idle,
@@ -26,7 +26,6 @@ from harness.workload import (
     Segment,
     SetAdapter,
     Unload,
-    Workload,
     describe,
     nonce_tokens,
     segment_tokens,
@@ -54,7 +53,7 @@ class Shell:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.workload = msgspec.convert(case.workload, Workload)
+        self.workload = as_it_ran(case)
         self.rows = {row.request: row for row in case.requests}
         self.loaded: set[str] = set()
         self.chats: dict[int, tuple[Message, ...]] = {}

@@ -40,7 +40,8 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "a chat's next turn": (burst(CHAT), burst(TURN), burst(TURN)),
     "after an abort": (burst(changed(LONG, abort=Abort(after_tokens=2))), burst(LONG)),
     "an abort on a hit": (burst(LONG), burst(changed(LONG, abort=Abort(after_tokens=2)))),
-    "after a silence": (burst(changed(LONG, abort=Abort(after_ms=1))), burst(LONG)),
+    # The stand-in needs a moment to have read what its client no longer waits for.
+    "after a silence": (burst(changed(LONG, abort=Abort(after_ms=1))), Idle(300), burst(LONG)),
     "side by side, late and urgent": (burst(SHORT, changed(SHORT, priority=-5, offset_ms=60)),),
     "after silence and reset": (burst(SHORT), Idle(5), Reset(), burst(SHORT), burst(SHORT)),
     "several answers": (burst(SHORT), burst(changed(SHORT, surface=Surface(answers=3)))),

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from adapters.base import Abort, Surface
+from adapters.base import Abort, Stage, Surface
 from harness.generators.mixed import mixed
+from harness.reproducer import as_it_ran
 from harness.shell_story import Shell
 from harness.workload import (
     Idle,
@@ -118,6 +119,18 @@ def test_requests_side_by_side_aborts_and_changes_in_their_midst(tmp_path: Path)
     assert sum("-d" in call for call in calls) == 2
     assert sum("--max-time" in call for call in calls) == 1
     assert sum(any(word.endswith("/reset_prefix_cache") for word in call) for call in calls) == 2
+
+
+def test_a_client_that_looked_where_its_request_was_leaves_after_the_time_that_it_took(tmp_path: Path) -> None:
+    """There are no gauges to look at here; in the script that is written beside it neither."""
+    waited = ask(("stem", 40), abort=Abort(after_ms=10, at=Stage.PREFILL))
+    case = case_of(burst(ask(("stem", 40), abort=Abort(after_ms=20))), burst(waited))
+    rows = [msgspec.structs.replace(row, sent=1.0, finished=1.07) for row in case.requests]
+    case = msgspec.structs.replace(case, requests=rows)
+    limits = [call[call.index("--max-time") + 1] for call in played(case, tmp_path)]
+    assert limits == ["0.02", "0.07"]
+    asked_for = [request.abort for _, _, request in as_it_ran(case).requests()]
+    assert asked_for == [Abort(after_ms=20), Abort(after_ms=70)]
 
 
 def test_a_chat_goes_on_from_what_was_said(tmp_path: Path) -> None:
