@@ -36,7 +36,7 @@ from adapters.redact import KEY_VARIABLE
 from adapters.tiers import FAILED_LOADS_COUNTER
 
 CONNECT_SECONDS = 10.0
-LOOK_SECONDS = 20.0  # for what a server answers without its engine
+LOOK_SECONDS = 60.0  # for what a server answers without its engine; a starved one has taken more than 20
 POLL_SECONDS = 0.002  # between two looks at where a request is, each of which takes a server some milliseconds
 # Between two bytes of one answer, behind whatever queue. Whoever sends several requests watches for stalls long before.
 PATIENCE_SECONDS = 180.0

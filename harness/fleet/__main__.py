@@ -54,7 +54,7 @@ def parser() -> Parser:
     made = Parser(
         prog="python -m harness.fleet", description="Runs a matrix of suites on Ray, and reports them as one."
     )
-    made.add_argument("matrix", type=Path, metavar="MATRIX.toml", help="machines and runs: docs/ci.md")
+    made.add_argument("matrix", type=Path, metavar="MATRIX.toml", help="machines and runs: docs/fleet.md")
     made.add_argument(
         "--address",
         default=LOCAL,
