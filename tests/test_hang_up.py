@@ -79,9 +79,9 @@ def test_a_silence_is_ended_and_its_stage_told_by_the_gauges(fake: FakeServer, s
     ("fake", "stage", "tokens"),
     [
         (Manners(delay=0.6, metrics=QUEUE.format(1, 0)), Stage.PREFILL, 0),
-        (Manners(delay=0.3, metrics=QUEUE.format(2, 1)), Stage.DECODE, 1),
-        (Manners(delay=0.3, metrics=QUEUE.format(0, 0)), Stage.DECODE, 1),
-        (Manners(delay=0.3, metrics=None), Stage.DECODE, 1),
+        (Manners(delay=0.3, pace=0.02, metrics=QUEUE.format(2, 1)), Stage.DECODE, 1),
+        (Manners(delay=0.3, pace=0.02, metrics=QUEUE.format(0, 0)), Stage.DECODE, 1),
+        (Manners(delay=0.3, pace=0.02, metrics=None), Stage.DECODE, 1),
     ],
     indirect=["fake"],
     ids=["running", "waiting", "neither", "no gauges"],
