@@ -78,7 +78,7 @@ def test_a_silence_is_ended_and_its_stage_told_by_the_gauges(fake: FakeServer, s
 @pytest.mark.parametrize(
     ("fake", "stage", "tokens"),
     [
-        (Manners(delay=0.6, metrics=QUEUE.format(1, 0)), Stage.PREFILL, 0),
+        (Manners(delay=2.0, metrics=QUEUE.format(1, 0)), Stage.PREFILL, 0),
         (Manners(delay=0.3, pace=0.02, metrics=QUEUE.format(2, 1)), Stage.DECODE, 1),
         (Manners(delay=0.3, pace=0.02, metrics=QUEUE.format(0, 0)), Stage.DECODE, 1),
         (Manners(delay=0.3, pace=0.02, metrics=None), Stage.DECODE, 1),
@@ -98,12 +98,12 @@ def test_who_waits_for_the_beginning_hangs_up_in_prefill_or_at_the_first_token(
 def test_a_first_token_that_comes_while_the_gauges_are_read_is_no_prefill() -> None:
     """They may be older than it."""
     stages = iter([Stage.QUEUED, Stage.PREFILL])
-    with serving(Manners(delay=0.2)) as fake:
+    with serving(Manners(delay=1.0)) as fake:
         said = {"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20, "stream": True}
 
         def stage() -> Stage:
             told = next(stages)
-            time.sleep(0.5 if told is Stage.PREFILL else 0)
+            time.sleep(2.0 if told is Stage.PREFILL else 0)
             return told
 
         with requests.post(f"{fake.url}/v1/completions", json=said, stream=True, timeout=10) as response:
