@@ -108,6 +108,13 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after_ms: int = 0
     at: Stage | None = None
 
+    def is_due(self, tokens: int, waited_ms: int, stage: Callable[[], Stage]) -> bool:
+        """Whether the client hangs up now. `stage` tells where the request is, and is asked where that matters."""
+        if tokens:
+            return tokens >= max(1, self.after_tokens)
+        waited = self.after_tokens == 0 and waited_ms >= self.after_ms
+        return waited and (self.at is None or stage() is self.at)
+
 
 class Message(msgspec.Struct, frozen=True):
     """One message of a chat."""

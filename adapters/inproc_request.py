@@ -123,10 +123,7 @@ class Live:
         abort = self.request.abort
         if abort is None or self.ended is not None or self.finish_reason is not None:
             return False
-        if self.count:
-            return self.count >= max(1, abort.after_tokens)
-        waited = abort.after_tokens == 0 and (step - self.step) * STEP_MS >= abort.after_ms
-        return waited and abort.at in (None, self.stage())
+        return abort.is_due(self.count, (step - self.step) * STEP_MS, self.stage)
 
     def stage(self) -> Stage:
         """Where the scheduler has it."""

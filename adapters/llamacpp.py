@@ -150,10 +150,9 @@ class LlamaCppEngine:
         """The events up to the end, or to where the client hangs up."""
         tokens: list[Token] = []
         abort = request.abort
-        if abort is not None and abort.after_tokens == 0:
-            given_up = hangs_up(response, abort, self.stage, self.wire.patience)
-            if given_up is not None:
-                return Completion(tokens=(), finish_reason=None, cached_tokens=None, aborted=given_up)
+        given_up = hangs_up(response, abort, self.stage, self.wire.patience)
+        if given_up is not None:
+            return Completion(tokens=(), finish_reason=None, cached_tokens=None, aborted=given_up)
         for event in events(response):
             told = json.loads(event)
             if "error" in told:

@@ -154,10 +154,9 @@ class Wire:
             reader.take(response.text)
             reader.done = True
             return None
-        if abort is not None and abort.after_tokens == 0:
-            given_up = hangs_up(response, abort, self.stage, self.patience)
-            if given_up is not None:
-                return given_up
+        given_up = hangs_up(response, abort, self.stage, self.patience)
+        if given_up is not None:
+            return given_up
         for event in events(response):
             reader.take(event)
             if abort is not None and reader.count >= max(1, abort.after_tokens) and reader.finish_reason is None:
@@ -250,12 +249,15 @@ def events(response: requests.Response) -> Iterator[str]:
             yield line[5:].strip().decode("utf-8", "replace")
 
 
-def hangs_up(response: requests.Response, abort: Abort, stage: Callable[[], Stage], patience: float) -> Stage | None:
-    """Wait for what is to be waited for without a token: where the request is then, None where one came before.
+def hangs_up(
+    response: requests.Response, abort: Abort | None, stage: Callable[[], Stage], patience: float
+) -> Stage | None:
+    """Wait as long as a client does that hangs up without a token: where the request is then. None for one that does
+    not, and where a token came before.
 
     `patience`: seconds at most for the engine to say that it is where the client waits for it to be.
     """
-    if arrives(response, abort.after_ms / 1000):
+    if abort is None or abort.after_tokens or arrives(response, abort.after_ms / 1000):
         return None
     until, now = time.monotonic() + patience, stage()
     while abort.at not in (None, now) and time.monotonic() < until:

@@ -7,6 +7,7 @@ another one wait until the engine is empty, as they would for a program that ser
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections import deque
@@ -284,9 +285,8 @@ class TransformersEngine:
     def _hang_up(self, mine: dict[int, Live]) -> None:
         """Abort the requests whose clients hang up now."""
         for one in mine.values():
-            stage = self._stage(one)
-            if one.hangs_up(self._steps, stage):
-                one.aborted, one.ended = stage, self._steps
+            if one.hangs_up(self._steps, functools.partial(self._stage, one)):
+                one.aborted, one.ended = self._stage(one), self._steps
                 self._abort(one)
 
     def _stage(self, one: Live) -> Stage:

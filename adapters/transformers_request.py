@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from adapters.base import Completion, CompletionRequest, EngineError, RequestRefused, Stage, Token
@@ -42,15 +42,12 @@ class Live:
         new = preemptions - len(self.preempted_at)
         self.preempted_at += [seconds(step - self.step)] * new
 
-    def hangs_up(self, step: int, stage: Stage) -> bool:
-        """Whether the client does so now, that the engine has it at a stage."""
+    def hangs_up(self, step: int, stage: Callable[[], Stage]) -> bool:
+        """Whether the client does so now. `stage`: where the engine has it."""
         abort = self.request.abort
         if abort is None or self.ended is not None:
             return False
-        if self.tokens:
-            return len(self.tokens) >= max(1, abort.after_tokens)
-        waited = abort.after_tokens == 0 and (step - self.step) * STEP_MS >= abort.after_ms
-        return waited and abort.at in (None, stage)
+        return abort.is_due(len(self.tokens), (step - self.step) * STEP_MS, stage)
 
     def result(self, text: str) -> Completion | EngineError:
         """What was collected, with the answer's text."""

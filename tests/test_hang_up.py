@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ def asked(fake: FakeServer, **abort: Any) -> Completion:
     """Twenty tokens wanted, by a client that hangs up."""
     request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=20, abort=Abort(**abort))
     return Wire(fake.url, alive=lambda: True, patience=5.0).complete(request)
+
+
+@contextmanager
+def a_second_of_silence() -> Iterator[requests.Response]:
+    """An answer whose first token takes so long."""
+    said = {"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20, "stream": True}
+    with (
+        serving(Manners(delay=1.0)) as fake,
+        requests.post(f"{fake.url}/v1/completions", json=said, stream=True, timeout=10) as response,
+    ):
+        yield response
 
 
 @pytest.mark.parametrize("fake", [Manners(pace=0.02)], indirect=True)
@@ -98,26 +110,20 @@ def test_who_waits_for_the_beginning_hangs_up_in_prefill_or_at_the_first_token(
 def test_a_first_token_that_comes_while_the_gauges_are_read_is_no_prefill() -> None:
     """They may be older than it."""
     stages = iter([Stage.QUEUED, Stage.PREFILL])
-    with serving(Manners(delay=1.0)) as fake:
-        said = {"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20, "stream": True}
 
-        def stage() -> Stage:
-            told = next(stages)
-            time.sleep(2.0 if told is Stage.PREFILL else 0)
-            return told
+    def stage() -> Stage:
+        told = next(stages)
+        time.sleep(2.0 if told is Stage.PREFILL else 0)
+        return told
 
-        with requests.post(f"{fake.url}/v1/completions", json=said, stream=True, timeout=10) as response:
-            assert hangs_up(response, Abort(after_ms=1, at=Stage.PREFILL), stage, 5.0) is None
+    with a_second_of_silence() as response:
+        assert hangs_up(response, Abort(after_ms=1, at=Stage.PREFILL), stage, 5.0) is None
     assert next(stages, None) is None
 
 
 def test_who_waits_for_a_beginning_that_never_comes_gives_up() -> None:
     """As whoever waits for any answer does."""
-    said = {"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20, "stream": True}
-    with (
-        serving(Manners(delay=1.0)) as fake,
-        requests.post(f"{fake.url}/v1/completions", json=said, stream=True, timeout=10) as response,
-    ):
+    with a_second_of_silence() as response:
         told = hangs_up(response, Abort(after_ms=1, at=Stage.PREFILL), lambda: Stage.QUEUED, 0.2)
     assert told is Stage.QUEUED
 

@@ -288,7 +288,7 @@ class TestLive:
         """After so many tokens; or after a time without one, once it is where it was to be, and then with the first."""
         one = Live(asked(1, 2, 9, abort=abort), (1, 2), name="a", step=0)
         one.take(output(*range(tokens)), 1)
-        assert one.hangs_up(step, stage) == hangs_up
+        assert one.hangs_up(step, lambda: stage) == hangs_up
 
 
 class TestOptions:

@@ -24,6 +24,7 @@ from adapters.base import (
     RequestRefused,
     Served,
 )
+from harness import reference_cache
 
 PRINTABLE = range(33, 127)  # ids that every tokenizer has, and the model made on the spot a letter for
 DRAWN = random.Random()  # not seeded: an attached engine may remember what an earlier run asked
@@ -118,6 +119,11 @@ def settled(engine: Engine) -> dict[str, float | None]:
         if (not now.running and not now.waiting) or time.monotonic() > until:
             return {"running": now.running, "waiting": now.waiting}
         time.sleep(0.05)
+
+
+def by_chance(engine: Engine) -> int:
+    """Tokens that a prompt may hit that nobody asked: where blocks are single tokens, some of another's first ones."""
+    return reference_cache.by_chance(engine.shape) if engine.shape.block_size == 1 else 0
 
 
 def is_error(result: Completion | EngineError) -> bool:

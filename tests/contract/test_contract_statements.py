@@ -8,8 +8,7 @@ import math
 from adapters.base import COUNTED, Capability, Message, Metrics, RequestRefused, Support
 from adapters.checked import CheckedEngine
 from adapters.redact import redacted
-from harness.reference_cache import by_chance
-from tests.contract.rules import asked, can, goes_on, hold, need, refused, settled
+from tests.contract.rules import asked, by_chance, can, goes_on, hold, need, refused, settled
 
 
 def test_every_capability_is_told_with_evidence(engine: CheckedEngine) -> None:
@@ -113,7 +112,7 @@ def test_looked_up_tokens_grow_with_prompts(engine: CheckedEngine) -> None:
         hold(0 < grown.queried_tokens <= length, "Metrics.queried_tokens", rule, grown)
     if grown.hit_tokens is not None:
         rule = "a prompt that nobody asked before hits nothing"
-        hold(0 <= grown.hit_tokens <= by_chance(engine.shape), "Metrics.hit_tokens", rule, grown)
+        hold(0 <= grown.hit_tokens <= by_chance(engine), "Metrics.hit_tokens", rule, grown)
 
 
 def test_gauges_of_requests_come_to_rest(engine: CheckedEngine) -> None:
