@@ -83,6 +83,19 @@ def test_a_run_that_ended_is_never_tried_again(store: Store, tmp_path: Path, cod
     assert [(record.exit_code, bool(record.problem)) for record in found] == [(code, code != 1)]
 
 
+@pytest.mark.parametrize("last", [Lost("NodeDiedError: gone"), Broken("its task ended without a word")])
+def test_what_comes_of_a_task_whose_run_has_ended_changes_nothing(
+    store: Store, tmp_path: Path, last: Lost | Broken
+) -> None:
+    """A node may go in the moment after a run's end came home: it is done, once, and the others go on."""
+    good = [report(tmp_path / unit.id, unit) for unit in (ONE, TWO)]
+    nodes = Played({ONE.id: [[*told(good[0]), last]], TWO.id: [[*told(good[1]), last]]})
+    found, _ = driven(store, nodes, workers=1)
+    assert nodes.started == [ONE.id, TWO.id]
+    assert [(record.exit_code, record.lost, record.problem) for record in found] == [(0, [], "")] * 2
+    assert whole(store).complete
+
+
 def test_a_run_without_a_report_says_why(store: Store) -> None:
     """The line that pytest ended with stands in the whole's, which is no pass."""
     ended = Ended(4, archive(Path("nowhere")), "start\ncoldproof: unknown engine 'x'\n")
@@ -207,7 +220,7 @@ def test_what_was_done_before_ctrl_c_is_kept_and_the_rest_is_named(
     arguments = [str(path), "--out", str(tmp_path / "fleet"), "--workers", "1"]
     assert command.main(arguments) == 3
     said = capsys.readouterr().out
-    assert "interrupted: what is done is kept" in said
+    assert "interrupted: ending what still runs\nwhat is done is kept" in said
     results = read_results(tmp_path / "fleet" / "results.json")
     assert (results.complete, [row.state for row in results.fleet]) == (False, ["done", "missing"])
     assert results.problem.startswith("the fleet was interrupted: 1 of 2 runs failed or are missing")

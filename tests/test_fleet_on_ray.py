@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import psutil
 import pytest
 
 from harness.fleet.__main__ import main
+from harness.fleet.cluster import Cluster
+from harness.fleet.remote import Order
 from harness.fleet.store import LOST, RUNNING, UNITS
 from harness.qualify.manifest import broken, read_manifest
-from tests.fleets import GO, counted, fake_python
+from tests.fleets import GO, ROOT, counted, fake_python, units
 
 pytest.importorskip("ray")
 WAIT_SECONDS = 120
@@ -33,16 +36,21 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def until(holds: Callable[[], bool], otherwise: str) -> None:
+    """Wait for it."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.1)
+
+
 def waiting(place: Path, count: int) -> list[psutil.Process]:
     """So many runs that have told everything but their end, all of which is home."""
-    end = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < end:
-        there = list((place / "gate").glob("llamacpp*"))
-        runs = [psutil.Process(int(path.name.rpartition("-")[2])) for path in there]
-        if len(runs) >= count and all(is_home(place, Path(run.cwd())) for run in runs):
-            return runs
-        time.sleep(0.1)
-    raise AssertionError("the runs did not begin")
+    gate = place / "gate"
+    until(lambda: len(list(gate.glob("llamacpp*"))) >= count, "the runs did not begin")
+    runs = [psutil.Process(int(path.name.rpartition("-")[2])) for path in gate.glob("llamacpp*")]
+    until(lambda: all(is_home(place, Path(run.cwd())) for run in runs), "their events did not come home")
+    return runs
 
 
 def is_home(place: Path, node: Path) -> bool:
@@ -57,7 +65,8 @@ def rays_worker(run: psutil.Process) -> psutil.Process:
     return next(above for above in run.parents()[1:] if "ray" in above.name())
 
 
-def in_the_middle(place: Path, count: int, act: Callable[[list[psutil.Process]], None]) -> threading.Thread:
+@contextmanager
+def in_the_middle(place: Path, count: int, act: Callable[[list[psutil.Process]], None]) -> Iterator[None]:
     """Do something as soon as so many runs wait, then let all of them go on."""
 
     def acts() -> None:
@@ -66,9 +75,10 @@ def in_the_middle(place: Path, count: int, act: Callable[[list[psutil.Process]],
         finally:
             (place / "gate" / GO).write_text("")
 
-    thread = threading.Thread(target=acts)
-    thread.start()
-    return thread
+    with ThreadPoolExecutor() as pool:
+        acting = pool.submit(acts)
+        yield
+    acting.result()
 
 
 def check_whole(out: Path, *, lost: int) -> None:
@@ -97,10 +107,9 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
         killed.append(runs[0])
         rays_worker(runs[0]).kill()
 
-    thread = in_the_middle(place, 2, kill)
     arguments = [str(place / "matrix.toml"), "--out", "out", "--workers", "2"]
-    assert main(arguments) == 0
-    thread.join()
+    with in_the_middle(place, 2, kill):
+        assert main(arguments) == 0
     check_whole(place / "out", lost=1)
     assert "WorkerCrashedError" in capsys.readouterr().out
     assert not killed[0].is_running()
@@ -109,6 +118,22 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
     assert "4 runs, 4 of them done before" in capsys.readouterr().out
     assert (place / "out" / "results.json").stat().st_mtime > before
     check_whole(place / "out", lost=1)
+
+
+def test_letting_go_of_a_cluster_ends_what_runs_on_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C no run goes on that nobody waits for, and its folder is gone."""
+    monkeypatch.chdir(place)
+    unit = units()[0]
+    cluster = Cluster("local")
+    order = Order(unit.id, tuple(unit.words()), "", f"out/units/{unit.id}", str(ROOT), str(fake_python(place)))
+    cluster.start(order, unit.machine)
+    gate = place / "gate"
+    until(lambda: bool(list(gate.iterdir())), "the run did not begin")
+    run = psutil.Process(int(next(gate.iterdir()).name.rpartition("-")[2]))
+    folder = Path(run.cwd())
+    cluster.close()
+    assert not run.is_running()
+    assert not folder.exists()
 
 
 @pytest.fixture
@@ -129,12 +154,14 @@ def test_a_node_lost_in_the_middle_costs_nothing_but_time(
     """Its runs go to the nodes that are left. These nodes have only what Ray brought them."""
     monkeypatch.chdir(place)
 
-    def lose(_runs: list[psutil.Process]) -> None:
+    def lose(runs: list[psutil.Process]) -> None:
+        """A node's workers outlive it for a moment, in which a run that may go on could still come home."""
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        until(lambda: any((place / "out" / LOST).iterdir()), "no run was lost")
+        until(lambda: sum(run.is_running() for run in runs) == 1, "the lost run outlived its node")
 
-    thread = in_the_middle(place, 2, lose)
-    assert main([str(place / "matrix.toml"), "--out", "out", "--address", cluster.address]) == 0
-    thread.join()
+    with in_the_middle(place, 2, lose):
+        assert main([str(place / "matrix.toml"), "--out", "out", "--address", cluster.address]) == 0
     check_whole(place / "out", lost=1)
     assert "NodeDiedError" in capsys.readouterr().out
 

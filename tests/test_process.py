@@ -227,6 +227,16 @@ time.sleep(600)
     assert engine.log.read_text().count("shutting down") == 100
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_an_engine_does_not_outlive_a_guard_that_is_killed(start: Start) -> None:
+    """Nobody is left to see the pipe close, as on a node that a fleet lost."""
+    main = psutil.Process(pids_in(start().log)[0])
+    guard = main.parent()
+    assert guard is not None
+    guard.kill()
+    wait_for(lambda: not runs(main.pid))
+
+
 def test_the_engine_gets_the_environment_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing of ours beside it: the adapter decides what is inherited."""
     monkeypatch.setenv("OURS", "1")

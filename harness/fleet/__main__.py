@@ -105,7 +105,7 @@ def drive(options: argparse.Namespace, store: Store, units: Sequence[Unit], comm
             work(options, store, left, sources)
     except KeyboardInterrupt:
         interrupted = True
-        say("interrupted: what is done is kept, the same command goes on from here")
+        say("what is done is kept, the same command goes on from here")
     parts = named_apart([part_of(unit, store.record(unit, sources), store.report(unit.id)) for unit in units])
     begun = min([started, *(part.record.began for part in parts if part.record is not None)])
     fleet = Fleet(
@@ -146,6 +146,9 @@ def work(options: argparse.Namespace, store: Store, units: Sequence[Unit], sourc
                 workers=options.workers,
                 retries=options.retries,
             ).drive(units)
+        except KeyboardInterrupt:
+            say("interrupted: ending what still runs")
+            raise
         finally:
             cluster.close()
 

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from harness.options import UsageError
 
 LOCAL = "local"
 LOOK_SECONDS = 10.0
+CLOSE_SECONDS = 30.0  # for the runs' guards, which give engines 8 s
 STORE_BYTES = 200 * 2**20  # of a Ray of our own: messages pass through it, nothing stays there
 BESIDE_NODES = ("node:", "bundle_group", "object_store_memory")  # of a cluster's resources: no machine's kind
 
@@ -88,11 +90,10 @@ class Cluster:
         ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=seconds, fetch_local=False)
         if ready:  # and whatever else is there by now
             ready, _ = self.ray.wait(list(self.running), num_returns=len(self.running), timeout=0, fetch_local=False)
-        told = [(self.running[stream], self.next_of(stream)) for stream in ready]
-        return [(unit, message) for unit, message in told if message is not None]
+        return [(self.running[stream], self.next_of(stream)) for stream in ready]
 
-    def next_of(self, stream: Any) -> Message | Lost | Broken | None:
-        """A run's next message; None after its last."""
+    def next_of(self, stream: Any) -> Message | Lost | Broken:
+        """A run's next message, or how its task ended."""
         errors = self.ray.exceptions
         gone = (
             errors.WorkerCrashedError,
@@ -105,7 +106,7 @@ class Cluster:
             return remote.received(self.ray.get(next(stream)))
         except StopIteration:
             del self.running[stream]
-            return None
+            return Broken("its task ended without a word of how the run did")
         except gone as problem:
             del self.running[stream]
             return Lost(f"{type(problem).__name__}: {problem}")
@@ -116,7 +117,10 @@ class Cluster:
     def close(self) -> None:
         """End what still runs, and let go of Ray."""
         for stream in self.running:
-            self.ray.cancel(stream, force=True)
+            self.ray.cancel(stream, force=False)  # the task's own end takes the run and its folder along
+        end = time.monotonic() + CLOSE_SECONDS
+        while self.running and time.monotonic() < end:
+            self.messages(LOOK_SECONDS)
         self.ray.shutdown()
 
 

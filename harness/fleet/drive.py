@@ -72,7 +72,8 @@ class Driver:
             while self.waiting and (self.workers is None or len(self.out) < self.workers):
                 self.send(self.waiting.popleft())
             for unit, message in self.nodes.messages(LOOK_SECONDS):
-                self.take(self.out[unit], message)
+                if unit in self.out:  # how a task ended, or was lost, says nothing of a run that had told its end
+                    self.take(self.out[unit], message)
             if time.monotonic() - self.told_at > TELL_SECONDS:
                 self.progress()
         return self.done

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,17 +86,15 @@ def received(told: tuple[Any, ...]) -> Message:
 
 
 def perform(order: Order, node: str) -> Iterator[Message]:
-    """Run it, and tell."""
+    """Run it, and tell; the end is told last of all, as the driver may be gone as soon as it has heard it."""
     yield Began(node)
-    place = Path(tempfile.mkdtemp(prefix="coldproof-"))
-    try:
-        yield from watched(order, place)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="coldproof-", ignore_cleanup_errors=True) as place:
+        ended = yield from watched(order, Path(place))
+    yield ended
 
 
-def watched(order: Order, place: Path) -> Iterator[Message]:
-    """The run in a folder of its own, which is also where hypothesis keeps its examples."""
+def watched(order: Order, place: Path) -> Generator[Message, None, Ended]:
+    """The run in a folder of its own, which is also where hypothesis keeps its examples; returns how it ended."""
     root = Path(order.root or os.getcwd())
     python, report, log = order.python or sys.executable, place / order.folder, place / "log"
     command = [python, "-m", "pytest", str(root / "suites"), *order.words, f"--report-dir={order.folder}"]
@@ -119,7 +116,7 @@ def watched(order: Order, place: Path) -> Iterator[Message]:
             if process.stdin is not None:
                 process.stdin.close()
             code = process.wait()
-    yield Ended(code, packed(report), log.read_bytes()[-LOG_BYTES:].decode(errors="replace"))
+    return Ended(code, packed(report), log.read_bytes()[-LOG_BYTES:].decode(errors="replace"))
 
 
 def environment(root: Path) -> dict[str, str]:
