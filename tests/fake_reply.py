@@ -74,6 +74,7 @@ class Manners:
     key: str | None = None
     version: str | None = VERSION
     metrics: str | None = METRICS
+    gauges: str | None = None  # where they are asked for by name
     models: str | None = json.dumps({"data": [{"id": MODEL, "root": "/models/tiny", "max_model_len": 2048}]})
     reset: str | None = '{"success": true}'
     lora: tuple[int, str] = (200, "Success")

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from adapters.openai_http import GAUGES_PATH, METRICS_PATH
 from tests.fake_reply import (
     BARE_METRICS,
     BLOCK,
@@ -116,7 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
         pages = {
             "/v1/models": manners.models,
             "/version": manners.version and json.dumps({"version": manners.version}),
-            "/metrics": manners.metrics,
+            METRICS_PATH: manners.metrics,
+            GAUGES_PATH: manners.gauges,
             "/health": "",
         }
         if fake.dropped < manners.dropped_gets:

@@ -9,7 +9,7 @@ import pytest
 import tenacity
 
 from adapters.base import CompletionRequest, EngineDied, EngineError, EngineSilent, Metrics, RequestRefused, Surface
-from adapters.openai_http import KEY_VARIABLE, Wire
+from adapters.openai_http import GAUGES_PATH, KEY_VARIABLE, METRICS_PATH, Wire
 from adapters.probes import probe
 from adapters.server import ServerEngine
 from tests.fake_server import METRICS, MODEL, Counts, FakeServer, Fault, Manners, answer, serving
@@ -214,6 +214,28 @@ def test_metrics_are_summed_over_replicas_and_absent_ones_are_none(fake: FakeSer
     assert (metrics.queried_tokens, metrics.running) == (42, 0)
     assert (metrics.hit_tokens, metrics.external_hit_tokens) == (16, None)
     assert "external_prefix_cache_hits" not in METRICS
+
+
+BUSY = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
+
+
+@pytest.mark.parametrize(
+    ("fake", "asked"),
+    [
+        (Manners(gauges=BUSY), [GAUGES_PATH] * 2),
+        (Manners(metrics=BUSY), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
+        (Manners(metrics=BUSY, gauges="<html>Not here</html>"), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
+    ],
+    indirect=["fake"],
+    ids=["by name", "all or nothing", "something else there"],
+)
+def test_gauges_are_asked_for_by_name_where_that_is_known(fake: FakeServer, asked: list[str]) -> None:
+    """It is several times as quick; a server that does not know it is asked so once."""
+    wire = live(fake)
+    for _ in range(2):
+        told = wire.gauges()
+        assert (told.running, told.waiting) == (2, 1)
+    assert [one.line for one in fake.seen] == [f"GET {path}" for path in asked]
 
 
 @pytest.mark.parametrize("fake", [Manners(metrics=None)], indirect=True)
