@@ -93,13 +93,23 @@ class SglangWire(Wire):
         }
         if families.get(QUERIES):
             told.setdefault("preemptions", 0.0)
+        return Metrics(**told, **self.held())
+
+    def gauges(self) -> Metrics:
+        """The scheduler's word alone."""
+        return Metrics(**self.held())
+
+    def held(self) -> dict[str, float | None]:
+        """Who runs, who waits, and how much of the pool they have; empty from a server that does not tell."""
         loads = self.loads()
-        if loads:
-            held, most = (sum(load[key] for load in loads) for key in ("num_used_tokens", "max_total_num_tokens"))
-            told["running"] = float(sum(load["num_running_reqs"] for load in loads))
-            told["waiting"] = float(sum(load["num_waiting_reqs"] for load in loads))
-            told["pool_usage"] = held / most if most else None
-        return Metrics(**told)
+        if not loads:
+            return {}
+        used, most = (sum(load[key] for load in loads) for key in ("num_used_tokens", "max_total_num_tokens"))
+        return {
+            "running": float(sum(load["num_running_reqs"] + between_chunks(load) for load in loads)),
+            "waiting": float(sum(load["num_waiting_reqs"] for load in loads)),
+            "pool_usage": used / most if most else None,
+        }
 
     def loads(self) -> list[dict[str, Any]]:
         """GET /v1/loads: what each replica's scheduler says when it is asked; empty from a server without it."""
@@ -113,6 +123,12 @@ class SglangWire(Wire):
         """How many requests run at a time."""
         told = [load.get("max_running_requests") for load in self.loads()]
         return sum(int(most) for most in told if most) if told and None not in told else None
+
+
+def between_chunks(load: dict[str, Any]) -> bool:
+    """Whether somebody is in the midst of its prefill: SGLang counts it neither as running nor as waiting, and has
+    tokens of it to come all the same."""
+    return not load["num_waiting_reqs"] and bool(load.get("num_waiting_uncached_tokens"))
 
 
 class SglangReader(Reader):

@@ -44,7 +44,7 @@ class Manners:
     lora: bool = True
     counts: bool = True  # cached_tokens
     counters: bool = True  # /metrics
-    loads: bool = True  # /v1/loads
+    loads: list[dict[str, Any]] = field(default_factory=lambda: [load(1), load(0)])  # /v1/loads; none: no such route
     flush: tuple[int, str] = (200, "Cache flushed.\n")
     incremental: bool = False  # events tell the new tokens instead of all
     windows: int = 0  # tokens of sliding windows
@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
             f"/{older}model_info": manners.model,
             f"/{older}server_info": server_info(manners),
             "/metrics": metrics(fake) if manners.counters else None,
-            "/v1/loads": {"loads": [load(1), load(0)]} if manners.loads else None,
+            "/v1/loads": {"loads": manners.loads} if manners.loads else None,
         }
         page = pages.get(self.path)
         if manners.key is not None and self.headers["Authorization"] != f"Bearer {manners.key}":
@@ -227,11 +227,12 @@ def server_info(manners: Manners) -> dict[str, Any]:
     return usual | manners.server
 
 
-def load(running: int) -> dict[str, Any]:
-    """What one replica's scheduler says."""
+def load(running: int, waiting: int = 3, *, to_come: int = 0) -> dict[str, Any]:
+    """What one replica's scheduler says. `to_come`: tokens of prompts that are not computed yet."""
     return {
         "num_running_reqs": running,
-        "num_waiting_reqs": 3,
+        "num_waiting_reqs": waiting,
+        "num_waiting_uncached_tokens": to_come,
         "num_used_tokens": 100 * running,
         "max_total_num_tokens": 500,
         "max_running_requests": 8,

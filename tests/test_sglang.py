@@ -40,7 +40,7 @@ from harness.shells import shell_of
 from harness.workload import Reset, Workload
 from tests import fake_server, report_samples
 from tests.fake_reply import answer
-from tests.fake_sglang import LONGEST, MODEL, ROOT, VERSION, Fault, Manners, serving
+from tests.fake_sglang import LONGEST, MODEL, ROOT, VERSION, Fault, Manners, load, serving
 from tests.histories import ask, burst, put
 
 PROMPT = tuple(range(40, 80))
@@ -322,8 +322,24 @@ def test_counters_and_gauges() -> None:
         told.complete(REQUEST)
         counted = Metrics(queried_tokens=80, hit_tokens=39, preemptions=0, running=1, waiting=6, pool_usage=0.1)
         assert told.metrics() == counted
-    with serving(loads=False, counters=False) as fake:
+    with serving(loads=[], counters=False) as fake:
         assert wire(fake.url).metrics() == Metrics()
+
+
+@pytest.mark.parametrize(
+    ("loads", "stage"),
+    [
+        ([load(0, 0), load(0, 0)], Stage.UNSEEN),
+        ([load(1, 0), load(0, 0)], Stage.PREFILL),
+        ([load(0, 0), load(0, 0, to_come=64)], Stage.PREFILL),
+        ([load(1, 0, to_come=64), load(0, 1, to_come=64)], Stage.QUEUED),
+    ],
+    ids=["nobody", "runs", "between two chunks", "waits"],
+)
+def test_where_a_request_is_that_has_no_token_yet(loads: list[dict[str, Any]], stage: Stage) -> None:
+    """Between two chunks of its prefill it is in no batch and in no queue: the tokens to come tell of it."""
+    with serving(loads=loads) as fake:
+        assert wire(fake.url).stage() is stage
 
 
 def test_names_are_loaded_and_unloaded() -> None:
