@@ -138,12 +138,16 @@ def test_letting_go_of_a_cluster_ends_what_runs_on_it(place: Path, monkeypatch: 
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """A cluster of a head, which runs nothing, and two nodes with a CPU each."""
+    """A cluster of a head, which runs nothing, and two nodes with a CPU each.
+
+    With a folder each for what Ray brings them: in the usual one, the second node's copy replaces the first's under its
+    running tasks.
+    """
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        made.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    for name in ("brought-1", "brought-2"):
+        made.add_node(num_cpus=1, object_store_memory=80 * 2**20, runtime_env_dir_name=name)
     yield made
     made.shutdown()
 
