@@ -80,6 +80,7 @@ def make_case(
         queue=queue_rows(history),
         block_size=history.shape.block_size,
         noise_nats=None if rule.exact else rule.noise,
+        band=rule.band,
     )
 
 

@@ -15,10 +15,11 @@ import msgspec
 
 from adapters.base import PLAIN
 from adapters.completions import asked_for
+from harness.checkers.noisy import flips_needed
 from harness.dialects.dialect import HERE, is_sliding, made_on_the_spot, source_of
 from harness.dialects.dialects import dialect_of
 from harness.models import forge
-from harness.rewriting import as_timed
+from harness.rewriting import all_changed, as_timed
 from harness.workload import (
     Burst,
     Idle,
@@ -61,6 +62,8 @@ def reproducer(case: Case) -> str:
         serves=any(path.name.endswith("_server.py") for path in carried),
         translates="def translate_files(" in (HERE / dialect.template).read_text(),
         imports=imports(carried, dialect.packages),
+        noise=repr(noise(case)),
+        judge=f"judge_{'exact' if case.noise_nats is None else 'noisy'}.py.j2",
         tiny_model=made_on_the_spot(case),
         maker="make_sliding_window_model" if is_sliding(case) else "make_model",
         recipes=repr(case.recipes),
@@ -74,9 +77,34 @@ def reproducer(case: Case) -> str:
 
 
 def as_it_ran(case: Case) -> Workload:
-    """The case's workload, whose clients hang up when they did."""
+    """The case's workload, whose clients hang up when they did, and ask for scores where those tell what noise is."""
     took = {row.request: row.finished - row.sent for row in case.requests}
-    return as_timed(msgspec.convert(case.workload, Workload), took)
+    workload = as_timed(msgspec.convert(case.workload, Workload), took)
+    return workload if case.noise_nats is None else all_changed(workload, scored)
+
+
+def scored(request: Request) -> Request:
+    """The request with scores asked for, as a run on a noisy engine asks for them."""
+    surface = request.surface
+    if surface.answers > 1:
+        return request
+    return msgspec.structs.replace(request, surface=msgspec.structs.replace(surface, logprobs=True))
+
+
+def noise(case: Case) -> dict[str, float | None] | None:
+    """How far right answers lie apart, for the script's own judgement: what `harness.checkers.noisy` goes by."""
+    if case.noise_nats is None:
+        return None
+    if case.band is None:
+        return {"gap": case.noise_nats}
+    somebodys = case.failure_class in (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)
+    return {
+        "gap": case.noise_nats,
+        "score": case.band.score_nats,
+        "margin": case.band.margin_nats,
+        "prompt": case.band.prompt_nats,
+        "flips": flips_needed(case.band) if somebodys else None,
+    }
 
 
 def plain(text: str) -> str:

@@ -247,6 +247,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     queue: list[QueueRow] = []
     block_size: int | None = None  # the unit that hits come in, where the engine states it
     noise_nats: float | None = None  # what the rule lets pass; None: every token counts
+    band: NoiseBand | None = None  # where answers are judged by their scores
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

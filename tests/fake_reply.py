@@ -66,6 +66,7 @@ class Manners:
     refuses: tuple[str, ...] = ()  # fields of a body that are answered with 400
     ignores: tuple[str, ...] = ()  # fields that change nothing
     corrupt: str = ""  # what is wrong on a hit: tokens, others, scores or end
+    behind: float | None = None  # nats by which another token would have been better than each of a prompt
     keeps: bool = False  # a reset keeps everything, whatever it says
     delay: float = 0.0  # seconds before the first token
     pace: float = 0.0  # between two
@@ -142,11 +143,17 @@ class Reply:
         said = self.about_prompt()
         if "prompt_logprobs" in self.body:
             scores = list(zip(self.prompt, prompt_scores(self.prompt), strict=True))[self.hit * self.wrong("scores") :]
-            said["prompt_logprobs"] = [None, *({str(t): {"logprob": score}} for t, score in scores[1:])]
+            said["prompt_logprobs"] = [None, *(self.scored(token, score) for token, score in scores[1:])]
         choices = [self.choice(i, ids, "message", end) for i, (ids, end) in enumerate(self.answers())]
         if self.chat:
             return {"choices": choices, "usage": self.usage(), **said}
         return {"choices": [{**choice, **said} for choice in choices], "usage": self.usage()}
+
+    def scored(self, token: int, score: float) -> dict[str, dict[str, float]]:
+        """A prompt's token with its score, and a better one if there is."""
+        behind = self.manners.behind
+        best = {} if behind is None else {"1": {"logprob": score + behind}}
+        return {str(token): {"logprob": score}, **best}
 
     def about_prompt(self) -> dict[str, Any]:
         """The prompt's ids, where they are told."""

@@ -17,7 +17,7 @@ import pytest
 from adapters.base import Abort, Surface
 from harness.reproducer import extra_fields, reproducer, scenario
 from harness.workload import Burst, Idle, Meanwhile, Prompt, Request, Reset, Route, Segment, Step, Workload
-from reports.schema import Case, FailureClass
+from reports.schema import Case, FailureClass, NoiseBand
 from tests import report_samples
 from tests.fake_server import Manners, serving
 from tests.histories import ask, burst, put
@@ -130,6 +130,81 @@ def test_what_is_wrong_beside_the_tokens_is_the_bug_too(
     about = {"first_difference": None, "failure_class": failure}
     assert play(case_of(*STORIES[story], **about), corrupt=part)[0] == THERE
     assert play(case_of(*STORIES[story], **about))[0] == GONE
+
+
+AGAIN = (burst(LONG), burst(LONG))
+# The stand-in scores its tokens -0.5 each, 1.5 better than the next, and a prompt's tokens between -0.3 and -1.3.
+BAND = NoiseBand(
+    score_nats=1.0,
+    margin_nats=1.8,
+    prompt_nats=1.0,
+    error_rate=0.01,
+    positions=1000,
+    answers=100,
+    flips=0.5,
+    half_nats=0.1,
+    most_nats=0.5,
+    all_nats=0.9,
+)
+
+
+def noisy(failure: FailureClass = FailureClass.CORRUPT, **limits: float) -> Case:
+    """A case of an engine whose right answers lie so far apart."""
+    return case_of(*AGAIN, failure_class=failure, noise_nats=1.8, band=msgspec.structs.replace(BAND, **limits))
+
+
+@pytest.mark.parametrize(
+    ("case", "manners", "code"),
+    [
+        (noisy(), {}, GONE),
+        (noisy(), {"behind": 0.2}, GONE),
+        (noisy(), {"behind": 0.4}, THERE),
+        (noisy(score_nats=0.1), {}, THERE),
+        (noisy(margin_nats=1.6), {"behind": 0.2}, THERE),
+        (noisy(FailureClass.STALE_STATE), {"behind": 0.2}, THERE),
+        (noisy(FailureClass.STALE_STATE), {}, GONE),
+        (noisy(FailureClass.STALE_STATE, error_rate=1e-9), {"behind": 0.2}, GONE),
+    ],
+    ids=[
+        "alike",
+        "near",
+        "behind",
+        "apart",
+        "a narrow band",
+        "somebody's",
+        "by chance",
+        "by chance, for so few tokens",
+    ],
+)
+def test_on_a_noisy_engine_another_token_is_the_bug_where_no_noise_explains_it(
+    case: Case, manners: dict[str, Any], code: int, play: Play
+) -> None:
+    """Both sides' scores of the very same tokens tell; its right answers part from each other, too."""
+    got, said = play(case, corrupt="tokens", **manners)
+    assert got == code, said
+    assert "nats apart, behind by" in said
+
+
+@pytest.mark.parametrize(
+    ("noise", "manners", "code"),
+    [(2.0, {}, GONE), (1.0, {}, THERE), (1.0, {"ignores": ("logprobs",)}, UNTRIED)],
+    ids=["a near call", "a clear call", "no scores"],
+)
+def test_without_a_band_the_cold_answers_lead_tells(
+    noise: float, manners: dict[str, Any], code: int, play: Play
+) -> None:
+    """By the margin rule; where no scores are told, nobody can tell."""
+    got, said = play(case_of(*AGAIN, noise_nats=noise), corrupt="tokens", **manners)
+    assert got == code, said
+
+
+@pytest.mark.parametrize("case", [noisy(), case_of(*AGAIN, noise_nats=1.0)], ids=["band", "margin"])
+def test_a_right_answer_of_a_noisy_engine_is_as_cold(case: Case, play: Play) -> None:
+    """And one of another length is the bug, however near its tokens are."""
+    assert play(case)[0] == GONE
+    stop = changed(LONG, surface=Surface(stop=LETTERS))
+    ended = msgspec.structs.replace(case, workload=msgspec.to_builtins(Workload((burst(LONG), burst(stop)))))
+    assert play(ended, corrupt="end")[0] == THERE
 
 
 @pytest.mark.parametrize(("keeps", "code"), [(True, THERE), (False, GONE)])
