@@ -14,6 +14,7 @@ from reports.schema import (
     EngineLoss,
     EngineResult,
     FailureClass,
+    NoiseBand,
     ProgressPoint,
     Reproduction,
     RequestRow,
@@ -151,6 +152,23 @@ def case(id: str = "7c21a0f3", **changes: Any) -> Case:
         log_tail="INFO reload tenant\r\nINFO prefix cache hit 112 tokens\n",
     )
     return msgspec.structs.replace(built, **changes)
+
+
+def band(**changes: Any) -> NoiseBand:
+    """How far the right answers of a noisy engine lie apart."""
+    row = NoiseBand(
+        score_nats=0.5,
+        margin_nats=0.8,
+        prompt_nats=0.9,
+        error_rate=1e-6,
+        positions=6912,
+        answers=144,
+        flips=0.05,
+        half_nats=0.03,
+        most_nats=0.1,
+        all_nats=0.2,
+    )
+    return msgspec.structs.replace(row, **changes)
 
 
 def waiver(state: str, **changes: Any) -> Waiver:

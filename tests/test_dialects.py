@@ -49,10 +49,13 @@ def case_of(engine: str, *steps: Step) -> Case:
     )
 
 
+@pytest.mark.parametrize(
+    "noise", [{}, {"noise_nats": 0.8}, {"noise_nats": 0.8, "band": report_samples.band()}], ids=str
+)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_script_holds_together(engine: str) -> None:
+def test_a_script_holds_together(engine: str, noise: dict[str, Any]) -> None:
     """Every name that it uses at its top level is defined once: what it carries comes from several files."""
-    tree = ast.parse(reproducer(case_of(engine)))
+    tree = ast.parse(reproducer(msgspec.structs.replace(case_of(engine), **noise)))
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assigned = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     constants = [node.id for target in assigned for node in ast.walk(target) if isinstance(node, ast.Name)]

@@ -18,23 +18,13 @@ from harness.judge import judge, judge_again
 from harness.oracle.base import Answer, Answers, Question, forced, question
 from harness.requirement import Requirement, Trial
 from harness.verdict import verdict_without_case
-from reports.schema import FailureClass, NoiseBand, Verdict
+from reports.schema import FailureClass, Verdict
+from tests import report_samples
 from tests.histories import history, outcome
 
 PROMPT = range(100, 140)
 COLD = (1, 2, 3, 4, 5, 6, 7, 8)
-BAND = NoiseBand(
-    score_nats=0.5,
-    margin_nats=0.8,
-    prompt_nats=0.9,
-    error_rate=1e-6,
-    positions=6912,
-    answers=144,
-    flips=0.05,
-    half_nats=0.03,
-    most_nats=0.1,
-    all_nats=0.2,
-)
+BAND = report_samples.band()
 RULE = Rule(exact=False, noise=0.8, band=BAND)
 CLOSE, FAR = 0.2, 3.0  # nats
 LONGEST = 4096

@@ -17,7 +17,7 @@ import pytest
 from adapters.base import Abort, Surface
 from harness.reproducer import extra_fields, reproducer, scenario
 from harness.workload import Burst, Idle, Meanwhile, Prompt, Request, Reset, Route, Segment, Step, Workload
-from reports.schema import Case, FailureClass, NoiseBand
+from reports.schema import Case, FailureClass
 from tests import report_samples
 from tests.fake_server import Manners, serving
 from tests.histories import ask, burst, put
@@ -134,18 +134,7 @@ def test_what_is_wrong_beside_the_tokens_is_the_bug_too(
 
 AGAIN = (burst(LONG), burst(LONG))
 # The stand-in scores its tokens -0.5 each, 1.5 better than the next, and a prompt's tokens between -0.3 and -1.3.
-BAND = NoiseBand(
-    score_nats=1.0,
-    margin_nats=1.8,
-    prompt_nats=1.0,
-    error_rate=0.01,
-    positions=1000,
-    answers=100,
-    flips=0.5,
-    half_nats=0.1,
-    most_nats=0.5,
-    all_nats=0.9,
-)
+BAND = report_samples.band(score_nats=1.0, margin_nats=1.8, flips=0.5, error_rate=0.01)
 
 
 def noisy(failure: FailureClass = FailureClass.CORRUPT, **limits: float) -> Case:

@@ -38,9 +38,10 @@ from harness.options import Options, UsageError
 from harness.reproducer import reproducer
 from harness.shells import shell_of
 from harness.workload import Reset, Workload
+from reports.schema import Case
 from tests import fake_server, report_samples
 from tests.fake_reply import answer
-from tests.fake_sglang import LONGEST, MODEL, ROOT, VERSION, Fault, Manners, load, serving
+from tests.fake_sglang import LONGEST, MODEL, ROOT, VERSION, FakeSglang, Fault, Manners, load, serving
 from tests.histories import ask, burst, put
 
 PROMPT = tuple(range(40, 80))
@@ -396,6 +397,43 @@ def test_pages_of_one_token_are_no_prompts_of_none() -> None:
 WRONG_ON_A_HIT = (burst(ask(("stem", 40))), burst(ask(("stem", 40)), ask(("stem", 40), salt="red")))
 
 
+def played(folder: Path, case: Case, fake: FakeSglang) -> tuple[int, str]:
+    """A case's script against a stand-in: its exit code, and what it said."""
+    model, script = tiny_model(folder), folder / "case.py"
+    script.write_text(reproducer(case))
+    done = subprocess.run(
+        [sys.executable, str(script), fake.url],
+        cwd=folder,
+        env={**os.environ, "MODEL_CONFIG": str(model / "config.json")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("nats", "code"), [(0.3, 0), (0.2, 1)])
+def test_a_reproducer_from_a_noisy_server_goes_by_scores(tmp_path: Path, nats: float, code: int) -> None:
+    """The stand-in scores its tokens -0.5 each, and those of a prompt -0.25. A pattern's scores are not comparable."""
+    pattern = ask(("stem", 40), surface=Surface(pattern="[ab]"))
+    case = report_samples.case(
+        engine="sglang",
+        workload=msgspec.to_builtins(Workload((*WRONG_ON_A_HIT, burst(pattern)))),
+        recipes={},
+        engine_config={"url": "http://somewhere"},
+        failing_request=2,
+        first_difference=0,
+        noise_nats=nats,
+        band=report_samples.band(score_nats=nats),
+    )
+    with serving() as fake:
+        got, said = played(tmp_path, case, fake)
+        bodies = fake.asked("/generate")
+    assert (got, "0.25 nats apart" in said) == (code, True), said
+    assert any(body["sampling_params"].get("regex") == "[ab]" for body in bodies)
+    assert any(body.get("logprob_start_len") == 0 and not body["stream"] for body in bodies)
+
+
 def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
     """It loads, unloads, salts and asks by SGLang's routes, and finds nothing wrong where nothing is."""
     story = (put("A"), burst(ask(adapter="tenant")), *WRONG_ON_A_HIT, Reset(), put("B"), burst(ask(adapter="tenant")))
@@ -407,20 +445,10 @@ def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
         failing_request=2,
         first_difference=0,
     )
-    model = tiny_model(tmp_path)
-    script = tmp_path / "case.py"
-    script.write_text(reproducer(case))
     with serving() as fake:
-        done = subprocess.run(
-            [sys.executable, str(script), fake.url],
-            cwd=tmp_path,
-            env={**os.environ, "MODEL_CONFIG": str(model / "config.json")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("as cold") == 5
+        code, said = played(tmp_path, case, fake)
+    assert code == 0, said
+    assert said.count("as cold") == 5
     assert len(fake.asked("/load_lora_adapter")) == 2 * 5  # A, and B in its place, in each attempt
     assert {"lora_path", "cache_salt"} <= {key for body in fake.asked("/generate") for key in body}
     commands = "\n".join(step.commands for step in shell_of(case).steps())
