@@ -29,6 +29,7 @@ from adapters.base import (
     Support,
     Token,
 )
+from adapters.hang_up import hangs_up
 from adapters.kv_events import Published
 from adapters.llamacpp_setup import (
     ABSENT,
@@ -43,7 +44,7 @@ from adapters.llamacpp_setup import (
     write_files,
 )
 from adapters.lora_files import content_digest
-from adapters.openai_http import Wire, events, hangs_up
+from adapters.openai_http import Wire, events
 from adapters.process import EngineProcess, free_port
 from adapters.provenance import WrongRead
 from adapters.serving import serve_in_threads

@@ -20,7 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adapters import completions
 from adapters.base import (
-    Abort,
     Completion,
     CompletionRequest,
     EngineDied,
@@ -32,12 +31,12 @@ from adapters.base import (
     Stage,
 )
 from adapters.completions import Reader
+from adapters.hang_up import hangs_up
 from adapters.redact import KEY_VARIABLE
 from adapters.tiers import FAILED_LOADS_COUNTER
 
 CONNECT_SECONDS = 10.0
 LOOK_SECONDS = 60.0  # for what a server answers without its engine; a starved one has taken more than 20
-POLL_SECONDS = 0.002  # between two looks at where a request is, each of which takes a server about as long
 # Between two bytes of one answer, behind whatever queue. Whoever sends several requests watches for stalls long before.
 PATIENCE_SECONDS = 180.0
 COUNTERS = {
@@ -265,43 +264,3 @@ def events(response: requests.Response) -> Iterator[str]:
     for line in response.iter_lines(chunk_size=None):  # as chunks arrive: one event a chunk
         if line.startswith(b"data:"):
             yield line[5:].strip().decode("utf-8", "replace")
-
-
-def hangs_up(
-    response: requests.Response, abort: Abort | None, stage: Callable[[], Stage], patience: float
-) -> Stage | None:
-    """Wait as long as a client does that hangs up without a token: where the request is then. None for one that does
-    not, and where a token came before.
-
-    `patience`: seconds at most for the engine to say that it is where the client waits for it to be.
-    """
-    if abort is None or abort.after_tokens or arrives(response, abort.after_ms / 1000):
-        return None
-    until, now = time.monotonic() + patience, stage()
-    while abort.at not in (None, now) and time.monotonic() < until:
-        if arrives(response, POLL_SECONDS):
-            return None
-        now = stage()
-    # By the time that a busy server has told its gauges the first token may be there.
-    return None if abort.at is not None and arrives(response, 0) else now
-
-
-def arrives(response: requests.Response, seconds: float) -> bool:
-    """Whether anything of the body comes within a time. Nothing is taken.
-
-    What came together with the headers lies in http.client's buffer, where `select` on the socket would not see it.
-    """
-    buffer = getattr(response.raw._fp, "fp", None)
-    if buffer is None:
-        return True  # all of it is here
-    wire = buffer.raw._sock
-    patience = wire.gettimeout()
-    wire.settimeout(max(seconds, 0.001))
-    try:
-        buffer.peek(1)
-    except TimeoutError:
-        buffer.raw._timeout_occurred = False  # or socket.SocketIO would refuse to be read ever again
-        return False
-    finally:
-        wire.settimeout(patience)
-    return True

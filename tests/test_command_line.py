@@ -218,7 +218,8 @@ def test_an_engine_that_ends_at_once_is_reported(coldproof: Coldproof) -> None:
     assert "the unit tests start no engine" in run.results.problem
     logs = sorted(run.report.glob("engine-*.log"))
     assert len(logs) == 2  # the engine under test and the cold one, which start side by side
-    assert {log.read_text() for log in logs} == {"the unit tests start no engine\n"}
+    told = {log.read_text() for log in logs}
+    assert told - {""} == {"the unit tests start no engine\n"}  # the slower one may be ended before it could say it
 
 
 def test_an_earlier_runs_verdicts_do_not_pass_for_this_ones(coldproof: Coldproof, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 import requests
 
 from adapters.base import Abort, Completion, CompletionRequest, Message, Stage
-from adapters.openai_http import KEY_VARIABLE, Wire, hangs_up
+from adapters.hang_up import hangs_up
+from adapters.openai_http import KEY_VARIABLE, Wire
 from tests.fake_server import MODEL, FakeServer, Manners, answer, rendered, serving
 
 PROMPT = tuple(range(40, 80))
