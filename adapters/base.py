@@ -84,6 +84,10 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_logprobs: bool = False
     logprobs: bool = False
 
+    def with_scores(self) -> Surface:
+        """The same with scores of its tokens asked for; several sampled answers have none that could be compared."""
+        return msgspec.structs.replace(self, logprobs=True) if self.answers == 1 else self
+
 
 PLAIN = Surface()
 

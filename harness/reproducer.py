@@ -15,7 +15,7 @@ import msgspec
 
 from adapters.base import PLAIN
 from adapters.completions import asked_for
-from harness.checkers.noisy import flips_needed
+from harness.checkers.noisy import MATCHED, flips_needed
 from harness.dialects.dialect import HERE, is_sliding, made_on_the_spot, source_of
 from harness.dialects.dialects import dialect_of
 from harness.models import forge
@@ -85,10 +85,7 @@ def as_it_ran(case: Case) -> Workload:
 
 def scored(request: Request) -> Request:
     """The request with scores asked for, as a run on a noisy engine asks for them."""
-    surface = request.surface
-    if surface.answers > 1:
-        return request
-    return msgspec.structs.replace(request, surface=msgspec.structs.replace(surface, logprobs=True))
+    return msgspec.structs.replace(request, surface=request.surface.with_scores())
 
 
 def noise(case: Case) -> dict[str, float | None] | None:
@@ -97,13 +94,12 @@ def noise(case: Case) -> dict[str, float | None] | None:
         return None
     if case.band is None:
         return {"gap": case.noise_nats}
-    somebodys = case.failure_class in (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)
     return {
         "gap": case.noise_nats,
         "score": case.band.score_nats,
         "margin": case.band.margin_nats,
         "prompt": case.band.prompt_nats,
-        "flips": flips_needed(case.band) if somebodys else None,
+        "flips": flips_needed(case.band) if case.failure_class in MATCHED else None,
     }
 
 

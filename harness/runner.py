@@ -262,7 +262,7 @@ class Run:
 
     def with_scores(self, surface: Surface) -> Surface:
         """What is asked for and, where answers are judged by their scores, those of its tokens."""
-        return msgspec.structs.replace(surface, logprobs=True) if self.scored and surface.answers == 1 else surface
+        return surface.with_scores() if self.scored else surface
 
     def outcome(self, plan: Outcome, served: Served) -> Outcome:
         """What became of a plan; the wire's troubles become part of it."""

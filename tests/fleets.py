@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from harness.fleet.cluster import Broken, Lost
 from harness.fleet.matrix import Machine, Matrix, Run
@@ -148,6 +149,11 @@ def fake_run(words: list[str], folder: str) -> None:
     bundles.end = waits
     places = [place for place in bundles.PLACES if place.cell == CELLS[given["--cells"]]]
     bundles.write(Path(given["--report-dir"]), places=places)
+
+
+def at_gate(folder: Path) -> list[psutil.Process]:
+    """The runs that wait at the gate there."""
+    return [psutil.Process(int(path.name.rpartition("-")[2])) for path in (folder / "gate").glob("llamacpp*")]
 
 
 def counted(folder: Path) -> dict[str, int]:

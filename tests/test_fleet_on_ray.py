@@ -19,7 +19,7 @@ from harness.fleet.cluster import Cluster
 from harness.fleet.remote import Order
 from harness.fleet.store import LOST, RUNNING, UNITS
 from harness.qualify.manifest import broken, read_manifest
-from tests.fleets import GO, ROOT, counted, fake_python, units
+from tests.fleets import GO, ROOT, at_gate, counted, fake_python, units
 
 pytest.importorskip("ray")
 WAIT_SECONDS = 120
@@ -46,9 +46,8 @@ def until(holds: Callable[[], bool], otherwise: str) -> None:
 
 def waiting(place: Path, count: int) -> list[psutil.Process]:
     """So many runs that have told everything but their end, all of which is home."""
-    gate = place / "gate"
-    until(lambda: len(list(gate.glob("llamacpp*"))) >= count, "the runs did not begin")
-    runs = [psutil.Process(int(path.name.rpartition("-")[2])) for path in gate.glob("llamacpp*")]
+    until(lambda: len(at_gate(place)) >= count, "the runs did not begin")
+    runs = at_gate(place)
     until(lambda: all(is_home(place, Path(run.cwd())) for run in runs), "their events did not come home")
     return runs
 
@@ -127,9 +126,8 @@ def test_letting_go_of_a_cluster_ends_what_runs_on_it(place: Path, monkeypatch: 
     cluster = Cluster("local")
     order = Order(unit.id, tuple(unit.words()), "", f"out/units/{unit.id}", str(ROOT), str(fake_python(place)))
     cluster.start(order, unit.machine)
-    gate = place / "gate"
-    until(lambda: bool(list(gate.iterdir())), "the run did not begin")
-    run = psutil.Process(int(next(gate.iterdir()).name.rpartition("-")[2]))
+    until(lambda: bool(at_gate(place)), "the run did not begin")
+    (run,) = at_gate(place)
     folder = Path(run.cwd())
     cluster.close()
     assert not run.is_running()

@@ -13,7 +13,7 @@ from harness.fleet import remote
 from harness.fleet.remote import Began, Ended, Lines, Order, perform
 from harness.fleet.store import Store
 from harness.qualify.manifest import broken, read_manifest
-from tests.fleets import GO, ROOT, fake_python, units
+from tests.fleets import GO, ROOT, at_gate, fake_python, units
 
 UNIT = units()[0]
 
@@ -50,7 +50,7 @@ def test_events_come_while_the_run_goes_on_and_it_ends_with_its_task(tmp_path: P
     going = perform(order(tmp_path), "n1")
     assert isinstance(next(going), Began)
     assert isinstance(next(going), Lines)
-    (waiting,) = wait_for(tmp_path / "gate")
+    (waiting,) = wait_for(tmp_path)
     folder = Path(waiting.cwd())
     assert folder.is_dir()
     going.close()
@@ -58,13 +58,13 @@ def test_events_come_while_the_run_goes_on_and_it_ends_with_its_task(tmp_path: P
     assert not folder.exists()
 
 
-def wait_for(gate: Path) -> list[psutil.Process]:
+def wait_for(place: Path) -> list[psutil.Process]:
     """The run that waits at its gate."""
     end = time.monotonic() + 60
-    while not list(gate.iterdir()):
+    while not at_gate(place):
         assert time.monotonic() < end
         time.sleep(0.05)
-    return [psutil.Process(int(path.name.rpartition("-")[2])) for path in gate.iterdir()]
+    return at_gate(place)
 
 
 def test_a_run_that_cannot_begin_says_why(tmp_path: Path) -> None:

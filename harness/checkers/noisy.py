@@ -13,8 +13,9 @@ import math
 from harness.checkers.deviation import Deviation, deviation, places
 from harness.history import History, Outcome
 from harness.oracle.base import Answers, forced, question
-from reports.schema import NoiseBand
+from reports.schema import FailureClass, NoiseBand
 
+MATCHED = (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)  # token for token a known wrong answer
 LEAST_FLIPS = 4  # of a match that is to prove anything; two tokens may agree by chance
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from harness.checkers.finding import Finding, Rule
-from harness.checkers.noisy import beyond_chance, excess, in_words, measured, too_short_or_long
+from harness.checkers.noisy import MATCHED, beyond_chance, excess, in_words, measured, too_short_or_long
 from harness.history import History, Identity, Outcome
 from harness.moved import may_be_changed, moves, reusable
 from harness.oracle.base import Answer, Answers, judged, question, telling
@@ -55,7 +55,7 @@ def by_scores(
     if same:
         return [scores_apart(outcome, in_words(one, band))]
     made = wrong(history, outcome, expected, answers, rule)
-    matched = made.failure_class in (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)
+    matched = made.failure_class in MATCHED
     counted = outside or too_short_or_long(outcome, expected.ids) or (matched and beyond_chance(one, band))
     if not counted:
         said = f"Request {outcome.request} parts from the cold answer at token {made.position}, and both sides' scores "

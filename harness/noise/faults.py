@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from harness.checkers.finding import Finding
-from harness.checkers.noisy import beyond_chance, excess, measured, too_short_or_long
+from harness.checkers.noisy import MATCHED, beyond_chance, excess, measured, too_short_or_long
 from harness.checkers.tokens import closest
 from harness.faults.fault import Fault
 from harness.noise.first import FOUND, pytest_main
@@ -176,7 +176,7 @@ def without_threshold(stored: Stored, found: Finding) -> bool:
     one = measured(stored.history, outcome, answers, band)
     if one is None:
         return False
-    matched = found.failure_class in (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)
+    matched = found.failure_class in MATCHED
     return too_short_or_long(outcome, closest(outcome, answers).ids) or (matched and beyond_chance(one, band))
 
 

@@ -11,8 +11,6 @@ import secrets
 import threading
 from collections.abc import Iterator
 
-import msgspec
-
 from adapters.base import Arrival, Completion, CompletionRequest, Engine, EngineError, Surface
 from harness.models.adapters import AdapterFiles
 from harness.oracle.base import Answer, Answers, OracleError, Question
@@ -97,8 +95,7 @@ class EngineOracle:
 
     def surface(self, question: Question) -> Surface:
         """The question's own, with scores where they do not change what is asked."""
-        scored = self.scores and question.surface.answers == 1
-        return msgspec.structs.replace(question.surface, logprobs=True) if scored else question.surface
+        return question.surface.with_scores() if self.scores else question.surface
 
     def fill_slots(self, slots: int) -> None:
         """Occupy every adapter slot of the engine. Some faults only show when the last one is in use."""
