@@ -1,3 +1,3 @@
-"""Loads the plugin; everything else is in `harness.plugin`."""
+"""Loads the plugin; everything else is in `coldproof.harness.session.plugin`."""
 
-pytest_plugins = ["harness.plugin"]
+pytest_plugins = ["coldproof.harness.session.plugin"]

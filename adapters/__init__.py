@@ -1,0 +1,1 @@
+"""All engine-specific code; imports only itself."""

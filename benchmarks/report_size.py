@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from reports.badge import badge_svg
-from reports.junit import junit_xml
-from reports.render import render_html
-from reports.schema import Results, encode
-from reports.summary import summary_markdown
-from tests.report_samples import many
+from support.report_samples import many
+
+from coldproof.reports.exports.badge import badge_svg
+from coldproof.reports.exports.junit import junit_xml
+from coldproof.reports.exports.markdown_summary import summary_markdown
+from coldproof.reports.run_report.run_report import render_html
+from coldproof.reports.schema.results import Results, encode
 
 CASES, ROUNDS = (0, 50, 1000), 3
 FILES: dict[str, Callable[[Results], str | bytes]] = {

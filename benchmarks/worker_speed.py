@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from adapters import vllm, vllm_inproc
-from adapters.base import Arrival, Completion, CompletionRequest, Engine
-from adapters.fingerprint.topology import PLAIN
-from harness.models.adapters import tiny_model
-from harness.session import CACHE
+from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
+from coldproof.adapters.vllm import server
+from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION
+from coldproof.adapters.vllm.inproc import engine as vllm_inproc
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.lora import tiny_model
 
 ROUNDS, BURSTS, SIDE_BY_SIDE, PROMPT, ANSWER = 5, 6, 6, 70, 16
 
@@ -46,18 +48,18 @@ def seconds(engine: Engine, round_number: int) -> float:
 
 def main() -> None:
     """Start the four, run the rounds, print."""
-    model = str(tiny_model(Path(CACHE) / "cache"))
+    model = str(tiny_model(generated_files()))
     with tempfile.TemporaryDirectory() as folder:
 
-        def options(name: str, *, fingerprint: bool) -> vllm.VllmOptions:
+        def options(name: str, *, fingerprint: bool) -> server.VllmOptions:
             log = Path(folder) / f"{name}.log"
-            return vllm.VllmOptions(model=model, log=log, topology=PLAIN if fingerprint else None)
+            return server.VllmOptions(model=model, log=log, topology=FULL_ATTENTION if fingerprint else None)
 
         starts: dict[str, Callable[[], Engine]] = {
             "in process, fingerprint": lambda: vllm_inproc.start(options("a", fingerprint=True)),
             "in process, model": lambda: vllm_inproc.start(options("b", fingerprint=False)),
-            "HTTP, fingerprint": lambda: vllm.spawn(options("c", fingerprint=True), on_process=lambda _: None),
-            "HTTP, model": lambda: vllm.spawn(options("d", fingerprint=False), on_process=lambda _: None),
+            "HTTP, fingerprint": lambda: server.spawn(options("c", fingerprint=True), on_process=lambda _: None),
+            "HTTP, model": lambda: server.spawn(options("d", fingerprint=False), on_process=lambda _: None),
         }
         engines, up = {}, {}
         for name, start in starts.items():

@@ -6,7 +6,7 @@
 #   ci/gpu.sh OUT [DEVICE] [pytest options, such as --budget 20m]
 #
 # Each kind has its report in OUT; the last lines say how answers were compared, and so how far cold ones lay apart. The
-# exit code is the first that is not 0. Reports join others with `python -m reports side-by-side`.
+# exit code is the first that is not 0. Reports join others with `coldproof side-by-side`.
 set -euo pipefail
 out=${1:?usage: ci/gpu.sh OUT [DEVICE] [pytest options]}
 device=${2:-cuda}
@@ -16,7 +16,7 @@ for numbers in float32 float16 bfloat16; do
   code=0
   python -m pytest suites --engine transformers --cells transformers \
     --engine-args "device=$device dtype=$numbers" \
-    --known-issues known_issues/transformers.toml --report-dir "$out/$numbers" "$@" || code=$?
+    --known-issues adapters/transformers/known_issues.toml --report-dir "$out/$numbers" "$@" || code=$?
   [ "$worst" -ne 0 ] || worst=$code
 done
 for numbers in float32 float16 bfloat16; do

@@ -1,0 +1,1 @@
+"""Execution, judgement and proof; used by the suites."""

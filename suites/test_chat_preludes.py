@@ -1,42 +1,44 @@
-"""Conversations: what they share must be shared rightly, and what decode wrote must serve the next turn."""
+"""Conversations: a prefix that they share must be reused correctly, and the next turn must hit what decode wrote."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.chats import conversations, trees
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.chats import conversations, trees
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 
 
 @requirement(
     "CHAT-1",
-    "shared preludes, as chats",
+    "shared prefixes, as chats",
     needs=(*TOKENS, Capability.CHAT),
     shows=(Evidence.CHATS, Evidence.SHARED_HITS),
     upstream=("vllm#37076", "kvcached#446", "vllm-mlx#384"),
 )
 @given(data=st.data())
-def test_chats_that_share_a_prelude(lab: Lab, data: st.DataObject) -> None:
-    """Chats that share a prelude are answered by a conforming engine as cold, in trees, interleaved, concurrent.
+def test_chats_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers chats that share a prefix as cold: with branches, interleaved and concurrent.
 
-    Why it can break: a prelude that is shared by all is the most reused prefix there is, and siblings that part from it
-    are told apart by one block's hash (vllm#37076, kvcached#446). Oracle: cold start, asked for the very ids that the
-    chat template made. Vacuous when no chat hit a prefix of another one.
+    Why it can break: a prefix that all chats share is the most reused one, and chats that diverge after it differ in
+    one block's hash only (vllm#37076, kvcached#446). Oracle: cold start with the exact token ids that the chat template
+    made. Vacuous when no chat hit a prefix of another one.
     """
-    lab.check(data.draw(trees(lab.grounds, chat=True), label="workload"))
+    sut.check(data.draw(trees(sut.limits, chat=True), label="workload"))
 
 
-@requirement("CHAT-1", "shared preludes, as token ids", needs=TOKENS, shows=(Evidence.SHARED_HITS,))
+@requirement("CHAT-1", "shared prefixes, as token ids", needs=TOKENS, shows=(Evidence.SHARED_HITS,))
 @given(data=st.data())
-def test_prompts_that_share_a_prelude(lab: Lab, data: st.DataObject) -> None:
-    """So are plain prompts of token ids, where every edge of a block can be aimed at."""
-    lab.check(data.draw(trees(lab.grounds, chat=False), label="workload"))
+def test_prompts_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers prompts of token ids that share a prefix as cold. Their shared length is drawn at and
+    around block boundaries.
+    """
+    sut.check(data.draw(trees(sut.limits, chat=False), label="workload"))
 
 
 @requirement(
@@ -47,18 +49,21 @@ def test_prompts_that_share_a_prelude(lab: Lab, data: st.DataObject) -> None:
     upstream=("vllm#54193",),
 )
 @given(data=st.data())
-def test_next_turn_of_a_chat(lab: Lab, data: st.DataObject) -> None:
-    """A conversation's next turn, its own output replayed, hits what decode wrote, and a conforming engine answers it
-    as cold.
+def test_next_turn_of_a_chat(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """The next turn of a conversation, which contains the engine's own output, hits what decode wrote, and a conforming
+    engine answers it as cold.
 
-    Why it can break: blocks that decode fills take another path than those of a prompt, and the last sampled token has
-    no KV yet (vllm#54193). Oracle: cold start and the reference cache. Vacuous when no hit reached into an answer.
+    Why it can break: blocks that decode fills are handled by other code than a prompt's blocks, and the last sampled
+    token has no KV yet (vllm#54193). Oracle: cold start and the reference cache. Vacuous when no hit reached into an
+    answer.
     """
-    lab.check(data.draw(conversations(lab.grounds, chat=True), label="workload"))
+    sut.check(data.draw(conversations(sut.limits, chat=True), label="workload"))
 
 
 @requirement("CHAT-2", "the next turn, as token ids", needs=TOKENS, shows=(Evidence.DECODE_HITS,))
 @given(data=st.data())
-def test_next_turn_in_token_ids(lab: Lab, data: st.DataObject) -> None:
-    """So is one whose output was replayed token by token."""
-    lab.check(data.draw(conversations(lab.grounds, chat=False), label="workload"))
+def test_next_turn_in_token_ids(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """The next turn in token ids, which contains the engine's output token by token, hits what decode wrote, and a
+    conforming engine answers it as cold.
+    """
+    sut.check(data.draw(conversations(sut.limits, chat=False), label="workload"))

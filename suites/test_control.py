@@ -1,15 +1,15 @@
-"""What people do to an engine from outside: reset its cache, and hang up."""
+"""Control from outside: cache resets, and clients that disconnect."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.control import aborts, changes_and_resets, resets
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 COUNTED = (*TOKENS, Capability.CACHED_TOKENS)
@@ -23,14 +23,15 @@ COUNTED = (*TOKENS, Capability.CACHED_TOKENS)
     upstream=("vllm#12284", "vllm#28827", "omni#6739"),
 )
 @given(data=st.data())
-def test_cache_reset(lab: Lab, data: st.DataObject) -> None:
-    """A cache reset that reports success leaves nothing to hit, also when asked for under load (or reports failure).
+def test_cache_reset(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a cache reset that reports success, nothing of what was cached before can be hit. This also holds for a
+    reset under load, which may instead report failure.
 
-    Why it can break: blocks that are in use survive it, or the answer is success whatever was done (vllm PR#12284).
-    Oracle: the reference cache's upper bound starts from nothing at a successful reset. Vacuous when none succeeded,
-    none was asked for under load, or nothing lay there to be hit.
+    Why it can break: blocks in use survive the reset, or the engine reports success whatever it did (vllm PR#12284).
+    Oracle: the reference cache's upper bound is zero after each successful reset. Vacuous when no reset succeeded, no
+    reset was requested under load, or no block was cached that could have been hit.
     """
-    lab.check(data.draw(resets(lab.grounds), label="workload"))
+    sut.check(data.draw(resets(sut.limits), label="workload"))
 
 
 @requirement(
@@ -40,13 +41,14 @@ def test_cache_reset(lab: Lab, data: st.DataObject) -> None:
     shows=(Evidence.RESETS, Evidence.HITS, Evidence.STALE_CHANCES),
 )
 @given(data=st.data())
-def test_files_that_change_before_a_reset(lab: Lab, data: st.DataObject) -> None:
-    """Nothing of an adapter's earlier files, either.
+def test_files_that_change_before_a_reset(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a cache reset that reports success, a conforming engine reuses no KV of an adapter's earlier files.
 
-    Why it can break: a reset that leaves some blocks, or one group's, in the index gives right answers as long as
-    nothing else has changed. Oracle: cold start under the new files. Vacuous when no block of the old ones lay ready.
+    Why it can break: a reset that leaves some blocks, or the blocks of one group, in the index still gives correct
+    answers as long as nothing else has changed. Oracle: cold start with the new files. Vacuous when no block of the
+    earlier files was cached for a later prompt.
     """
-    lab.check(data.draw(changes_and_resets(lab.grounds), label="workload"))
+    sut.check(data.draw(changes_and_resets(sut.limits), label="workload"))
 
 
 @requirement(
@@ -57,12 +59,12 @@ def test_files_that_change_before_a_reset(lab: Lab, data: st.DataObject) -> None
     upstream=("vllm#56525", "sglang#38319", "vllm#44100"),
 )
 @given(data=st.data())
-def test_aborted_requests(lab: Lab, data: st.DataObject) -> None:
-    """An aborted request (queued, in mid-prefill, in mid-decode) leaves nothing wrong: the same prefix asked at once
-    again is answered by a conforming engine as cold.
+def test_aborted_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a request is aborted (queued, in prefill or in decode), a conforming engine answers the same prefix as cold
+    when it is sent again at once.
 
-    Why it can break: its blocks were published before they were written, or freed while a step still wrote them
-    (vllm PR#56525, sglang#38319). Oracle: cold start. Vacuous when one of the stages was never hit upon, or nobody came
-    after an abort.
+    Why it can break: the request's blocks were published before they were written, or freed while a step still wrote to
+    them (vllm PR#56525, sglang#38319). Oracle: cold start. Vacuous when one of the three stages had no abort, or no
+    request followed an abort.
     """
-    lab.check(data.draw(aborts(lab.grounds), label="workload"))
+    sut.check(data.draw(aborts(sut.limits), label="workload"))

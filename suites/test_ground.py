@@ -1,15 +1,17 @@
-"""The ground that every other requirement stands on: a cold engine's answer does not depend on the company it keeps."""
+"""The precondition of all other requirements: a cold engine's answer does not depend on the other requests in its
+batch.
+"""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.ground import mixed_bursts
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.batches import mixed_bursts
 
 
 @requirement(
@@ -21,13 +23,14 @@ from harness.requirement import requirement
     upstream=("vllm#27034", "vllm#39146"),
 )
 @given(data=st.data())
-def test_alone_and_in_any_batch(lab: Lab, data: st.DataObject) -> None:
-    """With prefix caching off, a conforming engine answers the same alone and in any batch, base-model and adapter
-    requests mixed included.
+def test_alone_and_in_any_batch(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With prefix caching off, a conforming engine answers a request the same alone and in any batch. A batch may mix
+    base-model and adapter requests.
 
-    Why it can break: batches mix requests of different adapters in one kernel call, and the rows without an adapter
-    are the special case. Oracle: the same engine, one request at a time. Vacuous when nothing ran side by side or, on
-    an engine that mixes them, no base-model request ran beside an adapter's. Where it fails the fault is the engine's
-    but not the cache's; the other requirements go on without the mixtures that break it.
+    Why it can break: a kernel call processes requests of different adapters together, and the rows without an adapter
+    are a special case. Oracle: the same engine, one request at a time. Vacuous when no two requests ran concurrently
+    or, on an engine that mixes them in a batch, when no base-model request ran beside an adapter's request. A failure
+    is a fault of the engine, but not of its prefix cache; the other requirements then run without the mixtures that
+    fail here.
     """
-    lab.check_without_cache(data.draw(mixed_bursts(lab.grounds, unique_salts=lab.unique_salts), label="workload"))
+    sut.check_without_cache(data.draw(mixed_bursts(sut.limits, unique_salts=sut.unique_salts), label="workload"))

@@ -1,19 +1,19 @@
-"""Layers of several kinds: sliding windows, states and full attention keep their blocks in groups of their own."""
+"""Several groups of KV-cache blocks: layers with sliding windows, states and full attention each have their own."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.adapters import Life, lives
-from harness.generators.chats import conversations, trees
-from harness.generators.reuse import long_returns, returns
-from harness.history import hit_shares
-from harness.lab import Lab
-from harness.requirement import requirement
-from harness.workload import Route
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.history.records import hit_shares
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
+from coldproof.harness.workload.generators.reuse import long_returns, returns
+from coldproof.harness.workload.steps import Route
 
 NEEDS = (
     Capability.TOKEN_PROMPTS,
@@ -27,44 +27,51 @@ NEEDS = (
 
 @requirement(
     "GROUP-1",
-    "A, B, A with a shared prelude",
+    "A, B, A with a shared prefix",
     needs=NEEDS,
     shows=(Evidence.RETURN_HITS, Evidence.OWED),
     upstream=("vllm#32802", "vllm#51771", "vllm#42948", "vllm#54360"),
 )
 @given(data=st.data())
-def test_a_prompt_sent_again_over_groups(lab: Lab, data: st.DataObject) -> None:
-    """With several groups of KV-cache blocks, a prompt sent again after others still hits, in all groups alike, and
-    answers as cold.
+def test_a_prompt_sent_again_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With several groups of KV-cache blocks, a prompt that is sent again after others still hits in all groups, and a
+    conforming engine answers it as cold.
 
-    Why it can break: a hit is what all groups have; one that lost its blocks, or keeps too few, costs the others theirs
-    (vllm#32802, and a field report of 0 hits with five groups), and one that claims too many gives a stale block.
-    Oracle: cold start and the reference cache. Vacuous when no prompt came back after another one.
+    Why it can break: a hit must be present in all groups. A group that lost its blocks, or keeps too few, costs the
+    other groups their hits (vllm#32802, and a field report of 0 hits with five groups); a group that reports too many
+    gives a stale block. Oracle: cold start and the reference cache. Vacuous when no prompt was sent again after another
+    one.
     """
-    lab.check(data.draw(returns(lab.grounds), label="workload"))
+    sut.check(data.draw(returns(sut.limits), label="workload"))
 
 
-@requirement("GROUP-1", "A, A, B, A, as long as fits", needs=NEEDS, shows=(Evidence.RETURN_HITS, Evidence.OWED))
+@requirement("GROUP-1", "A, A, B, A with the longest prompts", needs=NEEDS, shows=(Evidence.RETURN_HITS, Evidence.OWED))
 @given(data=st.data())
-def test_the_longest_prompts_over_groups(lab: Lab, data: st.DataObject) -> None:
-    """So does one that is almost as long as the model takes."""
-    judgement = lab.check(data.draw(long_returns(lab.grounds), label="workload"))
+def test_the_longest_prompts_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With several groups of KV-cache blocks, a prompt that is almost as long as the model's context still hits when it
+    is sent again, and a conforming engine answers it as cold.
+    """
+    judgement = sut.check(data.draw(long_returns(sut.limits), label="workload"))
     if judgement is not None:
-        lab.remark(f"of A, A, B, A from the cache: {hit_shares(judgement.history)}")
+        sut.remark(f"cached share of the prompts A, A, B, A: {hit_shares(judgement.history)}")
 
 
-@requirement("GROUP-1", "shared preludes", needs=NEEDS, shows=(Evidence.HITS, Evidence.TOGETHER))
+@requirement("GROUP-1", "shared prefixes", needs=NEEDS, shows=(Evidence.HITS, Evidence.TOGETHER))
 @given(data=st.data())
-def test_shared_preludes_over_groups(lab: Lab, data: st.DataObject) -> None:
-    """Prompts that share a prelude answer as cold, one by one and side by side."""
-    lab.check(data.draw(trees(lab.grounds, chat=False), label="workload"))
+def test_shared_prefixes_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With several groups of KV-cache blocks, a conforming engine answers prompts that share a prefix as cold, one by
+    one and concurrently.
+    """
+    sut.check(data.draw(trees(sut.limits, chat=False), label="workload"))
 
 
 @requirement("GROUP-1", "the next turn", needs=NEEDS, shows=(Evidence.HITS,))
 @given(data=st.data())
-def test_next_turns_over_groups(lab: Lab, data: st.DataObject) -> None:
-    """So do next turns, whose prefix decode wrote while a window moved on."""
-    lab.check(data.draw(conversations(lab.grounds, chat=False), label="workload"))
+def test_next_turns_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With several groups of KV-cache blocks, a conforming engine answers next turns as cold, whose prefix decode wrote
+    while a sliding window advanced.
+    """
+    sut.check(data.draw(conversations(sut.limits, chat=False), label="workload"))
 
 
 @requirement(
@@ -74,7 +81,7 @@ def test_next_turns_over_groups(lab: Lab, data: st.DataObject) -> None:
     shows=(Evidence.STALE_CHANCES, Evidence.TELLING),
 )
 @given(data=st.data())
-def test_adapters_over_groups(lab: Lab, data: st.DataObject) -> None:
-    """And no group shares a block between two adapters that had one name."""
-    life = Life(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD))
-    lab.check(data.draw(lives(lab.grounds, life), label="workload"))
+def test_adapters_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """In no group does a conforming engine share a block between two adapters that had the same name."""
+    lifecycle = AdapterLifecycle(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD))
+    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))

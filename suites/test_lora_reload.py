@@ -1,7 +1,7 @@
-"""Adapters that change behind a name: the KV of the old content must never answer for the new one.
+"""Adapters whose content changes under one name: the KV of the earlier content must never be used for the new one.
 
-The order is by cost, not by number: what engines often break stands apart, so that the fresh engine on which one
-counterexample is confirmed starts while the next requirement runs.
+The order is by cost, not by number: requirements that engines often break are not adjacent. So the fresh engine that
+confirms one counterexample starts while the next requirement runs.
 """
 
 from __future__ import annotations
@@ -9,20 +9,26 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.adapters import Life, churn, lives, neighbours, reloads
-from harness.generators.pieces import rearranged
-from harness.generators.switches import switches
-from harness.lab import Lab
-from harness.requirement import requirement
-from harness.workload import Route
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.lora import (
+    AdapterLifecycle,
+    adapter_churn,
+    adapter_lifecycles,
+    adapter_switches,
+    coexisting_adapters,
+    reload_routes,
+)
+from coldproof.harness.workload.generators.non_prefix_reuse import rearranged
+from coldproof.harness.workload.steps import Route
 
 CHOSEN = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.ADAPTER_CHOICE)
 ADAPTERS = (*CHOSEN, Capability.STREAMING, Capability.CACHED_TOKENS)
 RELOADS = (*ADAPTERS, Capability.RUNTIME_LORA)
 IN_PLACE = (*RELOADS, Capability.LORA_IN_PLACE)
-IN_PLACE_TOO = {Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS}
+IN_PLACE_WHERE_SUPPORTED = {Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS}
 RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
 
 
@@ -34,15 +40,15 @@ RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
     upstream=("vllm#42125", "vllm#30931"),
 )
 @given(data=st.data())
-def test_in_place_reload_from_another_path(lab: Lab, data: st.DataObject) -> None:
+def test_in_place_reload_from_another_path(sut: SystemUnderTest, data: st.DataObject) -> None:
     """After an in-place reload under the same name from another path, a conforming engine answers as the new adapter
     cold.
 
-    Why it can break: the block hash holds the adapter's name and not what is behind it (vllm#42125). Oracle: cold
-    start. Vacuous when the warm-up never hit, no block of the old content lay ready for a later prompt, or the two
-    contents answer alike.
+    Why it can break: the block hash contains the adapter's name and not its content (vllm#42125). Oracle: cold start.
+    Vacuous when the warm-up never hit, no block of the old content was cached for a later prompt, or the two contents
+    give equal answers.
     """
-    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.IN_PLACE,))), label="workload"))
+    sut.check(data.draw(adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.IN_PLACE,))), label="workload"))
 
 
 @requirement(
@@ -53,14 +59,19 @@ def test_in_place_reload_from_another_path(lab: Lab, data: st.DataObject) -> Non
     upstream=("vllm#42125", "vllm#48352"),
 )
 @given(data=st.data())
-def test_in_place_reload_of_changed_files(lab: Lab, data: st.DataObject) -> None:
+def test_in_place_reload_of_changed_files(sut: SystemUnderTest, data: st.DataObject) -> None:
     """After an in-place reload from the same path whose files changed, a conforming engine answers as the new adapter
     cold.
 
-    Why it can break: a key of name and path looks like a version and is none; trainers write every checkpoint to the
-    same folder. Oracle: cold start. Vacuous as LORA-1 is, or when no path was used again with other files.
+    Why it can break: a key of name and path looks like a version but is not one, and trainers write every checkpoint to
+    the same folder. Oracle: cold start. Vacuous in the same cases as LORA-1, or when no path was used again with other
+    files.
     """
-    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.IN_PLACE,), same_path=True)), label="workload"))
+    sut.check(
+        data.draw(
+            adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.IN_PLACE,), same_path=True)), label="workload"
+        )
+    )
 
 
 @requirement(
@@ -71,13 +82,15 @@ def test_in_place_reload_of_changed_files(lab: Lab, data: st.DataObject) -> None
     upstream=("vllm#42125", "vllm#30931"),
 )
 @given(data=st.data())
-def test_unload_and_load_from_another_path(lab: Lab, data: st.DataObject) -> None:
+def test_unload_and_load_from_another_path(sut: SystemUnderTest, data: st.DataObject) -> None:
     """After unload + load under the same name, a conforming engine answers as the new adapter cold.
 
-    Why it can break: unloading forgets the name in the front end and leaves the blocks in the pool (vllm#42125).
-    Oracle: cold start. Vacuous as LORA-1 is.
+    Why it can break: unloading removes the name from the front end and leaves the blocks in the pool (vllm#42125).
+    Oracle: cold start. Vacuous in the same cases as LORA-1.
     """
-    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.UNLOAD_LOAD,))), label="workload"))
+    sut.check(
+        data.draw(adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.UNLOAD_LOAD,))), label="workload")
+    )
 
 
 @requirement(
@@ -87,87 +100,95 @@ def test_unload_and_load_from_another_path(lab: Lab, data: st.DataObject) -> Non
     shows=(Evidence.UNLOAD_LOADS, Evidence.SAME_PATH_RELOADS, *RISK),
 )
 @given(data=st.data())
-def test_unload_and_load_of_changed_files(lab: Lab, data: st.DataObject) -> None:
+def test_unload_and_load_of_changed_files(sut: SystemUnderTest, data: st.DataObject) -> None:
     """After unload + load from the same path whose files changed, a conforming engine answers as the new adapter
     cold."""
-    lab.check(data.draw(lives(lab.grounds, Life(routes=(Route.UNLOAD_LOAD,), same_path=True)), label="workload"))
+    sut.check(
+        data.draw(
+            adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.UNLOAD_LOAD,), same_path=True)),
+            label="workload",
+        )
+    )
 
 
 @requirement(
     "LORA-4",
-    "adapters and base model apart",
+    "adapters and base model isolated",
     needs=CHOSEN,
     shows=(Evidence.STALE_CHANCES, Evidence.TELLING),
     upstream=("vllm#3263", "vllm#8240", "vllm#30931", "llama.cpp#26207"),
 )
 @given(data=st.data())
-def test_no_sharing_between_adapters_or_with_the_base_model(lab: Lab, data: st.DataObject) -> None:
+def test_no_sharing_between_adapters_or_with_the_base_model(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine never shares KV between two adapters, or between an adapter and the base model, whatever
     their names, ranks and load order.
 
-    Why it can break: the adapter has been lost from the cache key again and again (vllm PR#3263, PR#8240, #30931).
-    Oracle: cold start. Vacuous when no block of another identity lay ready for a prompt, or the identities answer
-    alike.
+    Why it can break: the adapter has been dropped from the cache key several times (vllm PR#3263, PR#8240, #30931).
+    Oracle: cold start. Vacuous when no block of another identity was cached for a prompt, or the identities give equal
+    answers.
     """
-    lab.check(data.draw(neighbours(lab.grounds), label="workload"))
+    sut.check(data.draw(coexisting_adapters(sut.limits), label="workload"))
 
 
 @requirement(
     "LORA-4",
-    "pieces at other places",
+    "isolated with non-prefix KV reuse",
     needs=(*CHOSEN, Capability.MOVED_PIECES),
     shows=(Evidence.MOVED, Evidence.TELLING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())
-def test_moved_pieces_stay_with_their_adapter(lab: Lab, data: st.DataObject) -> None:
-    """Nor does it where pieces of prompts are reused at other places.
+def test_non_prefix_reuse_is_isolated_by_adapter(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine also never shares KV between adapters where it reuses parts of a prompt at other positions
+    (non-prefix KV reuse).
 
-    Why it can break: a piece is found by its tokens, in a sequence that another adapter computed (llama.cpp#26207).
-    Oracle: the tokens of a prompt that stand in pieces of what was computed for its identity; and the answers that
-    other identities would have given, for such a mode may give one that equals no cold answer. Vacuous when no piece
-    was reused at another place, or the identities answer alike.
+    Why it can break: the engine finds a part by its tokens, in a sequence that another adapter computed
+    (llama.cpp#26207). Oracle: the prompt tokens that are in parts of what was computed for the request's identity; and
+    the answers that other identities would have given, because this mode may give an answer that equals no cold answer.
+    Vacuous when no part was reused at another position, or the identities give equal answers.
     """
-    lab.check(data.draw(rearranged(lab.grounds, adapters=True), label="workload"))
+    sut.check(data.draw(rearranged(sut.limits, adapters=True), label="workload"))
 
 
 @requirement(
     "LORA-5",
-    "going back: A, B, A",
+    "return to an earlier adapter: A, B, A",
     needs=RELOADS,
     shows=(Evidence.RETURNS, Evidence.UNLOAD_LOADS, *RISK),
-    shows_where=IN_PLACE_TOO,
+    shows_where=IN_PLACE_WHERE_SUPPORTED,
     overlapped_too=False,
     upstream=("vllm#42125",),
 )
 @given(data=st.data())
-def test_going_back(lab: Lab, data: st.DataObject) -> None:
-    """Going back (A, B, A), a conforming engine answers as A cold, hits or not.
+def test_return_to_an_earlier_adapter(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a return to an earlier adapter (A, B, A), a conforming engine answers as A cold, with or without hits.
 
-    Why it can break: blocks of A and of B live side by side under keys that must tell them apart for good. Oracle: cold
-    start. Vacuous when no content ever came back.
+    Why it can break: blocks of A and of B are in the pool together, and their keys must differ permanently. Oracle:
+    cold start. Vacuous when no earlier content was loaded again.
     """
-    life = Life(routes=reloads(lab.grounds), goes_back=True, most_names=1)
-    lab.check(data.draw(lives(lab.grounds, life), label="workload"))
+    lifecycle = AdapterLifecycle(routes=reload_routes(sut.limits), goes_back=True, most_names=1)
+    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
 
 
 @requirement(
     "LORA-5",
-    "going back after a change under traffic",
+    "return to an earlier adapter after a change under traffic",
     needs=RELOADS,
     shows=(Evidence.RETURNS, Evidence.OVERLAPPED, Evidence.AFTER_OVERLAP),
     overlapped_too=False,
 )
 @given(data=st.data())
-def test_going_back_after_a_change_under_traffic(lab: Lab, data: st.DataObject) -> None:
-    """It does so when requests were running while B replaced A.
+def test_return_to_an_earlier_adapter_after_a_change_under_traffic(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine also answers as A cold after A, B, A when requests were running while B replaced A.
 
-    Why it can break: those requests go on writing blocks under A's key, with B's weights; the blocks lie in wait until
-    A is back. Oracle: cold start; requests that the change itself overlapped are LORA-6's matter and not judged here.
-    Vacuous when, with A back, no prompt reached into an answer that the change overlapped.
+    Why it can break: those requests continue to write blocks under A's key, with B's weights, and the blocks stay in
+    the pool until A returns. Oracle: cold start. LORA-6 judges the requests that the change itself overlapped; they are
+    not judged here. Vacuous when, after the return of A, no prompt continued an answer that the change overlapped.
     """
-    life = Life(routes=reloads(lab.grounds)[:1], goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
-    lab.check(data.draw(lives(lab.grounds, life), label="workload"))
+    lifecycle = AdapterLifecycle(
+        routes=reload_routes(sut.limits)[:1], goes_back=True, under_traffic=True, most_names=1, base_traffic=False
+    )
+    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
 
 
 @requirement(
@@ -178,13 +199,14 @@ def test_going_back_after_a_change_under_traffic(lab: Lab, data: st.DataObject) 
     upstream=("vllm#38606",),
 )
 @given(data=st.data())
-def test_churn_beyond_the_adapter_slots(lab: Lab, data: st.DataObject) -> None:
-    """With adapters churning beyond the engine's adapter slots, a conforming engine keeps all of the above.
+def test_churn_beyond_the_adapter_slots(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers as the current adapter cold also while more adapters are in use than it has adapter
+    slots.
 
-    Why it can break: an adapter that was thrown out of its slot is loaded again by a path of its own, and its blocks
+    Why it can break: an adapter that was evicted from its slot is loaded again on another code path, and its blocks
     outlive it. Oracle: cold start. Vacuous when all names fitted into the slots.
     """
-    lab.check(data.draw(churn(lab.grounds), label="workload"))
+    sut.check(data.draw(adapter_churn(sut.limits), label="workload"))
 
 
 @requirement(
@@ -192,35 +214,37 @@ def test_churn_beyond_the_adapter_slots(lab: Lab, data: st.DataObject) -> None:
     "reload under traffic",
     needs=RELOADS,
     shows=(Evidence.OVERLAPPED,),
-    shows_where=IN_PLACE_TOO,
+    shows_where=IN_PLACE_WHERE_SUPPORTED,
     upstream=("vllm#48352",),
 )
 @given(data=st.data())
-def test_reload_while_requests_run(lab: Lab, data: st.DataObject) -> None:
-    """At a reload while requests run, each answer of a conforming engine is wholly one version's, never a mixture; and
-    every request after the reload returned is the new one's.
+def test_reload_while_requests_run(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """When an adapter is reloaded while requests run, a conforming engine gives each answer entirely with one version,
+    never with a mixture. Every request that is sent after the reload returned gets the new version's answer.
 
-    Why it can break: the reload swaps weights between two steps of a running request. Oracle: cold start under the old
-    or the new content for the requests that the reload overlapped, under the new one for those after it. Vacuous when
-    no reload overlapped a request.
+    Why it can break: the reload swaps weights between two steps of a running request. Oracle: cold start with the old
+    or the new content for the requests that the reload overlapped, with the new one for later requests. Vacuous when no
+    reload overlapped a request.
     """
-    life = Life(routes=reloads(lab.grounds)[:1], under_traffic=True, most_names=1, base_traffic=False)
-    lab.check(data.draw(lives(lab.grounds, life), label="workload"))
+    lifecycle = AdapterLifecycle(
+        routes=reload_routes(sut.limits)[:1], under_traffic=True, most_names=1, base_traffic=False
+    )
+    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
 
 
 @requirement(
     "LORA-8",
-    "switched on for every request",
+    "adapter switched on for every request",
     needs=(*ADAPTERS, Capability.ADAPTER_SWITCH),
     shows=(Evidence.SWITCHES, Evidence.HITS, Evidence.STALE_CHANCES, Evidence.TELLING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())
-def test_an_adapter_switched_on_for_every_request(lab: Lab, data: st.DataObject) -> None:
-    """Where an adapter is switched on for every request, off, or over to another, a conforming engine answers as what
-    is on now cold, and requests that choose their own adapter as that one.
+def test_an_adapter_switched_on_for_every_request(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """When an adapter is switched on for every request, replaced or switched off, a conforming engine answers as the
+    adapter that is on now cold. It answers a request that chooses its own adapter as that adapter cold.
 
-    Why it can break: what is cached was keyed by what requests say, and these say nothing (llama.cpp#26207). Oracle:
-    cold start. Vacuous when nothing was switched, nothing hit, or no prefix of another identity lay ready.
+    Why it can break: the cache key contains what a request names, and these requests name no adapter (llama.cpp#26207).
+    Oracle: cold start. Vacuous when nothing was switched, nothing was hit, or no prefix of another identity was cached.
     """
-    lab.check(data.draw(switches(lab.grounds), label="workload"))
+    sut.check(data.draw(adapter_switches(sut.limits), label="workload"))

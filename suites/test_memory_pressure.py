@@ -1,24 +1,24 @@
-"""A pool smaller than what is asked of it: right answers, no stall, nothing lost for good."""
+"""A pool smaller than the working set: the answers are correct, no request stalls, and every block is freed."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.pieces import outgrown
-from harness.generators.pressure import (
-    identical_crowds,
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.memory_pressure import (
+    aborts_then_full_pool,
+    identical_prompts,
     never_fitting,
     partly_evicted,
-    sharers,
-    storms,
-    waits_for_room,
+    prefix_sharers,
+    queued_for_blocks,
     working_sets,
 )
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.harness.workload.generators.non_prefix_reuse import exceeding_context
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
@@ -32,35 +32,37 @@ SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
     upstream=("vllm#24084", "kvcached#362"),
 )
 @given(data=st.data())
-def test_working_set_larger_than_the_pool(lab: Lab, data: st.DataObject) -> None:
+def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine answers as cold while the pool is far smaller than the working set.
 
-    Why it can break: a block is handed out again while somebody still finds it under its old hash (vllm PR#24084,
-    kvcached#362). Oracle: cold start; evictions show as prefixes that had been computed and were gone. Vacuous when
+    Why it can break: a block is allocated again while another request still finds it by its old hash (vllm PR#24084,
+    kvcached#362). Oracle: cold start; evictions show as prefixes that were computed and later not hit. Vacuous when
     nothing was evicted, or nothing was hit in between.
     """
-    on = lab.grounds
-    workloads = st.one_of(working_sets(on), sharers(on), waits_for_room(on), partly_evicted(on))
-    lab.check(data.draw(workloads, label="workload"))
+    limits = sut.limits
+    workloads = st.one_of(
+        working_sets(limits), prefix_sharers(limits), queued_for_blocks(limits), partly_evicted(limits)
+    )
+    sut.check(data.draw(workloads, label="workload"))
 
 
 @requirement(
     "PRESS-1",
-    "answers that outgrow their context",
+    "answers longer than the context",
     needs=(*TOKENS, Capability.CONTEXT_SHIFT),
     shows=(Evidence.OUTGROWN, Evidence.AFTER_OUTGROWN),
     upstream=("llama.cpp#16983",),
 )
 @given(data=st.data())
-def test_answers_that_outgrow_their_context(lab: Lab, data: st.DataObject) -> None:
-    """It does where an answer outgrows its context, of which the oldest part then goes: as a cold start that outgrew it
-    likewise; and so do requests that come after and fit.
+def test_answers_longer_than_the_context(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """Where an answer exceeds its context and the engine discards the oldest part of it (context shift), a conforming
+    engine answers like a cold start that did the same. Later requests that fit are also answered as cold.
 
-    Why it can break: what is left is the end of a sequence under other positions, and is still taken for its beginning
-    (llama.cpp#16983). Oracle: cold start of an engine in the same mode. Vacuous when nothing outgrew its context, or
-    nobody came after who shares a prefix with it.
+    Why it can break: what is left is the end of a sequence at other positions, and the engine still treats it as the
+    beginning (llama.cpp#16983). Oracle: cold start of an engine in the same mode. Vacuous when no answer exceeded its
+    context, or no later request shared a prefix with it.
     """
-    lab.check(data.draw(outgrown(lab.grounds), label="workload"))
+    sut.check(data.draw(exceeding_context(sut.limits), label="workload"))
 
 
 @requirement(
@@ -71,15 +73,15 @@ def test_answers_that_outgrow_their_context(lab: Lab, data: st.DataObject) -> No
     upstream=("vllm#11562",),
 )
 @given(data=st.data())
-def test_many_identical_long_prompts(lab: Lab, data: st.DataObject) -> None:
-    """Many identical long prompts in a tight pool all finish, with no stall after the first, and run side by side as
-    far as their shared blocks leave room.
+def test_many_identical_long_prompts(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """Many identical long prompts in a small pool all finish without a stall, and run concurrently as far as their
+    shared blocks leave room.
 
-    Why it can break: a scheduler that asks for as many free blocks as a cold prompt needs starves, or runs them one at
-    a time (vLLM's V0 engine, field report; vllm PR#11565). Oracle: every request ends; at looks with requests waiting
-    more than a few run. Vacuous when nothing had to wait.
+    Why it can break: a scheduler that requires as many free blocks as a cold prompt needs does not start them, or runs
+    them one at a time (vLLM's V0 engine, field report; vllm PR#11565). Oracle: every request ends; in samples with
+    waiting requests, more than a few requests run. Vacuous when no request had to wait.
     """
-    lab.check(data.draw(identical_crowds(lab.grounds), label="workload"))
+    sut.check(data.draw(identical_prompts(sut.limits), label="workload"))
 
 
 @requirement(
@@ -90,29 +92,30 @@ def test_many_identical_long_prompts(lab: Lab, data: st.DataObject) -> None:
     upstream=("vllm#35541", "vllm#39734", "vllm#52520"),
 )
 @given(data=st.data())
-def test_prompt_that_can_never_fit(lab: Lab, data: st.DataObject) -> None:
-    """A prompt that can never fit is refused by a conforming engine with an error, and the queue behind it moves.
+def test_prompt_that_can_never_fit(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine refuses a prompt that can never fit with an error, and continues with the requests behind it.
 
-    Why it can break: it is retried for ever at the head of the queue (vllm#35541, vllm#39734, vllm#52520). Oracle: the
-    refusal, and cold start for the others. Vacuous when nothing was refused, or nobody stood behind it.
+    Why it can break: the scheduler retries the prompt without end at the head of the queue (vllm#35541, vllm#39734,
+    vllm#52520). Oracle: the refusal, and cold start for the others. Vacuous when nothing was refused, or no request was
+    behind it.
     """
-    lab.check(data.draw(never_fitting(lab.grounds), label="workload"))
+    sut.check(data.draw(never_fitting(sut.limits), label="workload"))
 
 
 @requirement(
     "PRESS-4",
-    "every block given back",
+    "every block freed",
     needs=(*SIZED, Capability.METRICS, Capability.POOL_USAGE),
     shows=(Evidence.IDLE_LOOKS, Evidence.FULL_POOL),
     upstream=("vllm#46283", "sglang#35270", "sglang#6888"),
 )
 @given(data=st.data())
-def test_every_block_comes_back(lab: Lab, data: st.DataObject) -> None:
-    """A conforming engine gives every block back: after the storm the pool reports idle, and a request that needs the
-    whole pool (or several that do so together) is served.
+def test_every_block_is_freed(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine frees every block: after heavy load its pool reports no use, and it serves a request that
+    needs the whole pool, or several requests that need it together.
 
     Why it can break: a request that was aborted, refused or preempted keeps its blocks (vllm#46283, sglang#35270).
-    Oracle: the engine's gauges after an idle gap, and cold start for the last requests. Vacuous when the gauges are
+    Oracle: the engine's gauges after an idle period, and cold start for the last requests. Vacuous when the gauges are
     missing, or nothing needed most of the pool.
     """
-    lab.check(data.draw(storms(lab.grounds), label="workload"))
+    sut.check(data.draw(aborts_then_full_pool(sut.limits), label="workload"))

@@ -1,15 +1,15 @@
-"""Everything at once: the long-run workload, and the only one in which the mechanisms meet."""
+"""Everything at once: the workload for long runs, and the only one that combines all mechanisms."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.mixed import mixed
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.mixed import mixed
 
 NEEDS = (
     Capability.TOKEN_PROMPTS,
@@ -28,14 +28,14 @@ NEEDS = (
         Capability.POOL_SIZE: Evidence.EVICTED,
         Capability.PREEMPTION_COUNTS: Evidence.PREEMPTIONS,
     },
-    weight=4,  # a chapter of it is another requirement's whole example
+    weight=4,  # each part of it is as long as a whole example of another requirement
 )
 @given(data=st.data())
-def test_everything_at_once(lab: Lab, data: st.DataObject) -> None:
-    """With chats, repeats, adapters, salts, evictions, preemptions, aborts and resets one behind the other, a
-    conforming engine answers as cold, and between them holds nothing for anybody.
+def test_everything_at_once(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With chats, repeats, adapters, salts, evictions, preemptions, aborts and resets in one workload, a conforming
+    engine answers as cold. While it is idle between them, it holds no block for any request.
 
     Why it can break: each mechanism was tested alone. Oracle: cold start, the reference cache, the gauges after each
-    chapter. Vacuous without hits; without evictions and preemptions, where the engine tells of those.
+    part. Vacuous without hits; and without evictions and preemptions, where the engine reports them.
     """
-    lab.check(data.draw(mixed(lab.grounds), label="workload"))
+    sut.check(data.draw(mixed(sut.limits), label="workload"))

@@ -1,15 +1,15 @@
-"""Requests that lose their blocks half-way and come back: they and whoever meets their blocks answer as cold."""
+"""Preemption: requests that are preempted and resumed, and requests that use their blocks, are answered as cold."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.preemption import crowds
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.preemption import outgrowing_requests
 
 NEEDS = (
     Capability.TOKEN_PROMPTS,
@@ -29,14 +29,14 @@ NEEDS = (
     upstream=("LMCache#1969", "vllm#43569", "vllm#41190", "vllm#28558"),
 )
 @given(data=st.data())
-def test_preempted_and_resumed(lab: Lab, data: st.DataObject) -> None:
-    """A request that was preempted and resumed is answered by a conforming engine as cold, under each scheduling policy
-    and chunk budget.
+def test_preempted_and_resumed(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers a request as cold that was preempted and resumed, with each scheduling policy and
+    chunk budget.
 
     Why it can break: what had been computed is looked up again and only partly found (LMCache#1969, vllm PR#43569,
     vllm#41190). Oracle: cold start. Vacuous when the engine counted no preemption.
     """
-    lab.check(data.draw(crowds(lab.grounds, afterwards=False), label="workload"))
+    sut.check(data.draw(outgrowing_requests(sut.limits, afterwards=False), label="workload"))
 
 
 @requirement(
@@ -47,10 +47,11 @@ def test_preempted_and_resumed(lab: Lab, data: st.DataObject) -> None:
     upstream=("vllm#37152", "kvcached#362", "ascend#14055"),
 )
 @given(data=st.data())
-def test_whoever_comes_after_a_preemption(lab: Lab, data: st.DataObject) -> None:
-    """So are the requests that took its blocks, and the ones that come after and hit either.
+def test_requests_after_a_preemption(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers as cold the requests that took the blocks of a preempted request, and the later
+    requests that hit blocks of either.
 
-    Why it can break: a freed block keeps a hash that no longer says what is in it (vllm PR#37152, kvcached#362).
-    Oracle: cold start. Vacuous when the engine counted no preemption, or nobody hit anything after one.
+    Why it can break: a freed block keeps a hash that no longer describes its content (vllm PR#37152, kvcached#362).
+    Oracle: cold start. Vacuous when the engine counted no preemption, or no request hit anything after one.
     """
-    lab.check(data.draw(crowds(lab.grounds, afterwards=True), label="workload"))
+    sut.check(data.draw(outgrowing_requests(sut.limits, afterwards=True), label="workload"))

@@ -1,16 +1,16 @@
-"""Reuse that is owed: an engine that never hits gives right answers and does not conform."""
+"""Prefix reuse: an engine that never reports a hit gives correct answers and still does not conform."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.pieces import rearranged
-from harness.generators.reuse import repeats, returns, traffic
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.non_prefix_reuse import rearranged
+from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 
 COUNTED = (
     Capability.TOKEN_PROMPTS,
@@ -23,38 +23,39 @@ COUNTED = (
 
 @requirement(
     "REUSE-1",
-    "A, A",
+    "the same prompt again: A, A",
     needs=COUNTED,
     shows=(Evidence.REPEAT_HITS, Evidence.OWED),
     upstream=("vllm#17954", "kvcached#446", "LMCache#1139"),
 )
 @given(data=st.data())
-def test_a_prompt_sent_again(lab: Lab, data: st.DataObject) -> None:
-    """A prompt sent again while the pool has room hits every whole unit of it.
+def test_a_prompt_sent_again(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """When a prompt is sent again while the pool has room, a conforming engine hits every whole block of it.
 
-    Why it can break: a hash that differs between two requests, or a block that is not published, costs every hit and no
-    token (vllm#17954, kvcached#446). Oracle: the reference cache's lower bound, and cold start. Vacuous when no request
-    was owed a hit.
+    Why it can break: a hash that differs between two equal requests, or a block that is never published, loses hits but
+    changes no token (vllm#17954, kvcached#446). Oracle: the reference cache's lower bound, and cold start. Vacuous when
+    the reference cache required no hit.
     """
-    lab.check(data.draw(repeats(lab.grounds), label="workload"))
+    sut.check(data.draw(repeats(sut.limits), label="workload"))
 
 
 @requirement(
     "REUSE-2",
-    "A, B, A",
+    "the same prompt after others: A, B, A",
     needs=COUNTED,
     shows=(Evidence.RETURN_HITS, Evidence.OWED),
     upstream=("vllm#50630", "vllm#48435"),
 )
 @given(data=st.data())
-def test_a_prompt_sent_again_after_others(lab: Lab, data: st.DataObject) -> None:
-    """It still does after other prompts came between that share a prelude with it or nothing.
+def test_a_prompt_sent_again_after_others(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """When a prompt is sent again after other prompts, a conforming engine still hits every whole block of it. The
+    other prompts may share a prefix with it.
 
-    Why it can break: the other prompt's blocks push these out of a pool that is hardly used, or take their place in the
-    index (vllm#50630, and a field report of 0 hits at 23 % use). Oracle: the reference cache's lower bound, and cold
-    start. Vacuous when no prompt came back after another one.
+    Why it can break: the other prompts' blocks evict its blocks from a pool that is almost empty, or replace them in
+    the index (vllm#50630, and a field report of 0 hits at 23 % pool usage). Oracle: the reference cache's lower bound,
+    and cold start. Vacuous when no prompt was sent again after another one.
     """
-    lab.check(data.draw(returns(lab.grounds), label="workload"))
+    sut.check(data.draw(returns(sut.limits), label="workload"))
 
 
 @requirement(
@@ -65,29 +66,30 @@ def test_a_prompt_sent_again_after_others(lab: Lab, data: st.DataObject) -> None
     upstream=("vllm#25780", "vllm#43736"),
 )
 @given(data=st.data())
-def test_counts_agree(lab: Lab, data: st.DataObject) -> None:
-    """A conforming engine's per-request counts, its metrics and the reference cache agree.
+def test_counts_agree(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine's cached-token count of each request, its metrics and the reference cache agree.
 
-    Why it can break: hits are counted at other places than where they happen, and dashboards believe the counters.
-    Oracle: the sum over the requests against the growth of the counters; the reference cache's two bounds. Vacuous when
-    nothing was hit, or the engine was not ours alone.
+    Why it can break: hits are counted in other code than the code that makes them, and dashboards trust the counters.
+    Oracle: the sum over the requests, compared with the increase of the counters; the reference cache's two bounds.
+    Vacuous when nothing was hit, or the engine also served requests that Coldproof did not send.
     """
-    lab.check(data.draw(traffic(lab.grounds), label="workload"))
+    sut.check(data.draw(traffic(sut.limits), label="workload"))
 
 
 @requirement(
     "REUSE-3",
-    "counts agree, pieces at other places",
+    "counts agree with non-prefix KV reuse",
     needs=(*COUNTED, Capability.HIT_COUNTERS, Capability.MOVED_PIECES),
     shows=(Evidence.COUNTED, Evidence.MOVED),
     upstream=("llama.cpp#15082",),
 )
 @given(data=st.data())
-def test_counts_agree_about_moved_pieces(lab: Lab, data: st.DataObject) -> None:
-    """So they do where pieces of prompts are reused at other places.
+def test_counts_agree_with_non_prefix_reuse(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine's counts also agree where it reuses the KV of parts of a prompt at other positions
+    (non-prefix KV reuse).
 
-    Why it can break: a piece is found and not taken over, or counted and computed all the same (llama.cpp#15082).
-    Oracle: the sum over the requests against the growth of the counters; no more than the tokens of a prompt that stand
-    in pieces of what was computed for its identity. Vacuous when no piece was reused at another place.
+    Why it can break: a part is found but not reused, or it is counted as cached and computed anyway (llama.cpp#15082).
+    Oracle: the sum over the requests, compared with the increase of the counters; a request hits at most the prompt
+    tokens that are in parts of what was computed for its identity. Vacuous when no part was reused at another position.
     """
-    lab.check(data.draw(rearranged(lab.grounds), label="workload"))
+    sut.check(data.draw(rearranged(sut.limits), label="workload"))

@@ -1,15 +1,21 @@
-"""Whatever else a request may ask for must be complete on a hit, and equal to what a cold start gives."""
+"""Response options: all that a request can ask for besides tokens is complete on a hit, and equal to a cold start's."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.surfaces import PROMPT_LOGPROBS, SEVERAL_ANSWERS, STOP_STRINGS, STRUCTURED, surfaces
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.response_options import (
+    PROMPT_LOGPROBS,
+    SEVERAL_ANSWERS,
+    STOP_STRINGS,
+    STRUCTURED,
+    with_response_options,
+)
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 
@@ -22,20 +28,20 @@ TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
     upstream=("vllm#42019", "vllm#3251"),
 )
 @given(data=st.data())
-def test_prompt_logprobs(lab: Lab, data: st.DataObject) -> None:
-    """Prompt logprobs are complete and equal to cold ones on a hit.
+def test_prompt_logprobs(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """On a hit, a conforming engine returns complete prompt logprobs that are equal to the cold ones.
 
-    Why it can break: tokens that came from the cache are not computed, so they have no scores, or somebody else's.
-    Oracle: the cold engine's own prompt logprobs. Vacuous when no scored prompt lay cached.
+    Why it can break: tokens that came from the cache are not computed, so they have no scores, or the scores of another
+    request. Oracle: the cold engine's prompt logprobs. Vacuous when no prompt with prompt logprobs was cached.
     """
-    lab.check(data.draw(surfaces(lab.grounds, PROMPT_LOGPROBS), label="workload"))
+    sut.check(data.draw(with_response_options(sut.limits, PROMPT_LOGPROBS), label="workload"))
 
 
 @requirement("SURFACE-1", "several answers", needs=(*TOKENS, Capability.SEVERAL_ANSWERS), shows=(Evidence.SEVERAL,))
 @given(data=st.data())
-def test_several_answers(lab: Lab, data: st.DataObject) -> None:
-    """So are several answers to one prompt, sampled from one seed."""
-    lab.check(data.draw(surfaces(lab.grounds, SEVERAL_ANSWERS), label="workload"))
+def test_several_answers(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """On a hit, several answers to one prompt, sampled with one seed, are equal to the cold ones."""
+    sut.check(data.draw(with_response_options(sut.limits, SEVERAL_ANSWERS), label="workload"))
 
 
 @requirement(
@@ -46,9 +52,9 @@ def test_several_answers(lab: Lab, data: st.DataObject) -> None:
     upstream=("vllm#5543",),
 )
 @given(data=st.data())
-def test_stop_strings(lab: Lab, data: st.DataObject) -> None:
-    """So are answers that a stop string ends, and their logprobs."""
-    lab.check(data.draw(surfaces(lab.grounds, STOP_STRINGS), label="workload"))
+def test_stop_strings(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """On a hit, an answer that a stop string ends is equal to the cold one, including its logprobs."""
+    sut.check(data.draw(with_response_options(sut.limits, STOP_STRINGS), label="workload"))
 
 
 @requirement(
@@ -59,6 +65,6 @@ def test_stop_strings(lab: Lab, data: st.DataObject) -> None:
     upstream=("vllm#30916", "TRT#18891"),
 )
 @given(data=st.data())
-def test_structured_output(lab: Lab, data: st.DataObject) -> None:
-    """So is structured output."""
-    lab.check(data.draw(surfaces(lab.grounds, STRUCTURED), label="workload"))
+def test_structured_output(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """On a hit, structured output is equal to the cold one."""
+    sut.check(data.draw(with_response_options(sut.limits, STRUCTURED), label="workload"))

@@ -1,19 +1,25 @@
-"""A second KV tier (offload, connector): what the pool gives up or loses comes back from elsewhere, as it was."""
+"""A second KV tier (offload, connector): what the pool evicts or loses comes back from the tier unchanged."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.base import Capability
-from harness.evidence import Evidence
-from harness.generators.mixed import mixed
-from harness.generators.preemption import crowds
-from harness.generators.pressure import working_sets
-from harness.generators.saved import restored_for_others, saved_and_restored
-from harness.generators.tiers import aborted_loads, asked_back, evicted, partitions
-from harness.lab import Lab
-from harness.requirement import requirement
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.memory_pressure import working_sets
+from coldproof.harness.workload.generators.mixed import mixed
+from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.tiers import (
+    aborted_loads,
+    evicted_and_sent_again,
+    partitions,
+    restored_for_others,
+    saved_and_restored,
+    sent_again_after_gaps,
+)
 
 TIER = (
     Capability.SECOND_TIER,
@@ -39,34 +45,34 @@ SIZED = (*TIER, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
     upstream=("vllm#54193", "vllm#46951", "sglang#39830"),
 )
 @given(data=st.data())
-def test_evicted_to_the_second_tier_and_loaded_back(lab: Lab, data: st.DataObject) -> None:
-    """With a second KV tier a conforming engine answers as cold while the pool is far smaller than the working set, and
+def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With a second KV tier, a conforming engine answers as cold while the pool is far smaller than the working set and
     evicted blocks are loaded back.
 
-    Why it can break: a block is stored or loaded under another one's key, into another one's place, or before it was
+    Why it can break: a block is stored or loaded with another block's key, into another block's place, or before it was
     written (vllm#54193, vllm#46951, sglang#39830). Oracle: cold start, and the reference cache's upper bound for both
     tiers together. Vacuous when nothing was loaded that the pool had evicted.
     """
-    lab.check(data.draw(st.one_of(evicted(lab.grounds), working_sets(lab.grounds)), label="workload"))
+    sut.check(data.draw(st.one_of(evicted_and_sent_again(sut.limits), working_sets(sut.limits)), label="workload"))
 
 
 @requirement(
     "TIER-1",
-    "pool emptied and asked again",
+    "pool emptied, prompts sent again",
     needs=(*TIER, Capability.CACHE_RESET),
     shows=(Evidence.LOADED_RESET,),
     upstream=("vllm#46453", "LMCache#4247"),
 )
 @given(data=st.data())
-def test_pool_emptied_and_asked_again(lab: Lab, data: st.DataObject) -> None:
-    """So it does for prompts and conversations that go on after a cache reset has emptied the pool, or a prompt as
-    large as the pool has flushed it.
+def test_pool_emptied_and_prompts_sent_again(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With a second KV tier, a conforming engine answers as cold when prompts are sent again and conversations continue
+    after the pool was emptied: by a cache reset, or by a prompt as large as the pool.
 
-    Why it can break: local and external hits are counted from different places, or a block's end is taken for a
-    block (vllm#46453, LMCache#4247). Oracle: cold start, the reference cache. Vacuous when nothing was loaded after a
-    reset.
+    Why it can break: local and external hits are counted from different positions, or a partly filled block is used as
+    a whole one (vllm#46453, LMCache#4247). Oracle: cold start, the reference cache. Vacuous when nothing was loaded
+    after a reset.
     """
-    lab.check(data.draw(asked_back(lab.grounds), label="workload"))
+    sut.check(data.draw(sent_again_after_gaps(sut.limits), label="workload"))
 
 
 @requirement(
@@ -77,14 +83,15 @@ def test_pool_emptied_and_asked_again(lab: Lab, data: st.DataObject) -> None:
     upstream=("llama.cpp#27052", "llama.cpp#26676"),
 )
 @given(data=st.data())
-def test_saved_and_restored(lab: Lab, data: st.DataObject) -> None:
-    """So it does for what it was told to save under a name, and to restore after others had taken its place.
+def test_saved_and_restored(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers as cold after it saved its cache under a name, other requests replaced the cached KV,
+    and it restored the saved one.
 
-    Why it can break: tokens and their KV are put back by two hands, into a place that held something else
-    (llama.cpp#27052, llama.cpp#26676). Oracle: cold start, and the reference cache, by which a restore is worth what
-    was there at its save. Vacuous when nothing was hit that only a restore can have brought back.
+    Why it can break: separate code restores the tokens and their KV, into a place that held something else
+    (llama.cpp#27052, llama.cpp#26676). Oracle: cold start, and the reference cache, in which a restore brings back what
+    was cached at the save. Vacuous when nothing was hit that only a restore can have brought back.
     """
-    lab.check(data.draw(saved_and_restored(lab.grounds), label="workload"))
+    sut.check(data.draw(saved_and_restored(sut.limits), label="workload"))
 
 
 @requirement(
@@ -95,15 +102,15 @@ def test_saved_and_restored(lab: Lab, data: st.DataObject) -> None:
     upstream=("vllm#29870", "vllm#46014", "LMCache#1969"),
 )
 @given(data=st.data())
-def test_preempted_and_resumed_with_a_second_tier(lab: Lab, data: st.DataObject) -> None:
-    """With a second KV tier, a request that was preempted and resumed is answered by a conforming engine as cold, and
-    so are those that took its blocks or come after.
+def test_preempted_and_resumed_with_a_second_tier(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With a second KV tier, a conforming engine answers a request as cold that was preempted and resumed. It also
+    answers as cold the requests that took its blocks and the requests that follow.
 
-    Why it can break: a store still reads blocks that somebody else has by now (vllm PR#29870), and what a resumed
-    request is told to load is never loaded (LMCache#1969). Oracle: cold start. Vacuous when nothing was preempted, or
-    nothing loaded.
+    Why it can break: a store still reads blocks that another request has by then (vllm PR#29870), or the blocks that a
+    resumed request should load are never loaded (LMCache#1969). Oracle: cold start. Vacuous when no request was
+    preempted, or nothing was loaded.
     """
-    lab.check(data.draw(crowds(lab.grounds, afterwards=True), label="workload"))
+    sut.check(data.draw(outgrowing_requests(sut.limits, afterwards=True), label="workload"))
 
 
 @requirement(
@@ -114,15 +121,15 @@ def test_preempted_and_resumed_with_a_second_tier(lab: Lab, data: st.DataObject)
     upstream=("vllm#53495", "vllm#54342", "vllm#51748", "LMCache#2878"),
 )
 @given(data=st.data())
-def test_identities_across_tiers(lab: Lab, data: st.DataObject) -> None:
-    """With a second KV tier a conforming engine never shares KV between different salts, adapters or adapter contents,
+def test_identities_across_tiers(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With a second KV tier, a conforming engine never shares KV between different salts, adapters or adapter contents,
     whichever tier holds it.
 
-    Why it can break: each tier makes its own key, and forgets what the pool's key has in it (vllm#53495, PR#54342,
-    PR#51748). Oracle: cold start, and the reference cache's upper bound. Vacuous when no block of another identity lay
-    ready, or nothing was loaded.
+    Why it can break: each tier makes its own key and may leave out parts of the pool's key (vllm#53495, PR#54342,
+    PR#51748). Oracle: cold start, and the reference cache's upper bound. Vacuous when no block of another identity was
+    cached for a prompt, or nothing was loaded.
     """
-    lab.check(data.draw(partitions(lab.grounds), label="workload"))
+    sut.check(data.draw(partitions(sut.limits), label="workload"))
 
 
 @requirement(
@@ -133,14 +140,15 @@ def test_identities_across_tiers(lab: Lab, data: st.DataObject) -> None:
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())
-def test_adapters_across_a_save(lab: Lab, data: st.DataObject) -> None:
-    """Nor does it for what was saved under one adapter, or none, and restored when requests are for another.
+def test_adapters_across_a_save_and_restore(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does not share KV that was saved for one adapter, or for the base model, and restored before
+    requests for another.
 
-    Why it can break: what is saved are tokens and their KV, and not whose they are (a kin of llama.cpp#26207). Oracle:
-    cold start, and the reference cache's upper bound. Vacuous when nobody of another identity asked for what a restore
-    had just brought back.
+    Why it can break: the engine saves tokens and their KV, but not the adapter that they belong to (related to
+    llama.cpp#26207). Oracle: cold start, and the reference cache's upper bound. Vacuous when no request of another
+    identity could use what a restore had just brought back.
     """
-    lab.check(data.draw(restored_for_others(lab.grounds), label="workload"))
+    sut.check(data.draw(restored_for_others(sut.limits), label="workload"))
 
 
 @requirement(
@@ -151,16 +159,20 @@ def test_adapters_across_a_save(lab: Lab, data: st.DataObject) -> None:
     upstream=("LMCache#3388", "vllm#49250", "vllm#45474"),
 )
 @given(data=st.data())
-def test_loads_that_fail(lab: Lab, data: st.DataObject) -> None:
-    """Where a load from the second tier fails, whole or in part, a conforming engine answers as cold or, where it is
-    told to, ends that request with an error; nobody else is the wiser.
+def test_loads_that_fail(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """Where a load from the second tier fails completely or partly, a conforming engine answers as cold or, where it is
+    configured to do so, ends that request with an error. No other request is affected.
 
-    Why it can break: blocks that were never filled stay published, or are taken for computed (LMCache#3388, vllm#49250,
-    vllm#45474). Oracle: cold start; as many errors as loads failed. Vacuous when no load failed.
+    Why it can break: blocks that were never filled stay published, or count as computed (LMCache#3388, vllm#49250,
+    vllm#45474). Oracle: cold start; at most as many errors as failed loads. Vacuous when no load failed.
     """
-    lab.check(
+    sut.check(
         data.draw(
-            st.one_of(asked_back(lab.grounds), working_sets(lab.grounds), crowds(lab.grounds, afterwards=True)),
+            st.one_of(
+                sent_again_after_gaps(sut.limits),
+                working_sets(sut.limits),
+                outgrowing_requests(sut.limits, afterwards=True),
+            ),
             label="workload",
         )
     )
@@ -174,29 +186,31 @@ def test_loads_that_fail(lab: Lab, data: st.DataObject) -> None:
     weight=4,
 )
 @given(data=st.data())
-def test_everything_at_once_with_a_second_tier(lab: Lab, data: st.DataObject) -> None:
-    """With chats, repeats, adapters, salts, evictions, preemptions, aborts and resets one behind the other, and a
-    second KV tier behind the pool, a conforming engine answers as cold, and between them holds nothing for anybody.
+def test_everything_at_once_with_a_second_tier(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With chats, repeats, adapters, salts, evictions, preemptions, aborts and resets in one workload, and a second KV
+    tier behind the pool, a conforming engine answers as cold. While it is idle between them, it holds no block for any
+    request.
 
-    Why it can break: a request may be preempted, aborted or overtaken by a reset while a store or a load of its blocks
-    is under way. Oracle: cold start, the reference cache, the gauges after each chapter. Vacuous without loads and
+    Why it can break: a request may be preempted, aborted or affected by a reset while a store or a load of its blocks
+    is in progress. Oracle: cold start, the reference cache, the gauges after each part. Vacuous without loads and
     preemptions.
     """
-    lab.check(data.draw(mixed(lab.grounds), label="workload"))
+    sut.check(data.draw(mixed(sut.limits), label="workload"))
 
 
 @requirement(
     "TIER-5",
-    "clients that hang up during a load",
+    "client disconnects during a load",
     needs=(*SIZED, Capability.STREAMING, Capability.ABORT),
     shows=(Evidence.LOADED, Evidence.AFTER_ABORT, Evidence.IDLE_LOOKS),
     upstream=("vllm#32255", "vllm#46283", "vllm#46240"),
 )
 @given(data=st.data())
-def test_aborts_during_loads(lab: Lab, data: st.DataObject) -> None:
-    """So it does where a client hangs up while its prompt is being loaded.
+def test_client_disconnects_during_loads(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With a second KV tier, a conforming engine answers as cold after a client disconnected while the KV of its prompt
+    was being loaded, and it frees the blocks of that request.
 
-    Why it can break: the blocks are still being written when they are given back, or never given back (vllm#32255).
-    Oracle: cold start, the gauges. Vacuous when nothing was loaded, or nobody came after an abort.
+    Why it can break: the blocks are freed while they are still being written, or are never freed (vllm#32255). Oracle:
+    cold start, the gauges. Vacuous when nothing was loaded, or no request followed an abort.
     """
-    lab.check(data.draw(aborted_loads(lab.grounds), label="workload"))
+    sut.check(data.draw(aborted_loads(sut.limits), label="workload"))

@@ -16,16 +16,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.paths import ROOT
 
-from harness.fleet import __main__ as fleet
-from harness.fleet.matrix import read_matrix
-from harness.fleet.units import units_of
-from reports import __main__ as reports
+from coldproof.harness.cli.main import SUBCOMMANDS
+from coldproof.harness.cli.main import main as coldproof
+from coldproof.harness.fleet.matrix import read_matrix
+from coldproof.harness.fleet.units import units_of
 
-ROOT = Path(__file__).parent.parent
 CI = ROOT / "ci"
 PAGES = [ROOT / "docs" / name for name in ("ci.md", "fleet.md", "qualifying-a-gpu-target.md")]
-COMMAND = re.compile(r"python -m (pytest suites|reports|harness\.fleet)(.*?)(?=python -m|$)", re.MULTILINE)
+NAMES = "|".join(SUBCOMMANDS)
+COMMAND = re.compile(rf"(python -m pytest suites|coldproof (?:{NAMES}))\b(.*?)(?=python -m|coldproof |$)", re.MULTILINE)
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
@@ -52,23 +53,20 @@ def unknown(config: pytest.Config, text: str) -> Iterator[str]:
     """Options that the commands in a file have and the programs have not."""
     for program, words in commands(text):
         options = [found[0] for word in words if (found := OPTION.match(word))]
-        if program == "pytest suites":
+        if program in ("python -m pytest suites", "coldproof run", "coldproof replay"):
             for name in options:
                 with contextlib.suppress(ValueError):
                     config.getoption(name)
                     continue
                 yield f"{program} {name}"
-        elif program == "reports":
-            said = known_to(reports.main, *words[:1])
-            yield from (f"reports {words[0]} {name}" for name in options if name not in said)
         else:
-            said = known_to(fleet.main)
+            said = known_to(coldproof, program.removeprefix("coldproof "))
             yield from (f"{program} {name}" for name in options if name not in said)
 
 
 @pytest.mark.parametrize("path", [*sorted(CI.glob("*.*")), CI / "Dockerfile", *PAGES], ids=lambda path: path.name)
 def test_every_option_of_every_command_is_there(request: pytest.FixtureRequest, path: Path) -> None:
-    """In pytest with our plugin, in the reports' commands and in the fleet's."""
+    """In pytest with our plugin, and in the command's subcommands."""
     assert list(unknown(request.config, path.read_text())) == []
 
 
@@ -77,13 +75,13 @@ def test_a_wrong_option_is_noticed(request: pytest.FixtureRequest) -> None:
     text = (
         "$ python -m pytest suites --engine vllm \\\n   --sharp 1/2\n"
         "    - >\n      python -m pytest suites --profile ci\n      --bugdet 3m\n"
-        "python -m reports merge a --into b; python -m harness.fleet m.toml --adress auto # --no such\n"
+        "coldproof merge a --into b; coldproof fleet m.toml --adress auto # --no such\n"
     )
     assert list(unknown(request.config, text)) == [
-        "pytest suites --sharp",
-        "pytest suites --bugdet",
-        "reports merge --into",
-        "harness.fleet --adress",
+        "python -m pytest suites --sharp",
+        "python -m pytest suites --bugdet",
+        "coldproof merge --into",
+        "coldproof fleet --adress",
     ]
 
 

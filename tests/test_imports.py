@@ -1,4 +1,4 @@
-"""Imports point one way: suites -> harness -> adapters; reports stand alone (DESIGN.md, Rooms)."""
+"""Imports run down one table of rooms, never up, and always by the name `coldproof` (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -7,95 +7,202 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
-# Results, what words them for the terminal too, and what draws them at the end.
-REPORTS = (
-    *("schema", "causes", "growth", "waivers", "assemble", "text", "markdown", "write"),
-    *("command", "power_schema", "power", "noise_schema", "noise"),
-)
-ROOMS = {
-    "suites": ("suites", "harness", "adapters"),
-    "harness": ("harness", "adapters", *(f"reports.{name}" for name in REPORTS)),
-    "adapters": ("adapters",),
-    "reports": ("reports",),
+DRAWS = ("reports/schema", "reports/format", "reports/assemble", "reports/views", "reports/page")
+REPORTS: dict[str, tuple[str, ...]] = {
+    **{room: DRAWS[:place] for place, room in enumerate(DRAWS)},
+    "reports/comparison": DRAWS,
+    "reports/side_by_side": DRAWS,
+    "reports/kill_matrix": DRAWS,
+    "reports/noise_curve": DRAWS,
+    "reports/run_report": DRAWS,
 }
-OURS = {*ROOMS, "tests", "conftest"}
+REPORTS["reports/exports"] = tuple(REPORTS)
+# What a room may import beside itself, from the lowest room up. A room may import only what stands above its own line.
+ADAPTERS = ("adapters/protocol", "adapters/common")
+ENGINE = (*ADAPTERS, "adapters/spec", "adapters/server")
+HARNESS_ADAPTERS = ("adapters/registry", *ENGINE)
+DATA = ("harness/history", "harness/workload")
+DRAWN = ("reports/schema", "reports/format", "reports/assemble", "reports/exports")
+ROOMS: dict[str, tuple[str, ...]] = {
+    "adapters/protocol": (),
+    "harness/event_log": (),
+    **REPORTS,
+    "adapters/common": ("adapters/protocol",),
+    "adapters/server": ADAPTERS,
+    "adapters/spec": ADAPTERS,
+    "harness/workload": ("adapters/protocol",),
+    "harness/history": ("harness/workload", "adapters/protocol"),
+    "adapters/registry": ("adapters/spec", "adapters/protocol"),
+    "harness/options": ("adapters/registry",),
+    "harness/judgement": (*DATA, "harness/options", "adapters/protocol", "reports/schema"),
+    "harness/execution": (
+        *DATA,
+        "harness/judgement",
+        "harness/event_log",
+        "harness/options",
+        *HARNESS_ADAPTERS,
+        "reports/schema",
+    ),
+    "harness/case": (*DATA, "harness/judgement", "harness/options", *HARNESS_ADAPTERS, *DRAWN),
+    "harness/selection": ("harness/case", "harness/judgement", "harness/options", *HARNESS_ADAPTERS),
+    "harness/proof": (
+        *(*DATA, "harness/execution", "harness/case", "harness/judgement", "harness/options"),
+        *HARNESS_ADAPTERS,
+        *DRAWN[:2],
+    ),
+    "harness/release": (
+        *("harness/selection", "harness/case", "harness/judgement", "harness/history", "harness/options"),
+        *HARNESS_ADAPTERS,
+        *DRAWN,
+    ),
+    "harness/session": (
+        *("harness/release", "harness/selection", "harness/proof", "harness/execution", "harness/case"),
+        *("harness/judgement", "harness/workload", "harness/event_log", "harness/options"),
+        *HARNESS_ADAPTERS,
+        *DRAWN,
+    ),
+    "harness/fleet": (
+        "harness/session",
+        "harness/release",
+        "harness/selection",
+        "harness/case",
+        "harness/options",
+        *DRAWN,
+    ),
+    "harness/power": (
+        *("harness/session", "harness/release", "harness/selection", "harness/execution", "harness/judgement", *DATA),
+        *("harness/event_log", "harness/options", "adapters/registry", "adapters/spec", *DRAWN[:3]),
+    ),
+    "suites": ("harness/session", "harness/judgement", *DATA, "adapters/protocol"),
+}
+# One arrow goes into an engine's folder: both sides must compute the same digests.
+DIGESTS = ("harness/execution/oracles/closed_form.py", "adapters/vllm/fingerprint/digest")
 
 
-def imported(source: str, package: str) -> Iterator[str]:
-    """Every module that a file of `package` imports, wherever in the file it does so."""
+def room_of(path: str) -> str:
+    """Return the room of a file, or of a module written as a path: `harness/case`, `adapters/vllm`, `suites`."""
+    parts = path.removesuffix(".py").split("/")
+    return parts[0] if parts[0] in ("suites", "tests") else "/".join(parts[:2])
+
+
+def allowed(room: str) -> tuple[str, ...] | None:
+    """Return the rooms that a room may import beside itself; None for every room."""
+    if room in ("harness/cli", "tests"):
+        return None
+    if room.startswith("adapters/") and room not in ROOMS:
+        return ENGINE  # an engine's folder
+    return ROOMS[room]
+
+
+def imported(source: str) -> Iterator[str]:
+    """Yield every module that a file imports, wherever in the file it does so, and names of ours in `import_module`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            # `from reports import render` imports a module, `from reports.schema import Case` a name of one.
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            assert node.level == 0, "imports are absolute"
+            # `from coldproof.reports import schema` imports a room, and so does a name out of one of its modules.
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (
+                one.value for one in node.args[:1] if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            )
 
 
-def forbidden(source: str, package: str) -> list[str]:
-    """Our modules that a file of this package must not import."""
-    allowed = ROOMS[package.split(".")[0]]
-    return [
-        name
-        for name in imported(source, package)
-        if name.split(".")[0] in OURS and not any(f"{name}.".startswith(f"{room}.") for room in allowed)
-    ]
+def forbidden(source: str, path: str) -> list[str]:
+    """Return the modules of ours that this file must not import, or not under this name."""
+    own, found = room_of(path), []
+    may = allowed(own)
+    for name in imported(source):
+        first, *rest = name.split(".")
+        if first in ("adapters", "harness", "reports", "suites"):
+            found.append(name)
+        if first != "coldproof" or len(rest) < 2 or rest[0] not in ("adapters", "harness", "reports", "suites"):
+            continue
+        target = "/".join(rest)
+        if (path, target.rsplit("/", 1)[0]) == DIGESTS:
+            continue
+        room = room_of(target)
+        if room != own and may is not None and room not in may:
+            found.append(name)
+    return found
 
 
-def files_of(room: str) -> list[Path]:
-    """A room's source files; reports/out holds what runs wrote."""
-    return [path for path in (ROOT / room).rglob("*.py") if (ROOT / "reports" / "out") not in path.parents]
+FILES = [
+    path.relative_to(ROOT).as_posix()
+    for room in ("adapters", "harness", "reports", "suites")
+    for path in sorted((ROOT / room).rglob("*.py"))
+    if path.parent != ROOT / room or path.name != "__init__.py"
+]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_room_imports_only_what_it_may(room: str) -> None:
-    """No file of a room reaches into a room that DESIGN.md keeps from it."""
-    files = files_of(room)
-    assert files
-    found = {
-        str(path.relative_to(ROOT)): bad
-        for path in files
-        if (bad := forbidden(path.read_text(), ".".join(path.parent.relative_to(ROOT).parts)))
-    }
+def test_no_file_imports_up_the_table() -> None:
+    """Every file of every room, tests excepted."""
+    assert len(FILES) > 300
+    found = {name: bad for name in FILES if (bad := forbidden((ROOT / name).read_text(encoding="utf-8"), name))}
     assert found == {}
 
 
-@pytest.mark.parametrize(
-    ("package", "source"),
-    [
-        ("adapters", "from harness.workload import Prompt"),
-        ("adapters", "import reports.schema"),
-        ("harness", "import suites.test_ground"),
-        ("harness.oracle", "from reports.render import render_html"),
-        ("harness", "from reports import render"),
-        ("harness", "from reports import schema, render"),
-        ("harness.oracle", "from ...suites import test_ground"),
-        ("reports", "from harness.history import History"),
-        ("reports", "from adapters import base"),
-        ("suites", "from reports.schema import Verdict"),
-        ("suites", "from tests.histories import outcome"),
-        ("reports", "def late():\n    import harness"),
-        ("reports", "if TYPE_CHECKING:\n    from adapters.base import Token"),
-    ],
-)
-def test_a_wrong_import_is_noticed(package: str, source: str) -> None:
-    """Also relative, inside a function, for types only, or beside an allowed one."""
-    assert len(forbidden(source, package)) == 1
+def test_the_table_has_no_circle() -> None:
+    """A room imports only rooms that stand before it in the table."""
+    order = list(ROOMS)
+    assert [(room, other) for room in order for other in ROOMS[room] if order.index(other) >= order.index(room)] == []
+
+
+def test_every_room_of_the_tree_is_in_the_table() -> None:
+    """A new folder or file at a room's level must be given its place."""
+    there = {room_of(name) for name in FILES if not name.endswith("__init__.py") or name.count("/") > 1}
+    engines = {f"adapters/{path.parent.name}" for path in (ROOT / "adapters").glob("*/spec.py")}
+    assert there - engines - {"harness/cli"} == set(ROOMS)
 
 
 @pytest.mark.parametrize(
-    ("package", "source"),
+    ("path", "source"),
     [
-        ("suites", "from harness.lab import Lab\nfrom adapters.base import Capability"),
-        ("harness", "from reports import schema\nfrom reports.write import write_all"),
-        ("harness.oracle", "from .base import Oracle\nfrom ..workload import Prompt"),
-        ("adapters", "from adapters import endpoint\nimport harness_of_somebody_else"),
-        ("reports", "import json, msgspec\nfrom . import schema"),
+        ("adapters/vllm/server.py", "from coldproof.harness.workload.steps import Prompt"),
+        ("adapters/vllm/server.py", "from coldproof.adapters.llamacpp.engine import spawn"),
+        ("adapters/protocol/engine.py", "import coldproof.reports.schema"),
+        ("harness/case/case.py", "from coldproof.harness.session.budget import Budget"),
+        ("harness/case/case.py", "import coldproof.suites.test_ground"),
+        ("harness/judgement/judge.py", "from coldproof.reports.run_report.run_report import render_html"),
+        ("harness/history/records.py", "def late():\n    from coldproof.harness.judgement.judge import judge"),
+        ("harness/judgement/oracle.py", "from coldproof.adapters.vllm.fingerprint.digest import mix"),
+        ("reports/views/overview.py", "from coldproof.harness.history.records import History"),
+        ("reports/views/overview.py", "import importlib\nimportlib.import_module('coldproof.harness.cli.merge')"),
+        ("reports/schema/case.py", "if TYPE_CHECKING:\n    from coldproof.adapters.protocol.requests import Token"),
+        ("suites/test_ground.py", "from coldproof.reports.schema.verdict import Verdict"),
+        ("suites/test_ground.py", "from harness.judgement.requirement import requirement"),
+        ("harness/cli/run.py", "import adapters"),
     ],
 )
-def test_an_allowed_import_is_no_alarm(package: str, source: str) -> None:
-    """Neither are other people's packages whose names begin like ours."""
-    assert forbidden(source, package) == []
+def test_a_wrong_import_is_detected(path: str, source: str) -> None:
+    """Also inside a function, for types only, by a string, or without the name `coldproof`."""
+    assert len(forbidden(source, path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("suites/test_ground.py", "from coldproof.harness.session.system_under_test import SystemUnderTest"),
+        ("harness/judgement/judge.py", "from coldproof.reports.schema.verdict import Verdict\nimport json, msgspec"),
+        ("adapters/toy/spec.py", "from coldproof.adapters.toy.engine import start"),
+        ("harness/execution/oracles/closed_form.py", "from coldproof.adapters.vllm.fingerprint.digest import mix"),
+        ("harness/cli/run.py", "from coldproof.harness.session.plugin import PLUGIN\nimport adapters_of_somebody_else"),
+    ],
+)
+def test_an_allowed_import_is_accepted(path: str, source: str) -> None:
+    """Neither are other people's packages whose names begin like ours an error."""
+    assert forbidden(source, path) == []
+
+
+def test_tests_import_helpers_in_one_way() -> None:
+    """Helpers are in tests/support and are imported as `support.NAME`."""
+    wrong = {
+        path.relative_to(ROOT).as_posix(): name
+        for path in Path(ROOT / "tests").rglob("*.py")
+        for name in imported(path.read_text(encoding="utf-8"))
+        if name.split(".")[0] in ("tests", "adapters", "harness", "reports", "suites")
+    }
+    assert wrong == {}

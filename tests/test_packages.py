@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from support.paths import ROOT
 
 
 def test_all_that_is_no_python_is_in_the_wheel() -> None:
@@ -15,6 +14,15 @@ def test_all_that_is_no_python_is_in_the_wheel() -> None:
     rooms = ("adapters", "harness", "reports", "suites")
     listed = subprocess.run(["git", "ls-files", *rooms], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     wanted = {ROOT / name for name in listed.splitlines() if not name.endswith(".py")}
-    packed = {path for room, patterns in declared.items() for one in patterns for path in (ROOT / room).glob(one)}
+    folders = {package: ROOT / "src" / package.replace(".", "/") for package in declared}
+    found = (path for package, patterns in declared.items() for one in patterns for path in folders[package].glob(one))
+    packed = {path.resolve() for path in found}
     assert wanted
     assert wanted - packed == set()
+
+
+def test_what_runs_and_builds_leave_is_ignored_by_git() -> None:
+    """By the default of --report-dir, which lies in no package, by builds of the package and by the cache."""
+    left = ("coldproof-report/index.html", "build/lib/x.py", "dist/x.whl", ".coldproof/cache/x")
+    found = subprocess.run(["git", "check-ignore", *left], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert tuple(found.stdout.splitlines()) == left

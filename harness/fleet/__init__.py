@@ -1,1 +1,1 @@
-"""Many runs on many machines, by Ray, as one report: engines x cells x seeds x kinds of machines."""
+"""Runs many runs on many machines with Ray."""

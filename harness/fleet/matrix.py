@@ -1,7 +1,7 @@
-"""The matrix file: kinds of machines and the runs that are to happen on them, read strictly before anything starts.
+"""The matrix file: kinds of machines, and the runs on them. It is validated before anything starts.
 
-Unknown keys, engines, cells, requirements or machines are refused with one line: on a fleet a misspelt word would
-otherwise cost hours, or quietly leave something out.
+Unknown keys, engines, cells, requirements and machines are refused with one line. On a fleet, a misspelt word could
+cost hours or silently leave something out.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import Annotated, Any
 
 import msgspec
 
-from harness.cells import chosen
-from harness.command_line import default_oracle
-from harness.known_issues import read_known_issues
-from harness.options import QUALIFY, Options, UsageError
-from harness.qualify.frozen import current
-from harness.selection import check_cells
+from coldproof.harness.case.known_issues import read_known_issues
+from coldproof.harness.options import FINGERPRINT, QUALIFY, Options, UsageError
+from coldproof.harness.release.requirements.frozen import current_list
+from coldproof.harness.selection.cells import cells_named
+from coldproof.harness.selection.command_line import default_oracle
+from coldproof.harness.selection.select import check_cells
+from coldproof.harness.selection.validation import check_options as check_options
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]  # it becomes part of a folder's name
 Share = Annotated[float, msgspec.Meta(ge=0)]
-# What the fleet gives each run itself, what would make a run something else, and what no unattended run can use.
-OURS = (
+# Options that the fleet sets itself, that would change the kind of run, or that an unattended run cannot use.
+FORBIDDEN_OPTIONS = (
     "--engine",
     "--engine-url",
     "--cells",
@@ -45,9 +46,9 @@ OURS = (
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of machine: what Ray has to find free on a node for one run. Each kind is a column of the report.
+    """A kind of machine: the resources that one run needs on a node. The report has columns for each kind.
 
-    `runtime_env` is Ray's own, for what a run needs there: pip packages, environment variables, a container image.
+    `runtime_env` is Ray's option for what a run needs there: pip packages, environment variables, a container image.
     """
 
     name: Name
@@ -58,10 +59,10 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runtime_env: dict[str, Any] = {}
 
 
-class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One engine, each of its cells with each seed on each of these machines. Without cells: the profile's, in one run.
+class MatrixRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One engine: a unit for each of its cells, seeds and machines. Without cells, one unit runs the profile's cells.
 
-    `shards`: each of these runs is cut into so many parts. `python`: what starts it where Ray's own has no engine.
+    `shards`: the number of shards of each unit. `python`: the interpreter, if Ray's own has no engine installed.
     """
 
     engine: str
@@ -76,30 +77,30 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: str = "model"
     oracle: str = ""
     engine_url: str = ""
-    known_issues: str = ""  # beside the matrix file, or an absolute path
+    known_issues: str = ""  # a path relative to the matrix file, or an absolute path
     options: tuple[str, ...] = ()
     python: str = ""
 
     @property
     def label(self) -> str:
-        """What the report calls it."""
+        """The name in the report."""
         return self.name or self.engine
 
     @property
     def attached(self) -> str | None:
-        """The server's address, where it is somebody else's."""
+        """The URL of an attached server; None if Coldproof starts the engine."""
         return self.engine_url or None
 
 
 class Matrix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that a fleet is to do."""
+    """The content of a matrix file."""
 
     machine: tuple[Machine, ...]
-    run: tuple[Run, ...]
+    run: tuple[MatrixRun, ...]
 
 
 def read_matrix(path: Path) -> Matrix:
-    """The file, checked. Raises UsageError with the place of the fault."""
+    """Read and check the file. Raises UsageError that names the place of the error."""
     try:
         matrix = msgspec.convert(tomllib.loads(path.read_text()), Matrix)
         check(matrix, path.parent)
@@ -110,64 +111,67 @@ def read_matrix(path: Path) -> Matrix:
 
 
 def check(matrix: Matrix, folder: Path) -> None:
-    """Raise UsageError for a matrix of which some run could not begin, or that runs something twice."""
+    """Raise UsageError if a run could not start, or if a name occurs twice."""
     if not matrix.run:
-        raise UsageError("it has no [[run]]")
-    known = once("machine", (machine.name for machine in matrix.machine))
-    once("run", (run.label for run in matrix.run))
+        raise UsageError("there is no [[run]]")
+    known = unique_names("machine", (machine.name for machine in matrix.machine))
+    unique_names("run", (run.label for run in matrix.run))
     for run in matrix.run:
         try:
             for machine in run.machines:
                 if machine not in known:
-                    raise UsageError(f"there is no [[machine]] {machine!r}: there are {', '.join(known) or 'none'}")
+                    raise UsageError(
+                        f"there is no [[machine]] {machine!r}; existing machines: {', '.join(known) or 'none'}"
+                    )
             check_run(run, folder)
         except UsageError as problem:
             raise UsageError(f"run {run.label!r}: {problem}") from problem
 
 
-def once(what: str, names: Iterable[str]) -> list[str]:
-    """The names. Raises UsageError where one is there twice."""
+def unique_names(what: str, names: Iterable[str]) -> list[str]:
+    """Return the names. Raises UsageError if a name occurs twice."""
     counted = Counter(names)
     twice = [name for name, times in counted.items() if times > 1]
     if twice:
-        raise UsageError(f"two of its {what}s are called {twice[0]!r}: give them different names")
+        raise UsageError(f"two {what}s have the name {twice[0]!r}; give them different names")
     return list(counted)
 
 
-def check_run(run: Run, folder: Path) -> None:
-    """Raise UsageError for a run that a single machine would refuse."""
+def check_run(run: MatrixRun, folder: Path) -> None:
+    """Raise UsageError for a run that a single machine would refuse too."""
     for what, values in (("machines", run.machines), ("seeds", run.seeds)):
         if not values or len(set(values)) < len(values):
-            raise UsageError(f"{what} = {list(values)}: name each once, and at least one")
+            raise UsageError(f"{what} = {list(values)}: give at least one, and each only once")
     given = [word.partition("=")[0] for word in run.options]
     for word in given:
-        if word in OURS:
-            raise UsageError(f"options: {word} is not for a fleet's run; what a run may have is a key of [[run]]")
-    noise = value_of("--noise", run.options)
-    exact = run.worker == "fingerprint" and noise is None
-    Options(
+        if word in FORBIDDEN_OPTIONS:
+            raise UsageError(f"options: {word} cannot be used in a fleet; see the keys of [[run]]")
+    noise = option_value("--noise", run.options)
+    exact = run.worker == FINGERPRINT and noise is None
+    options = Options(
         engine=run.engine,
         engine_url=run.attached,
         profile=run.profile,
         budget=run.budget or None,
         worker=run.worker,
         oracle=run.oracle or default_oracle(run.engine, run.attached, exact),
-        model=value_of("--model", run.options),
+        model=option_value("--model", run.options),
         noise=noise,
         report_dir=folder,
-    ).check()
+    )
+    check_options(options)
     if run.profile == QUALIFY and (run.cells or run.requirements):
-        raise UsageError("profile 'qualify' tests everything there is: leave out cells and requirements")
-    once("cell", run.cells)
+        raise UsageError("profile 'qualify' runs the whole suite: leave out cells and requirements")
+    unique_names("cell", run.cells)
     if run.cells and run.attached:
-        raise UsageError("a server that is there already is its own cell: leave out cells")
-    check_cells(chosen(run.cells), engine=run.engine, fingerprint=run.worker == "fingerprint")
+        raise UsageError("an attached server has one cell of its own: leave out cells")
+    check_cells(cells_named(run.cells), engine=run.engine, worker=run.worker)
     check_requirements(run.requirements)
-    read_known_issues(known_issues(run, folder))
+    read_known_issues(known_issues_path(run, folder))
 
 
-def value_of(option: str, words: Iterable[str]) -> str | None:
-    """What is given with an option, as a word of its own or behind an equals sign; None where it is not given."""
+def option_value(option: str, words: Iterable[str]) -> str | None:
+    """Return the value of an option, given as the next word or after "="; None if the option is not given."""
     left = iter(words)
     for word in left:
         name, equals, value = word.partition("=")
@@ -177,13 +181,13 @@ def value_of(option: str, words: Iterable[str]) -> str | None:
 
 
 def check_requirements(names: tuple[str, ...]) -> None:
-    """Raise UsageError for a requirement that the suite has not."""
-    ids = {test.declared.id for test in current()[0].tests}
+    """Raise UsageError for a requirement that the suites do not have."""
+    ids = {test.declared.id for test in current_list()[0].tests}
     for name in names:
         if name not in ids and name not in {one.rpartition("-")[0] for one in ids}:
-            raise UsageError(f"no requirement {name!r}: write ids, such as LORA-3, or an area, such as LORA")
+            raise UsageError(f"no requirement {name!r}; give ids such as LORA-3, or an area such as LORA")
 
 
-def known_issues(run: Run, folder: Path) -> Path | None:
-    """A run's waivers, seen from the matrix file's folder."""
+def known_issues_path(run: MatrixRun, folder: Path) -> Path | None:
+    """Return the path of a run's known issues. `folder` is the folder of the matrix file."""
     return folder / run.known_issues if run.known_issues else None

@@ -1,10 +1,10 @@
-"""The fleet's folder: what is done, run by run, and what was lost, kept aside.
+"""The fleet's folder: finished units, running units, and lost attempts.
 
-units/ID/       the report folder of a run that ended, as its node wrote it
-units/ID.json   what became of it: written last, so that a run is done when this is there
-units/ID.log    the end of what pytest wrote
-running/ID/     events as they come in
-lost/ID.N/      events of runs whose node went: they count for nothing
+units/ID/       the report folder of a finished run, as its node wrote it
+units/ID.json   the record of the unit, written last: a unit is finished if this file exists
+units/ID.log    the end of pytest's output
+running/ID/     the events of a running unit
+lost/ID.N/      the events of lost attempts; they count for nothing
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 
 import msgspec
 
-from harness.fleet.remote import EVENTS, Ended
-from harness.fleet.units import Unit
-from harness.options import UsageError
-from reports.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_OK
-from reports.schema import encode, read_results
-from reports.text import storable
-from reports.write import write_text
+from coldproof.harness.fleet.node import EVENTS, RunEnded
+from coldproof.harness.fleet.units import Unit
+from coldproof.harness.options import UsageError
+from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_OK
+from coldproof.reports.exports.write import write_text
+from coldproof.reports.format.text import storable
+from coldproof.reports.schema.results import encode, read_results
 
 UNITS, RUNNING, LOST, LOCK = "units", "running", "lost", "fleet.lock"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a unit. `began` is by the driver's clock; `lost`: why earlier tries count for nothing."""
+    """The result of a unit. `began` is in the driver's clock; `lost` has the reason of each lost attempt."""
 
     unit: str
     digest: str
@@ -43,18 +43,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def concluded(self) -> bool:
-        """Whether the suites had their say: a verdict, whichever it is, is never asked for again."""
+        """Whether the suites finished with verdicts. Such a unit is never run again."""
         return self.exit_code in (EXIT_OK, EXIT_FAILED)
 
 
 class Store:
-    """One folder, of one driver at a time."""
+    """The folder of one fleet. Only one driver uses it at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError, UsageError where the folder is somebody else's or another driver is at work in it."""
+        """Open the folder. Raises OSError, and UsageError if it is not a fleet's or another driver uses it."""
         self.folder = folder
         if folder.exists() and not (folder / LOCK).exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"--out {folder} is there already and is no fleet's: name a new folder")
+            raise UsageError(f"--out {folder} exists and is not a fleet's folder; choose a new folder")
         for name in (UNITS, RUNNING, LOST):
             (folder / name).mkdir(parents=True, exist_ok=True)
         self.lock = (folder / LOCK).open("w")
@@ -62,16 +62,16 @@ class Store:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
             self.lock.close()
-            raise UsageError(f"another fleet is at work in --out {folder}") from problem
-        for left in (folder / RUNNING).iterdir():  # by a driver that was killed
+            raise UsageError(f"another fleet is running in --out {folder}") from problem
+        for left in (folder / RUNNING).iterdir():  # left by a driver that was killed
             self.put_aside(left.name)
 
     def report(self, unit: str) -> Path:
-        """The report folder of a unit."""
+        """Return the report folder of a unit."""
         return self.folder / UNITS / unit
 
     def record(self, unit: Unit, sources: str) -> Record | None:
-        """What became of a unit as it is defined now and by these sources; None: nothing yet."""
+        """Return the record of a unit with its current definition and these sources; None if there is none."""
         try:
             record = msgspec.json.decode((self.folder / UNITS / f"{unit.id}.json").read_bytes(), type=Record)
         except (OSError, msgspec.MsgspecError):
@@ -79,12 +79,12 @@ class Store:
         return record if record.digest == unit.digest(sources) else None
 
     def is_done(self, unit: Unit, sources: str) -> bool:
-        """Whether nothing is left to do for a unit: its run came to a verdict, and its results are whole."""
+        """Return whether a unit is finished: its run has verdicts, and its results are complete."""
         record = self.record(unit, sources)
         return record is not None and record.concluded and is_complete(self.report(unit.id))
 
     def begin(self, unit: str) -> None:
-        """A new try, and what another one had left under that name, failed or of other sources, is gone."""
+        """Start an attempt. Remove what an earlier attempt left."""
         (self.folder / UNITS / f"{unit}.json").unlink(missing_ok=True)
         if self.report(unit).exists():
             shutil.rmtree(self.report(unit))
@@ -93,19 +93,19 @@ class Store:
         (self.folder / RUNNING / unit).mkdir()
 
     def add(self, unit: str, lines: bytes) -> None:
-        """Events, at once on the disk."""
+        """Append events to the unit's event log."""
         with (self.folder / RUNNING / unit / EVENTS).open("ab") as file:
             file.write(lines)
 
     def put_aside(self, unit: str) -> None:
-        """Keep what a lost try had told, where nothing counts it."""
+        """Move the events of a lost attempt to lost/."""
         number = 1
         while (kept := self.folder / LOST / f"{unit}.{number}").exists():
             number += 1
         (self.folder / RUNNING / unit).rename(kept)
 
-    def end(self, unit: str, ended: Ended) -> str:
-        """Keep a run's files; what is wrong with them in words, "" for a report."""
+    def end(self, unit: str, ended: RunEnded) -> str:
+        """Store a run's files. Return the problem of the run as text, "" if it has a valid report."""
         coming, there = self.folder / RUNNING / unit, self.report(unit)
         with tarfile.open(fileobj=io.BytesIO(ended.files)) as archive:
             archive.extractall(coming, filter="data")
@@ -114,37 +114,37 @@ class Store:
         return problem_of(there, ended)
 
     def keep(self, record: Record) -> None:
-        """The last step: from here on the unit is done."""
+        """Store a unit's record. This is the last step: the unit is finished then."""
         write_text(self.folder / UNITS / f"{record.unit}.json", encode(record).decode())
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         self.lock.close()
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a report folder holds the results of a whole run."""
+    """Return whether a report folder has the results of a complete run."""
     try:
         return read_results(folder / "results.json").complete
     except (OSError, msgspec.MsgspecError):
         return False
 
 
-def problem_of(folder: Path, ended: Ended) -> str:
-    """Why a run came to no verdict; "" where it did."""
+def problem_of(folder: Path, ended: RunEnded) -> str:
+    """Return why a run has no complete result; "" if it has one."""
     try:
         results = read_results(folder / "results.json")
     except (OSError, msgspec.MsgspecError):
         said = [line for line in ended.log.splitlines() if line.strip()]
-        told = next((line for line in said if "coldproof: " in line), said[-1] if said else "it wrote nothing")
-        return f"it left no report, exit code {ended.code}: {told.strip()}"
+        line = next((line for line in said if "coldproof: " in line), said[-1] if said else "no output")
+        return f"no report, exit code {ended.code}: {line.strip()}"
     if ended.code in (EXIT_OK, EXIT_FAILED):
-        return "" if results.complete else results.problem or f"its run is incomplete, exit code {ended.code}"
+        return "" if results.complete else results.problem or f"the run is incomplete, exit code {ended.code}"
     return results.problem or f"exit code {ended.code} ({results.headline})"
 
 
-def unreached(unit: str, digest: str, reason: str, lost: list[str]) -> Record:
-    """The record of a unit that no run came of."""
+def failed_record(unit: str, digest: str, reason: str, lost: list[str]) -> Record:
+    """Return the record of a unit without a result."""
     return Record(
         unit=unit,
         digest=digest,

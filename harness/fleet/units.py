@@ -1,7 +1,7 @@
-"""Units of work: one cell with one seed of a run, on one kind of machine. Each is a `pytest suites` of its own.
+"""Units of work: one cell and one seed of a run, on one kind of machine. Each unit is a separate `pytest suites`.
 
-A unit's id says what it is and stays the same from one start of the fleet to the next; its digest also says by which
-sources and known issues: what is done is done as long as the digest is the same.
+A unit's id describes it and is the same at every start of the fleet. Its digest also covers the sources and the known
+issues: a finished unit is not run again while its digest is the same.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from harness.fleet.matrix import Machine, Matrix, Run, known_issues, once
-from harness.qualify.record import digest_of
+from coldproof.harness.fleet.matrix import Machine, Matrix, MatrixRun, known_issues_path, unique_names
+from coldproof.harness.release.run.record import digest_of
 
-CHOSEN = "profile"  # in place of a cell's name, where the profile says which
+PROFILE_CELLS = "profile"  # replaces the cell's name if the profile chooses the cells
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the suites. `cell`: "" for the profile's; `shard`: "" for all of it; `waivers`: where they lie."""
+    """One run of the suites. `cell`: "" for the profile's cells; `shard`: "" for a whole run; `waivers`: their file."""
 
     machine: Machine
-    run: Run
+    run: MatrixRun
     cell: str
     seed: int
     shard: str
@@ -29,22 +29,22 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Also the name of its folder."""
+        """The id, which is also the name of the unit's folder."""
         part = f"-{self.shard.replace('/', 'of')}" if self.shard else ""
-        return f"{self.run.label}-{self.machine.name}-{self.cell or CHOSEN}-seed{self.seed}{part}"
+        return f"{self.run.label}-{self.machine.name}-{self.cell or PROFILE_CELLS}-seed{self.seed}{part}"
 
     def column(self, cell: str) -> str:
-        """What a cell of its run is called in the report of the whole."""
+        """Return the name of a cell's column in the merged report."""
         return f"{self.machine.name} / {self.run.label} / {cell}"
 
     def digest(self, sources: str) -> str:
-        """Of all that its verdicts depend on and that is ours to say."""
+        """Return the digest of everything that defines the unit: machine, run, cell, seed, shard, waivers, sources."""
         waivers = digest_of(self.waivers) if self.waivers is not None else ""
-        told = (self.machine, self.run, self.cell, self.seed, self.shard, waivers, sources)
-        return hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()
+        definition = (self.machine, self.run, self.cell, self.seed, self.shard, waivers, sources)
+        return hashlib.sha256(msgspec.json.encode(definition, order="deterministic")).hexdigest()
 
     def words(self) -> list[str]:
-        """The arguments of `pytest suites`, but for what depends on where its node has its files."""
+        """Return the arguments of `pytest suites` that do not depend on the node's folders."""
         run = self.run
         given = {
             "--engine": run.engine,
@@ -62,9 +62,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def units_of(matrix: Matrix, folder: Path) -> list[Unit]:
-    """All units, in the order of the runs, then machines, cells and seeds. `folder`: the matrix file's.
+    """Return all units, ordered by run, machine, cell, seed and shard. `folder` is the folder of the matrix file.
 
-    Raises UsageError where two have one id: a name with dashes in it can make that.
+    Raises UsageError if two units have the same id, which names with dashes can cause.
     """
     machines = {machine.name: machine for machine in matrix.machine}
     units = [
@@ -74,7 +74,7 @@ def units_of(matrix: Matrix, folder: Path) -> list[Unit]:
             cell=cell,
             seed=seed,
             shard=f"{number}/{run.shards}" if run.shards > 1 else "",
-            waivers=known_issues(run, folder),
+            waivers=known_issues_path(run, folder),
         )
         for run in matrix.run
         for name in run.machines
@@ -82,5 +82,5 @@ def units_of(matrix: Matrix, folder: Path) -> list[Unit]:
         for seed in run.seeds
         for number in range(1, run.shards + 1)
     ]
-    once("unit", (unit.id for unit in units))
+    unique_names("unit", (unit.id for unit in units))
     return units

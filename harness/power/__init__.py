@@ -1,1 +1,1 @@
-"""Detection power: which injected faults the suites notice, after how many requests, and which they do not."""
+"""Measures detection power: runs the suites against engines with injected faults."""

@@ -1,62 +1,74 @@
-"""Measures one fault, or the engine as it is, and remembers each result as soon as it is there."""
+"""Measures faults and the unmodified engine, and stores each result at once, so that a measurement can be resumed."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import importlib.metadata
+import os
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import psutil
 
-from harness.faults.fault import Fault
-from harness.power import literal, plan, suites
-from harness.power.forked import DidNotEnd, within
-from reports.power_schema import FaultRow, FieldReport, Outcome, SuiteRun
+from coldproof.adapters.registry import catalogue, measured_engine
+from coldproof.adapters.spec.fault import Fault
+from coldproof.harness.options import UsageError
+from coldproof.harness.power import field_scripts, plan, suite_run
+from coldproof.harness.power.forkserver import RunTimedOut, run_in_fork
+from coldproof.harness.session.environment import coldproof_version
+from coldproof.reports.format.text import duration
+from coldproof.reports.schema.power import FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
 
 LITERAL_SECONDS = 600
+RUN_BYTES = 4 * 2**30  # memory that one run's engines may need
 Measured = TypeVar("Measured", FaultRow, SuiteRun)
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of drawing for each run."""
+    """Seconds for drawing examples in each run."""
 
     aimed: float
     wide: float
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """How to measure: the worker, the seed and the budgets of every run; where results and logs go."""
+    """The parameters of a measurement: worker, seed and budgets of every run, and the folder for results and logs."""
 
     worker: str
     seed: int
     budgets: Budgets
-    root: Path
     out: Path
-    wide: str = "always"  # or only for what the aimed run "missed", or "never"
-    scripts: bool = True  # the field reports' own, too
-    calibration: Path | None = None  # results.json of the engine as it is, where its comparison rule was found
-    noise: str | None = None  # that all engines' scores waver by
+    wide: str = (
+        "always"  # when to run all requirements: "always", "missed" (if the aimed run missed the fault) or "never"
+    )
+    scripts: bool = True  # whether to run the scripts of the field reports too
+    calibration: Path | None = None  # results.json of the unmodified engine, with its comparison rule
+    noise: str | None = None  # noise that is added to all engines' scores
 
     def calibrated(self) -> Measurement:
-        """The same with the comparison rule of the engine as it is, found once instead of with every fault."""
+        """Return the measurement with the comparison rule of the unmodified engine, found once for all faults."""
         folder = self.out / "runs" / "calibration"
         found = folder / "report" / "results.json"
         if not found.exists():
-            ask = plan.calibration(worker=self.worker, seed=self.seed)
-            suites.run(msgspec.structs.replace(ask, noise=self.noise), folder)
+            ask = plan.calibration_plan(worker=self.worker, seed=self.seed)
+            suite_run.run(msgspec.structs.replace(ask, noise=self.noise), folder)
         return msgspec.structs.replace(self, calibration=found if found.exists() else None)
 
-    def against(self, ask: suites.Ask, folder: Path) -> SuiteRun:
-        """One run against a fault."""
-        return suites.run(msgspec.structs.replace(ask, calibration=self.calibration, noise=self.noise), folder)
+    def against(self, ask: suite_run.RunPlan, folder: Path) -> SuiteRun:
+        """Run a plan with this measurement's calibration and noise."""
+        return suite_run.run(msgspec.structs.replace(ask, calibration=self.calibration, noise=self.noise), folder)
 
     def row(self, fault: Fault) -> FaultRow:
-        """A fault's result."""
+        """Return a fault's result, stored or measured now."""
         return self.remembered(fault.name, FaultRow, lambda: self.measured(fault))
 
     def remembered(self, name: str, kind: type[Measured], measure: Callable[[], Measured]) -> Measured:
-        """What was measured before, or is now."""
+        """Return a stored result; if there is none, measure and store it."""
         file = self.out / "rows" / f"{name}.json"
         if file.exists():
             return msgspec.json.decode(file.read_bytes(), type=kind)
@@ -66,15 +78,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return result
 
     def measured(self, fault: Fault) -> FaultRow:
-        """The requirements about it, then all, then the field reports' scripts."""
+        """Measure a fault: the requirements about it, then all requirements, then the field scripts."""
         aimed = wide = None
         scripts: list[FieldReport] = []
         if not fault.equivalent:
             folder = self.out / "runs" / fault.name
-            ask = plan.aimed(fault, worker=self.worker, seconds=self.budgets.aimed, seed=self.seed)
+            ask = plan.aimed_plan(fault, worker=self.worker, seconds=self.budgets.aimed, seed=self.seed)
             aimed = self.against(ask, folder / "aimed")
-            if self.wide == "always" or (self.wide == "missed" and not caught_by_its_own(fault, aimed)):
-                ask = plan.wide(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed)
+            if self.wide == "always" or (self.wide == "missed" and not detected_by_own_requirement(fault, aimed)):
+                ask = plan.wide_plan(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed)
                 wide = self.against(ask, folder / "wide")
             scripts = self.literally(fault.name, folder / "literal")
         return FaultRow(
@@ -85,39 +97,39 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             about=list(fault.about),
             rare=fault.rare,
             equivalent=fault.equivalent,
-            outcome=outcome(fault, [run for run in (aimed, wide) if run is not None]),
+            outcome=fault_outcome(fault, [run for run in (aimed, wide) if run is not None]),
             aimed=aimed,
             wide=wide,
             literal=scripts,
         )
 
     def literally(self, fault: str | None, folder: Path) -> list[FieldReport]:
-        """The field reports' scripts; nothing where they are not wanted or do not come to an end."""
+        """Run the field scripts. Return no results if they are disabled or time out."""
         if not self.scripts:
             return []
         folder.mkdir(parents=True, exist_ok=True)
-        words = ["--worker", self.worker, "--root", str(self.root), "--out", str(folder)]
+        words = ["--worker", self.worker, "--out", str(folder)]
         words += ["--fault", fault] if fault is not None else []
-        with contextlib.suppress(DidNotEnd):
-            within(LITERAL_SECONDS, literal.main, tuple(words), folder)
+        with contextlib.suppress(RunTimedOut):
+            run_in_fork(LITERAL_SECONDS, field_scripts.main, tuple(words), folder)
         written = folder / "literal.json"
         return msgspec.json.decode(written.read_bytes(), type=list[FieldReport]) if written.exists() else []
 
     def clean(self, faults: list[Fault], number: int) -> SuiteRun:
-        """One run against the engine as it is, under a seed of its own, with the budgets of a fault together."""
+        """Run the suites on the unmodified engine, with its own seed and both budgets of a fault."""
         seconds = self.budgets.aimed + self.budgets.wide
-        ask = plan.clean(faults, worker=self.worker, seconds=seconds, seed=self.seed + number)
+        ask = plan.clean_plan(faults, worker=self.worker, seconds=seconds, seed=self.seed + number)
         folder = self.out / "runs" / f"clean-{number}"
-        return self.remembered(f"(clean {number})", SuiteRun, lambda: suites.run(ask, folder))
+        return self.remembered(f"(clean {number})", SuiteRun, lambda: suite_run.run(ask, folder))
 
 
-def caught_by_its_own(fault: Fault, run: SuiteRun) -> bool:
-    """Whether a requirement that is about a fault noticed it."""
+def detected_by_own_requirement(fault: Fault, run: SuiteRun) -> bool:
+    """Return whether a requirement about the fault detected it."""
     return any(detection.requirement in fault.about for detection in run.detections)
 
 
-def outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
-    """What became of a fault in its runs."""
+def fault_outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
+    """Return the outcome of a fault from its runs."""
     if fault.equivalent:
         return Outcome.EQUIVALENT
     if any(run.detections for run in runs):
@@ -125,3 +137,98 @@ def outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
     if any(run.problem for run in runs):
         return Outcome.NO_ENGINE
     return Outcome.SURVIVED if any(run.acted for run in runs) else Outcome.NEVER_ACTED
+
+
+def select_faults(names: str | None, worker: str) -> list[Fault]:
+    """Return the faults with these names or mechanisms that fit the worker. Raises UsageError for an unknown name."""
+    faults = catalogue(measured_engine().name).faults
+    fitting = [fault for fault in faults.values() if worker in fault.workers and plan.fault_cells(fault, worker)]
+    if names is None:
+        return fitting
+    wanted = names.split(",")
+    known = {fault.name for fault in faults.values()} | {fault.mechanism for fault in faults.values()}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise UsageError(f"unknown fault {unknown[0]!r}: `coldproof faults` prints them")
+    return [fault for fault in fitting if fault.name in wanted or fault.mechanism in wanted]
+
+
+def parallel_runs() -> int:
+    """Return how many runs the processors and the memory allow at a time."""
+    return max(1, min(os.cpu_count() or 1, psutil.virtual_memory().available // RUN_BYTES))
+
+
+def measure_power(
+    measurement: Measurement,
+    faults: list[Fault],
+    *,
+    clean_runs: int,
+    jobs: int | None,
+    command: str,
+    say: Callable[[str], None],
+) -> PowerResults:
+    """Measure all faults and the unmodified engine in parallel. After Ctrl-C, return the results so far."""
+    started, began = datetime.datetime.now(datetime.UTC), time.monotonic()
+    clean: dict[int, SuiteRun] = {}
+    rows: dict[str, FaultRow] = {}
+    field_scripts: list[FieldReport] = []
+    complete = True
+    measurement = measurement.calibrated()
+    with ThreadPoolExecutor(jobs or parallel_runs()) as pool:
+        controls: dict[Future[SuiteRun], int] = {
+            pool.submit(measurement.clean, faults, number): number for number in range(1, clean_runs + 1)
+        }
+        scripts = pool.submit(measurement.literally, None, measurement.out / "runs" / "clean-literal")
+        measured: dict[Future[FaultRow], Fault] = {pool.submit(measurement.row, fault): fault for fault in faults}
+        try:
+            field_scripts = scripts.result()
+            for done in as_completed(controls):
+                clean[controls[done]] = done.result()
+                say(f"unmodified engine, run {controls[done]}: {clean_summary(done.result())}")
+            for count, ended in enumerate(as_completed(measured), 1):
+                row = ended.result()
+                rows[row.name] = row
+                left = (time.monotonic() - began) / (count + len(clean)) * (len(faults) - count)
+                done_of_all = f"[{count}/{len(faults)}]"
+                say(f"{done_of_all} {row.mechanism}: {row.name} {fault_summary(row)}; about {duration(left)} left")
+        except KeyboardInterrupt:
+            complete = False
+            pool.shutdown(wait=False, cancel_futures=True)
+    return PowerResults(
+        coldproof_version=coldproof_version(),
+        started=started.isoformat(timespec="seconds"),
+        duration_s=round(time.monotonic() - began, 1),
+        complete=complete,
+        command=command,
+        engine=installed_engine(),
+        worker=measurement.worker,
+        seed=measurement.seed,
+        budgets={"aimed": measurement.budgets.aimed, "wide": measurement.budgets.wide},
+        faults=[rows[fault.name] for fault in faults if fault.name in rows],
+        clean=[clean[number] for number in sorted(clean)],
+        clean_literal=field_scripts,
+    )
+
+
+def installed_engine() -> str:
+    """Return the installed engine package and its version."""
+    for package in measured_engine().packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return f"{package} {importlib.metadata.version(package)}"
+    return "no engine"
+
+
+def fault_summary(row: FaultRow) -> str:
+    """Return a fault's outcome in one line."""
+    first = row.first
+    if first is None:
+        return row.outcome.value if row.outcome is not Outcome.SURVIVED else "SURVIVED"
+    own = "" if row.by_its_own else f" (not by {', '.join(row.about)})"
+    return f"detected by {first.requirement} after {first.requests} requests, {duration(first.seconds)}{own}"
+
+
+def clean_summary(run: SuiteRun) -> str:
+    """Return the result of a run on the unmodified engine in one line."""
+    violated = ", ".join(d.requirement for d in run.detections)
+    problem = f" ({run.problem})" if run.problem else ""
+    return (f"FALSE POSITIVE: {violated}" if violated else f"no violation in {run.requests} requests") + problem

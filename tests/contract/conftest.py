@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from contract import subjects
+from contract.rules import can
+from contract.subjects import Held, Subject, Wanted
 
-from adapters.base import Capability
-from adapters.checked import CheckedEngine
-from harness.models.adapters import AdapterFiles
-from harness.options import UsageError
-from harness.plugin import EXIT_USAGE
-from tests.contract import subjects
-from tests.contract.rules import can
-from tests.contract.subjects import Held, Subject, Wanted
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.harness.execution.models.lora import AdapterFiles
+from coldproof.harness.options import UsageError
+from coldproof.harness.session.plugin import EXIT_USAGE
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

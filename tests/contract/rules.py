@@ -1,6 +1,6 @@
 """What the contract tests have in common: a broken rule in words, prompts that nobody has asked, answers to compare.
 
-A rule is named as adapters/base.py names it, so that who wrote an adapter knows where to read what it owes.
+A rule is named as adapters/protocol/engine.py names it, so that who wrote an adapter knows where to read what it owes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from adapters.base import (
-    Arrival,
-    Capability,
-    Completion,
-    CompletionRequest,
-    Engine,
-    EngineError,
-    RequestRefused,
-    Served,
-)
-from harness import reference_cache
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import Engine, EngineError, RequestRefused, Served
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
+from coldproof.harness.judgement import reference_cache
 
 PRINTABLE = range(33, 127)  # ids that every tokenizer has, and the model made on the spot a letter for
 DRAWN = random.Random()  # not seeded: an attached engine may remember what an earlier run asked
@@ -33,12 +26,12 @@ SETTLE_SECONDS = 10.0
 
 
 class RuleBroken(AssertionError):
-    """An adapter does not keep a rule of adapters/base.py."""
+    """An adapter does not keep a rule of adapters/protocol/engine.py."""
 
 
 def broken(where: str, rule: str, seen: object) -> NoReturn:
-    """Fail, naming the rule. `where`: the method or field of adapters/base.py that it stands at."""
-    raise RuleBroken(f"{where} (adapters/base.py): {rule}. Seen: {seen}")
+    """Fail, naming the rule. `where`: the method or field of adapters/protocol/engine.py that it stands at."""
+    raise RuleBroken(f"{where} (adapters/protocol/engine.py): {rule}. Seen: {seen}")
 
 
 def hold(fact: object, where: str, rule: str, seen: object) -> None:
@@ -101,7 +94,9 @@ def refused(where: str, rule: str) -> Iterator[None]:
     except RequestRefused:
         return
     except Exception as problem:
-        raise RuleBroken(f"{where} (adapters/base.py): {rule}. Seen: {type(problem).__name__}: {problem}") from problem
+        raise RuleBroken(
+            f"{where} (adapters/protocol/engine.py): {rule}. Seen: {type(problem).__name__}: {problem}"
+        ) from problem
     broken(where, rule, "no error")
 
 

@@ -6,27 +6,24 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from adapters import vllm, vllm_inproc
-from adapters.base import Engine
-from adapters.checked import CheckedEngine
-from adapters.fingerprint.topology import TOPOLOGIES
-from harness.cell import Cell
-from harness.engines import kinds
-from harness.engines.kind import Kind, Setting
-from harness.engines.kinds import KINDS
-from harness.models.adapters import AdapterFiles, forge_adapter, tiny_model
-from harness.options import UsageError
-from harness.scripted import ScriptedEngine
-from harness.session import CACHE
+from coldproof.adapters import registry
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, StartOptions
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
+from coldproof.harness.options import UsageError
+from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 
-CACHED = Path(__file__).resolve().parents[2] / CACHE / "cache"
+CACHED = generated_files()
 SEEDS = {"A": (1, 8), "B": (2, 8), "C": (3, 16)}  # content -> (seed, rank)
 STRANGER = (9, 8)  # a content that no engine is told of at its start
 
@@ -78,38 +75,42 @@ def subjects(engine: str | None, url: str | None) -> tuple[Subject, ...]:
     """What to try. Raises UsageError where what was asked for is not here."""
     if url is not None:
         return (attached(engine or "endpoint", url),)
-    startable = [kind for kind in KINDS.values() if kind.start is not None and kind.installed]
-    here = [*of_coldproof(), *(of_kind(kind, cell) for kind in startable for cell in telling(kind.cells))]
+    here = [scripted(), *(one for spec in ENGINES.values() if spec.installed for one in subjects_of(spec))]
     chosen = [one for one in here if engine is None or one.name.split(":")[0] == engine]
     if not chosen:
-        package = KINDS[engine].package if engine in KINDS else None
+        package = ENGINES[engine].package if engine in ENGINES else None
         hint = f": install {package}" if package else f": choose one of {', '.join(sorted({s.name for s in here}))}"
         raise UsageError(f"no engine {engine!r} to try the contract on{hint}")
     return tuple(chosen)
 
 
-def of_coldproof() -> Iterator[Subject]:
-    """The scripted engine, and vLLM both ways where it is installed."""
-    yield Subject(name="scripted", start=lambda wanted: ScriptedEngine(caching=wanted.caching))
-    if importlib.util.find_spec("vllm") is not None:
-        yield Subject(name="vllm-inproc", start=stepped(None))
-        yield Subject(name="vllm-inproc:fingerprint", start=stepped("full"))
-        yield Subject(name="vllm", start=spawned, spare=False)  # half a minute to start
+def scripted() -> Subject:
+    """The scripted engine."""
+    return Subject(name="scripted", start=lambda wanted: ScriptedEngine(caching=wanted.caching))
 
 
-def telling(cells: tuple[Cell, ...]) -> list[Cell]:
-    """The first of a kind's cells, the first that has adapters, and the first with a second tier."""
+def subjects_of(spec: EngineSpec) -> Iterator[Subject]:
+    """An engine as the harness would start it for a few of its cells, and once with each worker of its own."""
+    if spec.start is None:
+        return
+    cells = [cell for cell in spec.cells if cell.fits(spec.name, MODEL) and cell.installed]
+    for cell in telling(cells) if spec.quick else cells[:1]:
+        name = spec.name if cell is spec.cells[0] else f"{spec.name}:{cell.name}"
+        yield Subject(name=name, start=started(spec.start, cell, MODEL), spare=spec.quick)
+    for worker in spec.workers[1:] if spec.quick else ():
+        yield Subject(name=f"{spec.name}:{worker}", start=started(spec.start, spec.cells[0], worker))
+
+
+def telling(cells: list[Cell]) -> list[Cell]:
+    """The first of an engine's cells, the first that has adapters, and the first with a second tier."""
     found = [next((cell for cell in cells if cell.covers(wanted)), cells[0]) for wanted in ("LORA-4", "TIER-1")]
     return list({cell.name: cell for cell in (cells[0], *found)}.values())
 
 
-def of_kind(kind: Kind, cell: Cell) -> Subject:
-    """An engine as the harness would start it for a cell."""
-    start = kind.start
-    assert start is not None
-
-    def started(wanted: Wanted) -> Engine:
-        setting = Setting(
+def started(start: Callable[[StartOptions], Engine], cell: Cell, worker: str) -> Callable[[Wanted], Engine]:
+    """How to start what is wanted in a cell."""
+    return lambda wanted: start(
+        StartOptions(
             model=str(tiny_model(CACHED)),
             adapters=tuple(files.folder for files in contents().values()) if wanted.adapters else (),
             cell=cell,
@@ -117,45 +118,18 @@ def of_kind(kind: Kind, cell: Cell) -> Subject:
             arguments=cell.arguments,
             log=wanted.log,
             on_process=lambda _process: None,
+            worker=worker,
         )
-        return start(setting)
-
-    name = kind.name if cell is kind.cells[0] else f"{kind.name}:{cell.name}"
-    return Subject(name=name, start=started, spare=kind.quick)
+    )
 
 
 def attached(name: str, url: str) -> Subject:
     """An engine that runs already, and goes on when the tests are over. Its adapters are those that fit our model."""
-    kind = kinds.attached(name, url)
+    kind = registry.attached(name, url)
     if kind is None or kind.attach is None:
         raise UsageError(f"--engine {name} is started here: leave out --engine-url")
     attach, path = kind.attach, str(contents()["A"].folder.resolve())
     return Subject(name=name, start=lambda _wanted: attach(url, adapter_for=lambda _root: path), spare=False)
-
-
-def stepped(topology: str | None) -> Callable[[Wanted], Engine]:
-    """vLLM in this process, with the tiny model or with the fingerprint worker."""
-
-    def started(wanted: Wanted) -> Engine:
-        return vllm_inproc.start(options(wanted, topology))
-
-    return started
-
-
-def spawned(wanted: Wanted) -> Engine:
-    """vLLM's server."""
-    return vllm.spawn(options(wanted, None), on_process=lambda _process: None)
-
-
-def options(wanted: Wanted, topology: str | None) -> vllm.VllmOptions:
-    """What vLLM is started with; it takes adapters at any time."""
-    return vllm.VllmOptions(
-        model=str(tiny_model(CACHED)),
-        prefix_caching=wanted.caching,
-        log=wanted.log,
-        adapter_path=str(contents()["A"].folder.resolve()),
-        topology=TOPOLOGIES[topology] if topology is not None else None,
-    )
 
 
 def contents() -> dict[str, AdapterFiles]:
@@ -171,4 +145,4 @@ def stranger() -> AdapterFiles:
 def forged(seed: int, rank: int) -> AdapterFiles:
     """An adapter for the tiny model."""
     config = json.loads((tiny_model(CACHED) / "config.json").read_text())
-    return forge_adapter(CACHED, config, seed=seed, rank=rank)
+    return generate_adapter(CACHED, config, seed=seed, rank=rank)

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from contract.rules import asked, can, cold, goes_on, hold, is_error, need, new_name, prompt, refused, serve
 
-from adapters.base import Capability, RequestRefused
-from adapters.checked import CheckedEngine
-from harness.models.adapters import AdapterFiles, place
-from tests.contract.rules import asked, can, cold, goes_on, hold, is_error, need, new_name, prompt, refused, serve
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.harness.execution.models.lora import AdapterFiles, place
 
 Contents = dict[str, AdapterFiles]
 

@@ -6,10 +6,7 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
-from adapters.base import Abort, Capability, EngineDied, RequestRefused, Stage, Surface
-from adapters.checked import CheckedEngine
-from tests.contract.rules import (
+from contract.rules import (
     PRINTABLE,
     asked,
     broken,
@@ -24,6 +21,11 @@ from tests.contract.rules import (
     refused,
     settled,
 )
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import EngineDied, RequestRefused
+from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 33])
@@ -108,7 +110,7 @@ def test_a_prompt_too_long_has_no_answer(engine: CheckedEngine) -> None:
 def test_scores_where_there_are_some(engine: CheckedEngine) -> None:
     """The margin rule goes by the gap, where one is told: of two logprobs, in nats, never below zero."""
     need(engine, Capability.LOGPROBS)
-    tokens = engine.complete(asked(engine, surface=Surface(logprobs=True))).tokens
+    tokens = engine.complete(asked(engine, surface=ResponseOptions(logprobs=True))).tokens
     scores = [(token.logprob, token.gap) for token in tokens]
     told = all(logprob is not None and logprob <= 1e-3 for logprob, _ in scores)
     hold(told, "Token.logprob", "of the token, where scores are asked for", scores)
@@ -121,14 +123,14 @@ def test_scores_change_no_token(uncached: CheckedEngine) -> None:
     about = prompt(30)
     plain = cold(uncached, uncached.base_model, about)
     salt = new_name() if can(uncached, Capability.CACHE_SALT) else None
-    scored = asked(uncached, prompt=about, tokens=len(plain), cache_salt=salt, surface=Surface(logprobs=True))
-    hold(ids(uncached.complete(scored)) == plain, "Surface.logprobs", "beside plain greedy tokens", plain)
+    scored = asked(uncached, prompt=about, tokens=len(plain), cache_salt=salt, surface=ResponseOptions(logprobs=True))
+    hold(ids(uncached.complete(scored)) == plain, "ResponseOptions.logprobs", "beside plain greedy tokens", plain)
 
 
 def test_prompt_scores_are_complete(engine: CheckedEngine) -> None:
     """One for each token, none for the first."""
     need(engine, Capability.PROMPT_LOGPROBS)
-    request = asked(engine, surface=Surface(prompt_logprobs=True))
+    request = asked(engine, surface=ResponseOptions(prompt_logprobs=True))
     scores = engine.complete(request).prompt_logprobs
     whole = scores is not None and len(scores) == len(request.prompt) and scores[0] is None and None not in scores[1:]
     hold(whole, "Completion.prompt_logprobs", "one for each prompt token, None for the first", scores)
@@ -137,7 +139,7 @@ def test_prompt_scores_are_complete(engine: CheckedEngine) -> None:
 def test_several_answers_where_there_are_some(engine: CheckedEngine) -> None:
     """As many as were asked for, each as long."""
     need(engine, Capability.SEVERAL_ANSWERS)
-    answer = engine.complete(asked(engine, tokens=4, surface=Surface(answers=3)))
+    answer = engine.complete(asked(engine, tokens=4, surface=ResponseOptions(answers=3)))
     lengths = [len(tokens) for tokens in (answer.tokens, *answer.others)]
     hold(lengths == [4, 4, 4], "Completion.others", "the answers after the first, where several were asked for", answer)
 
@@ -148,9 +150,9 @@ def test_a_stop_string_ends_an_answer(engine: CheckedEngine) -> None:
     about = prompt()
     whole = engine.complete(asked(engine, prompt=about, tokens=12)).text
     stop = whole[4:6]
-    answer = engine.complete(asked(engine, prompt=about, tokens=12, surface=Surface(stop=(stop,))))
+    answer = engine.complete(asked(engine, prompt=about, tokens=12, surface=ResponseOptions(stop=(stop,))))
     ended = answer.finish_reason == "stop" and stop not in answer.text and whole.startswith(answer.text)
-    hold(ended, "Surface.stop", "an answer ends where a stop string comes", (whole, stop, answer))
+    hold(ended, "ResponseOptions.stop", "an answer ends where a stop string comes", (whole, stop, answer))
 
 
 def test_who_hangs_up_while_decoding_gets_no_more(engine: CheckedEngine) -> None:

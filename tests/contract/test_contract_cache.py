@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from adapters.base import Capability, Completion, RequestRefused
-from adapters.checked import CheckedEngine
-from tests.contract.rules import asked, by_chance, can, hold, need, new_name, refused, serve
+from contract.rules import asked, by_chance, can, hold, need, new_name, refused, serve
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.requests import Completion
 
 
 def room(engine: CheckedEngine) -> int:
@@ -115,7 +118,7 @@ def test_what_is_no_capability_is_no_lever(engine: CheckedEngine) -> None:
 def test_what_was_saved_is_there_again_once_it_is_restored(engine: CheckedEngine) -> None:
     """With as many tokens as the engine says; and nothing is restored that nobody saved."""
     need(engine, Capability.SAVED_STATE, Capability.CACHED_TOKENS)
-    with refused("Saves.restore_state", "RequestRefused for what was not saved (adapters/rare.py)"):
+    with refused("SavesState.restore_state", "RequestRefused for what was not saved (adapters/protocol/optional.py)"):
         engine.restore_state(new_name())
     if engine.shape.prefix_caching is not True:
         return
@@ -126,5 +129,10 @@ def test_what_was_saved_is_there_again_once_it_is_restored(engine: CheckedEngine
     for _ in range((engine.shape.sequences or 1) + 1):
         engine.complete(strange)
     restored, after = engine.restore_state(name), cached(engine, engine.complete(request), length)
-    hold(saved >= length and restored >= length, "Saves.save_state", "the tokens that it saved", (saved, restored))
-    hold(after > 0, "Saves.restore_state", "put what was saved in place of what is cached (adapters/rare.py)", after)
+    hold(saved >= length and restored >= length, "SavesState.save_state", "the tokens that it saved", (saved, restored))
+    hold(
+        after > 0,
+        "SavesState.restore_state",
+        "put what was saved in place of what is cached (adapters/protocol/optional.py)",
+        after,
+    )

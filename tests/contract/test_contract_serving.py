@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 
-from adapters.base import Arrival, Capability, Completion, RequestRefused, Served
-from adapters.checked import CheckedEngine
-from tests.contract.rules import asked, can, goes_on, hold, is_error, need, new_name, serve
+from contract.rules import asked, can, goes_on, hold, is_error, need, new_name, serve
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import RequestRefused, Served
+from coldproof.adapters.protocol.requests import Arrival, Completion
 
 SLACK = 0.02  # seconds: a thread that is to wake up at a time may do so a little sooner by another clock
 

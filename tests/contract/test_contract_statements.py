@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 
-from adapters.base import COUNTED, Capability, Message, Metrics, RequestRefused, Support
-from adapters.checked import CheckedEngine
-from adapters.redact import redacted
-from tests.contract.rules import asked, by_chance, can, goes_on, hold, need, refused, settled
+from contract.rules import asked, by_chance, can, goes_on, hold, need, refused, settled
+
+from coldproof.adapters.common.redact import redacted
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.metrics import COUNTERS, Metrics
+from coldproof.adapters.protocol.requests import Message
 
 
 def test_every_capability_is_told_with_evidence(engine: CheckedEngine) -> None:
@@ -53,7 +57,7 @@ def test_the_configuration_can_be_printed(engine: CheckedEngine) -> None:
     hold(engine.name and engine.base_model, "Engine.name", "an adapter and a base model have names", engine.base_model)
     hold(engine.config, "Engine.config", "the configuration to print in a report", dict(engine.config))
     for name, value in engine.config.items():
-        hold(redacted(value) == value, "Engine.config", "secrets redacted (adapters/redact.py)", {name: value})
+        hold(redacted(value) == value, "Engine.config", "secrets redacted (adapters/common/redact.py)", {name: value})
 
 
 def test_time_goes_forward(engine: CheckedEngine) -> None:
@@ -72,7 +76,7 @@ def test_counters_never_go_back(engine: CheckedEngine) -> None:
         with contextlib.suppress(RequestRefused):
             engine.complete(request)
         now = engine.metrics()
-        for name in COUNTED:
+        for name in COUNTERS:
             before, after = getattr(last, name), getattr(now, name)
             back = before is not None and (after is None or after < before)
             hold(not back, f"Metrics.{name}", "counters are monotonic, and go on being published", (before, after))

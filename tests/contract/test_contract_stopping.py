@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from contract.rules import asked, hold, is_error, need, serve
 
-from adapters.base import Capability, EngineDied, EngineError
-from adapters.checked import CheckedEngine
-from tests.contract.rules import asked, hold, is_error, need, serve
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import EngineDied, EngineError
 
 
 def test_a_stop_in_the_midst_ends_every_request(engine: CheckedEngine) -> None:

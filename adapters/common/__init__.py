@@ -1,0 +1,1 @@
+"""Tools that adapters share: guarded processes, threads for blocking calls, the stepping loop, digests, redaction."""

@@ -1,0 +1,160 @@
+"""Serve requests on an engine that its caller steps. Time is counted in steps.
+
+Each arrival and each client disconnect happens at its step, and no wall clock is read. A run is therefore exactly
+repeatable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Generic, Protocol, TypeVar
+
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Stage
+
+STEP_MS = 10  # milliseconds of the engine's own clock in one step
+
+
+def seconds(steps: int) -> float:
+    """Return a number of steps in seconds of the engine's own clock."""
+    return steps * STEP_MS / 1000
+
+
+class SteppedRequest(Protocol):
+    """A request that the engine accepted. `step`, `ended`: the steps at which it was sent and ended."""
+
+    request: CompletionRequest
+    step: int
+    ended: int | None
+    finish_reason: str | None
+    aborted: Stage | None
+
+    @property
+    def count(self) -> int:
+        """Return the number of tokens of the (first) answer so far."""
+
+    def stage(self) -> Stage:
+        """Return the stage of the request in the engine."""
+
+
+Live = TypeVar("Live", bound=SteppedRequest)
+
+
+class SteppedEngine(Protocol[Live]):
+    """An engine that makes progress only when it is stepped. `steps`: the number of steps so far."""
+
+    steps: int
+
+    def entered(self) -> AbstractContextManager[object]:
+        """Return a context manager that holds the engine for one pass. Raises EngineDied if the engine was stopped."""
+
+    def send(self, request: CompletionRequest) -> Live:
+        """Give the engine a request. Raises RequestRefused if the engine does not accept it."""
+
+    def step(self) -> None:
+        """Step once and record the results in the requests. Raises EngineDied or EngineSilent if the step fails."""
+
+    def disconnect(self, request: Live, /) -> None:
+        """Abort a request whose client disconnects."""
+
+    def finished(self, request: Live, /) -> Completion | EngineError:
+        """Return the result of a request that has ended."""
+
+    def close_burst(self, unfinished: Sequence[Live], /) -> None:
+        """Abort the requests that a burst left unfinished, and clean up after the burst."""
+
+
+def serve_stepped(
+    engine: SteppedEngine[Live],
+    arrivals: Sequence[Arrival],
+    on_token: Callable[[int, int], None],
+    between: Callable[[], None],
+) -> list[Served]:
+    """Step until all requests are over, and call `between` after each step. See `Engine.serve`.
+
+    An offset is rounded up to a whole step. If the engine is lost, its error is the result of all unfinished requests.
+    """
+    burst = SteppedBurst(engine, arrivals)
+    try:
+        while burst.waiting or burst.live:
+            try:
+                burst.advance()
+            except (EngineDied, EngineSilent) as loss:
+                burst.lose(loss)
+                break
+            burst.report(on_token)
+            between()
+    finally:
+        burst.close()
+    return [burst.served[number] for number in range(len(arrivals))]
+
+
+class SteppedBurst(Generic[Live]):
+    """The requests of one burst, by number: those not yet sent, those in the engine, and the results of the others."""
+
+    def __init__(self, engine: SteppedEngine[Live], arrivals: Sequence[Arrival]) -> None:
+        self.engine, self.start = engine, engine.steps
+        self.waiting = dict(sorted(enumerate(arrivals), key=lambda item: item[1].offset_ms))
+        self.live: dict[int, Live] = {}
+        self.reported = dict.fromkeys(self.waiting, 0)  # the count of the last `on_token` call
+        self.served: dict[int, Served] = {}
+
+    def advance(self) -> None:
+        """Send the requests that are due, and step once. Clients that are due disconnect before or after the step."""
+        with self.engine.entered():
+            elapsed_ms = (self.engine.steps - self.start) * STEP_MS
+            for number in [number for number, arrival in self.waiting.items() if arrival.offset_ms <= elapsed_ms]:
+                self.send(number)
+            self.disconnect()
+            self.engine.step()
+            self.disconnect()
+
+    def send(self, number: int) -> None:
+        """Give the engine a request, or record why the engine refused it."""
+        try:
+            self.live[number] = self.engine.send(self.waiting[number].request)
+        except RequestRefused as refusal:
+            self.served[number] = self.outcome(refusal, None)
+        del self.waiting[number]
+
+    def disconnect(self) -> None:
+        """Abort the requests whose clients disconnect now."""
+        for request in self.live.values():
+            if disconnects(request, self.engine.steps):
+                request.aborted, request.ended = request.stage(), self.engine.steps
+                self.engine.disconnect(request)
+
+    def report(self, on_token: Callable[[int, int], None]) -> None:
+        """Report new tokens, and record the results of requests that have ended."""
+        for number, request in list(self.live.items()):
+            if request.count > self.reported[number]:
+                self.reported[number] = request.count
+                on_token(number, request.count)
+            if request.ended is not None:
+                self.served[number] = self.outcome(self.engine.finished(request), self.live.pop(number))
+
+    def lose(self, loss: EngineError) -> None:
+        """Record the loss of the engine as the result of all unfinished requests."""
+        for number in (*self.waiting, *self.live):
+            self.served[number] = self.outcome(loss, self.live.get(number))
+
+    def outcome(self, result: Completion | EngineError, request: Live | None) -> Served:
+        """Return a result with its times. `request`: None if the engine never had it; its times are then this step."""
+        sent = self.engine.steps if request is None else request.step
+        ended = self.engine.steps if request is None or request.ended is None else request.ended
+        return Served(seconds(sent), seconds(ended), result)
+
+    def close(self) -> None:
+        """Abort all unfinished requests, also after an exception from `between`. A lost engine has no requests."""
+        with contextlib.suppress(EngineDied, EngineSilent), self.engine.entered():
+            self.engine.close_burst([request for request in self.live.values() if request.ended is None])
+
+
+def disconnects(stepped: SteppedRequest, step: int) -> bool:
+    """Return whether a request's client disconnects at this step."""
+    abort = stepped.request.abort
+    if abort is None or stepped.ended is not None or stepped.finish_reason is not None:
+        return False
+    return abort.is_due(stepped.count, (step - stepped.step) * STEP_MS, stepped.stage)

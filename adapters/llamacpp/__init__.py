@@ -1,0 +1,1 @@
+"""llama.cpp: its server from the package xllamacpp."""

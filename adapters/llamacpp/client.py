@@ -1,0 +1,142 @@
+"""The HTTP client of llama.cpp's server. `/completion` takes and returns token ids, `/metrics` counts prompt tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import requests
+
+from coldproof.adapters.llamacpp.adapter_bindings import RegisteredAdapters
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import CompletionRequest, Token
+from coldproof.adapters.server.client import Families, HttpClient
+from coldproof.adapters.server.completions import Reader, gap
+
+HIT, COMPUTED = "llamacpp:prompt_tokens_cached", "llamacpp:prompt_tokens"
+COUNTERS = {
+    HIT: "hit_tokens",
+    COMPUTED: "queried_tokens",
+    "llamacpp:requests_processing": "running",
+    "llamacpp:requests_deferred": "waiting",
+}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """An error that the server sent instead of an answer."""
+
+    code: int = 500
+    message: str = ""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """The score of a candidate token."""
+
+    logprob: float
+
+
+class Score(msgspec.Struct, frozen=True):
+    """The score of a token of the answer, and of the best candidates at its position."""
+
+    logprob: float | None = None
+    top_logprobs: list[Candidate] = []
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Statistics of a request. `cache_n`: the number of prompt tokens from the cache."""
+
+    cache_n: int | None = None
+
+
+class CompletionEvent(msgspec.Struct, frozen=True):
+    """One event of a stream. The last event has `stop` true."""
+
+    stop: bool | None = None
+    stop_type: str = ""
+    tokens: list[int] = []
+    completion_probabilities: list[Score] = []
+    timings: Timings = Timings()
+    error: Problem | None = None
+
+
+class LlamaCppClient(HttpClient):
+    """A client for one llama.cpp server. `caching`: whether requests use its cache."""
+
+    generate_path = "/completion"
+    counters = COUNTERS
+    labelled = ()
+    filters_metrics = False
+
+    def __init__(self, url: str, *, alive: Callable[[], bool], adapters: RegisteredAdapters, caching: bool) -> None:
+        super().__init__(url, alive=alive)
+        self.adapters, self.caching = adapters, caching
+
+    def session(self) -> requests.Session:
+        """Return this thread's session. It opens a new connection for each request.
+
+        The server closes a connection after a stream without notice, and the next request on it would fail.
+        """
+        session = super().session()
+        session.headers["Connection"] = "close"
+        return session
+
+    def body(self, request: CompletionRequest) -> dict[str, Any]:
+        """Return the request's JSON. Raises RequestRefused for an unknown model."""
+        fields: dict[str, Any] = {
+            "prompt": list(request.prompt),
+            "n_predict": request.max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_tokens": True,
+            "stream": True,
+            "cache_prompt": self.caching,
+        }
+        choice = self.adapters.choice(request.model)
+        if choice is not None:
+            fields["lora"] = choice
+        if request.surface.logprobs:
+            fields["n_probs"] = 2
+        return fields
+
+    def reader(self, on_token: Callable[[int], None] | None) -> Reader:
+        """Return a reader for one answer."""
+        return LlamaCppReader(on_token)
+
+    def metrics_of(self, families: Families | None) -> Metrics:
+        """Return the metrics. llama.cpp counts hits and computed tokens; their sum is the number of queried tokens."""
+        found = super().metrics_of(families)
+        hit, computed = found.hit_tokens, found.queried_tokens
+        queried = None if hit is None or computed is None else hit + computed
+        return msgspec.structs.replace(found, queried_tokens=queried)
+
+
+class LlamaCppReader(Reader):
+    """Collects an answer from llama.cpp's events."""
+
+    expected = "a JSON object with tokens and stop"
+
+    def take_event(self, data: str) -> None:
+        """Read one event in JSON. Raises MsgspecError or ValueError if it has another form."""
+        event = msgspec.json.decode(data, type=CompletionEvent)
+        if event.error is not None:
+            self.error, self.status = event.error.message, event.error.code
+        elif event.stop is None:
+            raise ValueError("the event has no field stop")
+        else:
+            self.add_tokens(event)
+        if event.stop:
+            self.cached_tokens = event.timings.cache_n
+            self.finish_reason = "length" if event.stop_type == "limit" else "stop"
+            self.done = True
+
+    def add_tokens(self, event: CompletionEvent) -> None:
+        """Add an event's tokens, with their scores if they were requested."""
+        known, at = self.answers.setdefault(0, []), round(time.monotonic() - self.start_time, 6)
+        scores = event.completion_probabilities or [Score()] * len(event.tokens)
+        for token, score in zip(event.tokens, scores, strict=False):
+            best = gap([candidate.logprob for candidate in score.top_logprobs])
+            known.append(Token(id=token, at=at, logprob=score.logprob, gap=best))
+        if self.on_token is not None and event.tokens:
+            self.on_token(len(known))

@@ -1,0 +1,185 @@
+"""llama.cpp's server through its own HTTP routes.
+
+llama.cpp keeps one sequence for each slot and reuses the prefix that the next prompt shares with it. Adapters are
+registered at the start (`--lora`), and a request chooses one in its `lora` field. To load a name therefore means to
+bind it to a registered adapter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from coldproof.adapters.common.concurrent import serve_in_threads
+from coldproof.adapters.common.process import EngineProcess, free_port
+from coldproof.adapters.llamacpp.adapter_bindings import BASE_MODEL, RegisteredAdapters
+from coldproof.adapters.llamacpp.client import LlamaCppClient
+from coldproof.adapters.llamacpp.setup import (
+    ABSENT,
+    LlamaCppOptions,
+    Props,
+    capabilities,
+    command,
+    environment,
+    flags,
+    package_version,
+    shape,
+    wait_ready,
+    write_files,
+)
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import RequestRefused, Served
+from coldproof.adapters.protocol.kv_events import Published
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.server.answers import decoded
+
+KEPT_STATES = 8  # the number of saved states; more would fill the disk, because each file has the slot's whole KV
+
+
+class SlotResult(msgspec.Struct, frozen=True):
+    """The server's answer after it saved or restored a slot, in tokens."""
+
+    n_saved: int = 0
+    n_restored: int = 0
+
+
+def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], None]) -> LlamaCppEngine:
+    """Write the files, start the server and wait until it answers. Raises EngineStartError with the log's tail."""
+    digests = write_files(options)
+    port = free_port()
+    arguments, printed = command(flags(options, digests, port))
+    process = EngineProcess(arguments, environment(), options.log)
+    on_process(process)
+    client = LlamaCppClient(
+        f"http://127.0.0.1:{port}",
+        alive=process.running,
+        adapters=RegisteredAdapters(digests),
+        caching=options.prefix_caching,
+    )
+    try:
+        wait_ready(client, process)
+        return LlamaCppEngine(options, client, process, printed)
+    except BaseException:
+        process.stop()
+        raise
+
+
+class LlamaCppEngine:
+    """One llama.cpp server."""
+
+    name = "llamacpp"
+    base_model = BASE_MODEL
+
+    def __init__(
+        self,
+        options: LlamaCppOptions,
+        client: LlamaCppClient,
+        process: EngineProcess,
+        command: str,
+    ) -> None:
+        self.options, self.client, self.process = options, client, process
+        self.config: Mapping[str, str] = {"command": command, "model": options.model}
+        self.version = package_version()
+        self.capabilities: Mapping[Capability, Support] = capabilities(options, self.version)
+        self.shape = shape(options, decoded(client.get("/props"), Props, "slots and their context"))
+        self.saved: list[str] = []  # names of saved states, the latest last
+
+    def clock(self) -> float:
+        """Return wall-clock seconds from an arbitrary origin."""
+        return time.monotonic()
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Send POST /completion once and return the answer."""
+        return self.client.complete(request)
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Serve requests with a thread and a connection for each."""
+        return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """Raise RequestRefused: there are no chats."""
+        raise RequestRefused(501, f"{len(messages)} messages: {ABSENT[Capability.CHAT]}")
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Bind a name to the registered adapter with these files. Raises RequestRefused if there is none."""
+        self.client.adapters.bind(name, path, in_place=in_place)
+
+    def switch_adapter(self, name: str, path: str) -> None:
+        """Send POST /lora-adapters. Requests without the field `lora` use this adapter from now on."""
+        adapters = self.client.adapters
+        self.client.post("/lora-adapters", adapters.scales(adapters.number_of(path)))
+        adapters.switched_on = name
+
+    def unload_adapter(self, name: str) -> None:
+        """Unbind a name, or switch off the adapter that is switched on under this name."""
+        adapters = self.client.adapters
+        if name != adapters.switched_on:
+            adapters.unbind(name)
+            return
+        self.client.post("/lora-adapters", adapters.scales(None))
+        adapters.switched_on = None
+
+    def reset_cache(self) -> bool:
+        """Raise RequestRefused: there is no cache reset."""
+        raise RequestRefused(501, ABSENT[Capability.CACHE_RESET])
+
+    def save_state(self, name: str) -> int:
+        """Save every slot to a file (POST /slots/ID?action=save). Only the latest KEPT_STATES names are kept."""
+        self.saved = [*(one for one in self.saved if one != name), name]
+        for old in self.saved[:-KEPT_STATES]:
+            self.delete_state(old)
+        return sum(self.slot(number, "save", name).n_saved for number in range(self.slots))
+
+    def restore_state(self, name: str) -> int:
+        """Restore every slot (POST /slots/ID?action=restore). A slot that was empty becomes empty again."""
+        return sum(self.slot(number, "restore", name).n_restored for number in range(self.slots))
+
+    @property
+    def slots(self) -> int:
+        """Return the number of slots."""
+        return self.shape.sequences or 1
+
+    def slot(self, number: int, action: str, name: str) -> SlotResult:
+        """Save or restore one slot and return the server's answer. Raises RequestRefused if the server refuses."""
+        answer = self.client.post(f"/slots/{number}?action={action}", {"filename": f"{name}-{number}.bin"})
+        return decoded(answer, SlotResult, "how many tokens of a slot were saved or restored")
+
+    def delete_state(self, name: str) -> None:
+        """Delete the files of a saved state."""
+        self.saved.remove(name)
+        folder = self.options.states
+        if folder is not None:
+            for number in range(self.slots):
+                (folder / f"{name}-{number}.bin").unlink(missing_ok=True)
+
+    def metrics(self) -> Metrics:
+        """Send GET /metrics and return the counters and gauges."""
+        return self.client.metrics()
+
+    def take_events(self) -> Published:
+        """Return no events: llama.cpp publishes none."""
+        return Published()
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Return no wrong reads: llama.cpp does not report them."""
+        return ()
+
+    def alive(self) -> bool:
+        """Return whether the server's process runs."""
+        return self.process.running()
+
+    def log_tail(self) -> str:
+        """Return the last lines of the server's log."""
+        return self.process.tail()
+
+    def stop(self) -> None:
+        """Stop the server and delete all saved slots."""
+        self.process.stop()
+        for name in list(self.saved):
+            self.delete_state(name)

@@ -1,0 +1,204 @@
+"""Write a tiny model and its LoRA adapters as GGUF files for llama.cpp, with the standard library alone.
+
+Stand-alone reproducers carry a copy of this file and write the same bytes with it. It converts only the decoders that
+Coldproof generates (Qwen2- and Gemma-3-shaped). Names follow llama.cpp's `gguf-py/gguf/constants.py`. The name of an
+adapter's tensor is the name of the weight that it changes, followed by `.lora_a` or `.lora_b`. The format is described
+in `ggml/docs/gguf.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+
+ARCHITECTURES = {"qwen2": "qwen2", "gemma3_text": "gemma3"}  # by config.json's model_type
+WHOLE = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+PARTS = {
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_output",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+GEMMA_PARTS = {
+    **PARTS,
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)?(\w+)\.(weight|bias)")
+LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+ALIGNMENT = 32
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9  # types of metadata values
+F32 = 0  # the type of all tensors
+
+
+class NotTranslated(Exception):
+    """A model or an adapter has a form that Coldproof does not generate."""
+
+
+def write_model(source: Path, target: Path) -> None:
+    """Write the model in `source` (config.json, model.safetensors). Raises NotTranslated for an unsupported model."""
+    config = json.loads((source / "config.json").read_text())
+    kind = architecture(source)
+    theta = (
+        config["rope_theta"] if "rope_theta" in config else config["rope_parameters"]["full_attention"]["rope_theta"]
+    )
+    values = [
+        text("general.architecture", kind),
+        uint32(f"{kind}.context_length", config["max_position_embeddings"]),
+        uint32(f"{kind}.embedding_length", config["hidden_size"]),
+        uint32(f"{kind}.block_count", config["num_hidden_layers"]),
+        uint32(f"{kind}.feed_forward_length", config["intermediate_size"]),
+        uint32(f"{kind}.attention.head_count", config["num_attention_heads"]),
+        uint32(f"{kind}.attention.head_count_kv", config["num_key_value_heads"]),
+        float32(f"{kind}.attention.layer_norm_rms_epsilon", config["rms_norm_eps"]),
+        float32(f"{kind}.rope.freq_base", theta),
+        uint32(f"{kind}.vocab_size", config["vocab_size"]),
+        *tokenizer(config["vocab_size"], end=config["eos_token_id"]),
+    ]
+    if "sliding_window" in config:
+        values += [
+            uint32(f"{kind}.attention.sliding_window", config["sliding_window"]),
+            uint32(f"{kind}.attention.key_length", config["head_dim"]),
+            uint32(f"{kind}.attention.value_length", config["head_dim"]),
+        ]
+    written = {}
+    for name, (shape, raw) in read_tensors(source / "model.safetensors").items():
+        plus_one = kind == "gemma3" and "norm" in name  # Gemma's norms add one; the weights in a GGUF file include it
+        written[gguf_name(name, kind)] = shape, add_one(raw) if plus_one else raw
+    write_gguf(target, values, written)
+
+
+def architecture(model: Path) -> str:
+    """Return the GGUF name of a model's architecture. Raises NotTranslated for an unsupported model."""
+    kind = json.loads((model / "config.json").read_text()).get("model_type")
+    if kind not in ARCHITECTURES:
+        raise NotTranslated(f"{model} is a {kind} model; only {' and '.join(ARCHITECTURES)} can be written as GGUF")
+    return ARCHITECTURES[kind]
+
+
+def write_adapter(source: Path, target: Path, *, model: Path) -> None:
+    """Write the PEFT LoRA adapter in `source` for a model. Raises NotTranslated for unsupported tensors."""
+    config = json.loads((source / "adapter_config.json").read_text())
+    kind = architecture(model)
+    values = [
+        text("general.architecture", kind),
+        text("general.type", "adapter"),
+        text("adapter.type", "lora"),
+        float32("adapter.lora.alpha", float(config["lora_alpha"])),
+    ]
+    tensors = {}
+    for name, tensor in read_tensors(source / "adapter_model.safetensors").items():
+        found = LORA.fullmatch(name)
+        if found is None:
+            raise NotTranslated(f"{source} has a tensor {name!r} that is not part of a LoRA adapter")
+        tensors[f"{gguf_name(found[1] + '.weight', kind)}.lora_{found[2].lower()}"] = tensor
+    write_gguf(target, values, tensors)
+
+
+def tokenizer(vocabulary: int, *, end: int) -> list[bytes]:
+    """Return the metadata of a tokenizer with a text for each token id.
+
+    Requests use token ids, but llama.cpp reports scores only of tokens whose text is valid UTF-8.
+    """
+    words = [f"t{number}" for number in range(vocabulary)]
+    kinds = b"".join(struct.pack("<i", 1) for _ in words)
+    return [
+        text("tokenizer.ggml.model", "gpt2"),
+        text("tokenizer.ggml.pre", "default"),
+        texts("tokenizer.ggml.tokens", words),
+        value("tokenizer.ggml.token_type", ARRAY, struct.pack("<IQ", INT32, vocabulary) + kinds),
+        texts("tokenizer.ggml.merges", ["t 0"]),  # llama.cpp refuses an empty list
+        uint32("tokenizer.ggml.eos_token_id", end),
+        value("tokenizer.ggml.add_bos_token", BOOL, b"\0"),
+    ]
+
+
+def gguf_name(name: str, kind: str) -> str:
+    """Return a tensor's name in GGUF. Raises NotTranslated for a tensor that this architecture does not have."""
+    found, parts = LAYER.fullmatch(name), GEMMA_PARTS if kind == "gemma3" else PARTS
+    if name in WHOLE:
+        return WHOLE[name]
+    if found is None or found[2] not in parts:
+        raise NotTranslated(f"no GGUF name is known for the tensor {name!r}")
+    return f"blk.{found[1]}.{parts[found[2]]}.{found[3]}"
+
+
+def read_tensors(file: Path) -> dict[str, tuple[list[int], bytes]]:
+    """Return a file's float32 tensors as name -> (shape, little-endian bytes). Raises NotTranslated for other types."""
+    raw = file.read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8 : 8 + size])
+    header.pop("__metadata__", None)
+    found = {}
+    for name, facts in header.items():
+        if facts["dtype"] != "F32":
+            raise NotTranslated(f"{file} has the tensor {name!r} with dtype {facts['dtype']}; only F32 is supported")
+        start, stop = facts["data_offsets"]
+        found[name] = (facts["shape"], raw[8 + size + start : 8 + size + stop])
+    return found
+
+
+def write_gguf(target: Path, values: list[bytes], tensors: dict[str, tuple[list[int], bytes]]) -> None:
+    """Write a GGUF file with these key-value pairs and tensors."""
+    described, data = b"", b""
+    for name, (shape, raw) in tensors.items():
+        dimensions = struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        described += string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", F32, len(data))
+        data += padded(raw)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values) + described
+    target.write_bytes(padded(head) + data)
+
+
+def add_one(raw: bytes) -> bytes:
+    """Return float32 values, as bytes, with 1 added to each."""
+    count = len(raw) // 4
+    return struct.pack(f"<{count}f", *(number + 1 for number in struct.unpack(f"<{count}f", raw)))
+
+
+def padded(raw: bytes) -> bytes:
+    """Return bytes padded with zeros to a multiple of the alignment."""
+    return raw + b"\0" * (-len(raw) % ALIGNMENT)
+
+
+def string(words: str) -> bytes:
+    """Return a string's length and UTF-8 bytes."""
+    return struct.pack("<Q", len(words.encode())) + words.encode()
+
+
+def value(key: str, kind: int, raw: bytes) -> bytes:
+    """Return a key-value pair. `kind`: the type of the value."""
+    return string(key) + struct.pack("<I", kind) + raw
+
+
+def text(key: str, words: str) -> bytes:
+    """Return a key-value pair with a string."""
+    return value(key, STRING, string(words))
+
+
+def texts(key: str, words: list[str]) -> bytes:
+    """Return a key-value pair with a list of strings."""
+    return value(key, ARRAY, struct.pack("<IQ", STRING, len(words)) + b"".join(map(string, words)))
+
+
+def uint32(key: str, number: int) -> bytes:
+    """Return a key-value pair with a 32-bit unsigned integer."""
+    return value(key, UINT32, struct.pack("<I", number))
+
+
+def float32(key: str, number: float) -> bytes:
+    """Return a key-value pair with a 32-bit float."""
+    return value(key, FLOAT32, struct.pack("<f", number))

@@ -1,0 +1,213 @@
+"""What a start of llama.cpp's server needs: flags and files. And the capabilities and sizes that follow from them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import requests
+
+from coldproof.adapters.common.lora_digest import content_digest
+from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.llamacpp.gguf import NotTranslated, write_adapter, write_model
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.server.client import HttpClient
+
+SERVER = Path(__file__).with_name("llama_server.py")
+START_SECONDS = 60.0
+SLOTS, CONTEXT, UNIFIED = "--parallel", "--ctx-size", "--kv-unified"
+SAVED, REUSE, SHIFT = "--slot-save-path", "--cache-reuse", "--context-shift"
+SIZES = {CONTEXT: "8192", SLOTS: "4"}  # the context, in tokens, is divided among the slots
+# llama.cpp's default is KV in half precision. With it, answers sometimes differ even without a cache.
+EXACT = (
+    "--cache-type-k",
+    "f32",
+    "--cache-type-v",
+    "f32",
+    "--flash-attn",
+    "off",
+    "--threads",
+    "1",
+    "--threads-batch",
+    "1",
+)
+ALWAYS = ("--no-warmup", "--metrics", "--slots", "--lora-init-without-apply")  # each request chooses its adapter
+ADAPTERS_AT_START = "adapters were registered at the start; requests to a name choose one in their lora field"
+NO_TEXT = "the tokens of the generated model have placeholder texts"
+ABSENT = {
+    Capability.CACHE_SALT: "a request has no salt",
+    Capability.CHAT: NO_TEXT,
+    Capability.PRIORITY: "requests are served in the order of their arrival",
+    Capability.PROMPT_LOGPROBS: "logprobs are reported for the answer only",
+    Capability.SEVERAL_ANSWERS: "/completion gives one answer",
+    Capability.STOP_STRINGS: NO_TEXT,
+    Capability.STRUCTURED_OUTPUT: NO_TEXT,
+    Capability.CACHE_RESET: "no route empties every slot and the host's prompt cache",
+    Capability.KV_EVENTS: "llama.cpp publishes no KV events",
+    Capability.PREEMPTION_COUNTS: "requests are not preempted",
+    Capability.POOL_USAGE: "each slot keeps its sequence until another request needs the slot",
+    Capability.PROVENANCE: "KV does not identify its writer",
+    Capability.SEVERAL_GROUPS: "all layers are of one kind",
+    Capability.RUNTIME_LORA: "adapters are read at the start (--lora)",
+    Capability.LORA_IN_PLACE: "adapters are read at the start (--lora)",
+    Capability.SECOND_TIER: "the host's prompt cache has no counters of its own",
+}
+PRESENT = {
+    Capability.TOKEN_PROMPTS: "/completion takes token ids",
+    Capability.TOKEN_OUTPUTS: "/completion returns token ids (return_tokens)",
+    Capability.STREAMING: "one event for each token",
+    Capability.CACHED_TOKENS: "timings.cache_n",
+    Capability.LOGPROBS: "n_probs",
+    Capability.ABORT: "a closed connection ends its request",
+    Capability.METRICS: "/metrics",
+    Capability.HIT_COUNTERS: "/metrics counts cached and computed prompt tokens",
+    Capability.BLOCK_SIZE: "a slot reuses its sequence up to any token",
+    Capability.POOL_SIZE: "/props reports the slots and their context size",
+    Capability.SPAWNABLE: "started by Coldproof",
+}
+
+
+class GenerationSettings(msgspec.Struct, frozen=True):
+    """The settings of a slot. `n_ctx`: its context size in tokens."""
+
+    n_ctx: int
+
+
+class Props(msgspec.Struct, frozen=True):
+    """The answer of /props."""
+
+    total_slots: int
+    default_generation_settings: GenerationSettings
+
+
+class LlamaCppOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start a server. `model`, `adapters`: folders. `arguments`: flags of `llama-server`. `log`: the log."""
+
+    model: str
+    prefix_caching: bool
+    adapters: tuple[Path, ...] = ()
+    arguments: tuple[str, ...] = ()
+    log: Path
+
+    def number(self, flag: str) -> int | None:
+        """Return the number of a flag, or None without the flag. As in the server, the last one counts."""
+        values = [value for word, value in zip(self.arguments, self.arguments[1:], strict=False) if word == flag]
+        return int(values[-1]) if values else None
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder for the files of this engine."""
+        return self.log.with_suffix(".gguf")
+
+    @property
+    def states(self) -> Path | None:
+        """Return the folder for saved slots, or None without the flag. A relative path is inside `folder`."""
+        if SAVED not in self.arguments:
+            return None
+        return self.folder / self.arguments[self.arguments.index(SAVED) + 1]
+
+
+def write_files(options: LlamaCppOptions) -> list[str]:
+    """Write the model and its adapters, and return the adapters' digests. Raises EngineStartError."""
+    folder = options.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if options.states is not None:
+            options.states.mkdir(parents=True, exist_ok=True)
+        write_model(Path(options.model), folder / "model.gguf")
+        digests = [content_digest(source) for source in options.adapters]
+        for source, digest in zip(options.adapters, digests, strict=True):
+            write_adapter(source, folder / f"{digest}.gguf", model=Path(options.model))
+    except (NotTranslated, ImportError, OSError, KeyError, ValueError) as problem:
+        raise EngineStartError(f"cannot write the model for llama.cpp: {problem}") from problem
+    return digests
+
+
+def flags(options: LlamaCppOptions, digests: Sequence[str], port: int) -> list[str]:
+    """Return all flags of the server."""
+    folder = options.folder
+    arguments = list(options.arguments)
+    if options.states is not None:
+        arguments[arguments.index(SAVED) + 1] = str(options.states)
+    words = ["--model", str(folder / "model.gguf"), "--port", str(port), *ALWAYS, *EXACT, *arguments]
+    words += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
+    return words + [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
+
+
+def command(words: Sequence[str]) -> tuple[list[str], str]:
+    """Return the command that starts the server here, and the equivalent `llama-server` command as text."""
+    return [sys.executable, "-P", str(SERVER), *words], shlex.join(["llama-server", *words])
+
+
+def environment() -> dict[str, str]:
+    """Return the user's environment, with one OpenMP thread: a tiny model cannot use more."""
+    return {"OMP_NUM_THREADS": "1", **os.environ}
+
+
+def wait_ready(client: HttpClient, process: EngineProcess) -> None:
+    """Wait until /health answers. Raises EngineStartError if the process ends first or START_SECONDS have passed."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and process.running():
+        try:
+            if client.session().get(f"{client.url}/health", timeout=2).status_code == 200:
+                process.record_processes()
+                return
+        except requests.RequestException:
+            time.sleep(0.05)
+    late = f"was not ready after {START_SECONDS:.0f} s"
+    what = late if process.running() else f"terminated with exit code {process.exit_code()} before it was ready"
+    raise EngineStartError(f"llama.cpp {what} (package xllamacpp); the end of its log:\n{process.tail()}")
+
+
+def capabilities(options: LlamaCppOptions, version: str | None) -> dict[Capability, Support]:
+    """Return every capability with its evidence."""
+    count, states, pieces = len(options.adapters), options.states, options.number(REUSE)
+    loads = Support(bool(count), f"{count} {ADAPTERS_AT_START}" if count else "no adapter was registered at the start")
+    found = {
+        **{capability: Support(True, evidence) for capability, evidence in PRESENT.items()},
+        **{capability: Support(False, evidence) for capability, evidence in {**ABSENT, **OPTIONAL_ABSENT}.items()},
+        Capability.ADAPTER_CHOICE: loads,
+        Capability.MIXED_ADAPTERS: loads,
+        Capability.ADAPTER_SWITCH: msgspec.structs.replace(loads, evidence="POST /lora-adapters"),
+        Capability.VERSION: Support(version is not None, f"xllamacpp {version}"),
+        Capability.SAVED_STATE: Support(states is not None, "POST /slots/ID?action=save" if states else f"no {SAVED}"),
+        Capability.MOVED_PIECES: Support(bool(pieces), f"{REUSE} {pieces}" if pieces else f"no {REUSE}"),
+    }
+    shifts = SHIFT in options.arguments
+    return {**found, Capability.CONTEXT_SHIFT: Support(shifts, SHIFT if shifts else f"no {SHIFT}")}
+
+
+def shape(options: LlamaCppOptions, facts: Props) -> EngineShape:
+    """Return the sizes of /props and the flags. Slots that share one buffer each report the whole buffer as theirs."""
+    shared = UNIFIED in options.arguments
+    slots, longest = facts.total_slots, facts.default_generation_settings.n_ctx
+    return EngineShape(
+        block_size=1,
+        pool_blocks=(options.number(CONTEXT) or int(SIZES[CONTEXT])) if shared else slots * longest,
+        max_model_tokens=longest,
+        sequences=slots,
+        uniform="sliding_window" not in json.loads(Path(options.model, "config.json").read_text()),
+        adapter_slots=len(options.adapters) or None,
+        prefix_caching=options.prefix_caching,
+        most_requests=slots,
+        moves_pieces_of=(options.number(REUSE) or None) if options.prefix_caching else None,
+        shifts_context=SHIFT in options.arguments,
+    )
+
+
+def package_version() -> str | None:
+    """Return the package's version. The library does not report its llama.cpp version."""
+    try:
+        return importlib.metadata.version("xllamacpp")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,114 @@
+"""llama.cpp: its server as a library (package xllamacpp), with a model and adapters in its own format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.llamacpp import engine, setup
+from coldproof.adapters.llamacpp.curl import LlamaCppCurl
+from coldproof.adapters.llamacpp.reproducer import LLAMACPP
+from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
+from coldproof.adapters.spec.variant import TIER, EngineVariant
+
+AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
+ONE_AT_A_TIME = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "MIXED")  # without CTRL: no request is queued long enough
+SPARSE = ("GROUND", "LORA", "CHAT", "MIXED")  # no minimum hit is guaranteed
+HOST_CACHE = "--cache-ram"
+NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (setup.SLOTS, "1")
+SAVED = (setup.SAVED, "slots", *NO_HOST_CACHE)
+RESTORED = ("TIER-1", "TIER-3")  # saved states are a second tier
+PIECE = 16  # tokens: fewer than in a segment, more than two answers share by chance
+SHIFTED = (
+    f"KV of {PIECE} or more consecutive tokens is reused at any position of a prompt, with shifted positions and after "
+    "any prefix (llama.cpp PR#9866)"
+)
+
+
+def cell(name: str, about: str, *flags: str, areas: tuple[str, ...] = AREAS, **more: Any) -> Cell:
+    """Return a cell with these flags. Each cell has its own cold engine."""
+    return Cell(
+        name=name,
+        about=about,
+        arguments=flags,
+        areas=areas,
+        alike=False,
+        engine="llamacpp",
+        **more,
+    )
+
+
+CELLS = (
+    cell("llamacpp", "four slots of 2,048 tokens, without the host's prompt cache", *NO_HOST_CACHE),
+    cell(
+        "llamacpp-one-slot", "one slot, without the host's prompt cache", *ONE_SLOT, *NO_HOST_CACHE, areas=ONE_AT_A_TIME
+    ),
+    cell("llamacpp-host-cache", "one slot, and the host's prompt cache for evicted KV", *ONE_SLOT, areas=ONE_AT_A_TIME),
+    cell(
+        "llamacpp-window",
+        "one slot of a Gemma 3 model with a sliding window of 64 tokens and checkpoints of it",
+        *ONE_SLOT,
+        *NO_HOST_CACHE,
+        areas=SPARSE,
+        sliding_window=True,
+    ),
+    cell("llamacpp-unified", "four slots that share one KV buffer", setup.UNIFIED, *NO_HOST_CACHE),
+    cell("llamacpp-saved", "one slot that is saved to files and restored", *ONE_SLOT, *SAVED, areas=RESTORED),
+    cell("llamacpp-saved-slots", "the same with two slots", setup.SLOTS, "2", *SAVED, areas=RESTORED),
+    cell(
+        "llamacpp-cache-reuse",
+        f"one slot with non-prefix KV reuse of {PIECE} or more tokens: answers may change by design",
+        *ONE_SLOT,
+        *NO_HOST_CACHE,
+        setup.REUSE,
+        str(PIECE),
+        areas=("LORA-4", "CHAT", "REUSE", "PRESS", "MIXED"),
+        lossy=SHIFTED,
+    ),
+    cell(
+        "llamacpp-context-shift",
+        "one slot of 256 tokens with context shift: when an answer outgrows the context, the oldest half is evicted",
+        *ONE_SLOT,
+        *NO_HOST_CACHE,
+        setup.SHIFT,
+        setup.CONTEXT,
+        "256",
+        areas=("LORA-4", "CHAT", "REUSE", "PRESS"),
+    ),
+)
+
+
+def start(options: StartOptions) -> Engine:
+    """Start a server with all adapters registered."""
+    server = setup.LlamaCppOptions(
+        model=options.model,
+        prefix_caching=options.caching,
+        adapters=options.adapters,
+        arguments=options.arguments,
+        log=options.log,
+    )
+    return engine.spawn(server, on_process=options.on_process)
+
+
+def variants(cell: Cell, _shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
+    """Yield a variant without the host's prompt cache, if the cell has it."""
+    if HOST_CACHE not in (*cell.arguments, *arguments):
+        changed = msgspec.structs.replace(cell, arguments=(*cell.arguments, *NO_HOST_CACHE))
+        yield EngineVariant(name="no host prompt cache", removes=TIER, cell=changed)
+
+
+ENGINE = EngineSpec(
+    name="llamacpp",
+    about="llama.cpp's server",
+    cells=CELLS,
+    start=start,
+    package="xllamacpp",
+    variants=variants,
+    reproduction=LLAMACPP,
+    curl=LlamaCppCurl,
+)

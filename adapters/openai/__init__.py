@@ -1,0 +1,1 @@
+"""`--engine endpoint`: any OpenAI-compatible server, attached by its URL."""

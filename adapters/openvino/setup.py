@@ -1,0 +1,164 @@
+"""Options and capabilities of OpenVINO GenAI's continuous-batching pipeline, and the messages of its worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+
+PACKAGE = "openvino-genai"
+REGISTERED = "adapters=registered"
+DEVICE, THREADS = "CPU", 1
+# By default the engine stores keys and values in 8 bits; then answers depend on the composition of the batch.
+EXACT = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32"}
+CPU_BLOCK = 32  # tokens per block of the CPU plugin's paged attention
+# openvino.genai PR 4374 adds a count of a request's cached tokens; no released version has it.
+BY_STEPS = "the steps up to a request's first token bound the number of computed prompt tokens"
+NO_TEXT = "the generated model has no tokenizer in this engine's format"
+EACH_ALIKE = "all requests of a generate() must have the same adapters"
+AT_START = "adapters are registered when the pipeline is created"
+GENERATE = "registered when the pipeline is created; each generate() selects the adapter of its requests"
+STEPPED = "add_request() and step() take no adapter: see the cell with registered adapters"
+NO_STEPS = "generate() returns when all of its requests have ended"
+ABSENT = {
+    Capability.MIXED_ADAPTERS: EACH_ALIKE,
+    Capability.ADAPTER_SWITCH: "each generate() selects its adapter",
+    Capability.RUNTIME_LORA: AT_START,
+    Capability.LORA_IN_PLACE: AT_START,
+    Capability.CACHE_SALT: "a request has no salt",
+    Capability.CHAT: NO_TEXT,
+    Capability.PRIORITY: "requests are served in the order of arrival",
+    Capability.SEVERAL_ANSWERS: "all requests share the pipeline's random numbers, so sampled answers do not repeat",
+    Capability.STOP_STRINGS: NO_TEXT,
+    Capability.STRUCTURED_OUTPUT: NO_TEXT,
+    Capability.CACHE_RESET: "only a new pipeline has an empty cache",
+    Capability.KV_EVENTS: "the engine publishes no events",
+    Capability.HIT_COUNTERS: "get_metrics() does not count hits",
+    Capability.SECOND_TIER: "there is only one pool",
+    Capability.PROVENANCE: "keys and values do not identify their writer",
+    Capability.SEVERAL_GROUPS: "all layers are of the same kind",
+    **OPTIONAL_ABSENT,
+}
+
+
+class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start a pipeline.
+
+    `adapters`: folders of adapters to register. `arguments`: words `NAME=VALUE`; names in lower case are fields of
+    SchedulerConfig, names in upper case are properties of the device.
+    """
+
+    model: str
+    prefix_caching: bool
+    adapters: tuple[Path, ...] = ()
+    arguments: tuple[str, ...] = ()
+    log: Path
+
+
+class PipelineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message to the worker: the pipeline to create. `words`: the arguments of the options."""
+
+    model: str
+    folder: str
+    adapters: tuple[str, ...]
+    words: tuple[str, ...]
+    caching: bool
+
+
+class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The created pipeline. `blocks`: size of the pool; None: it grows. `budget`: maximum tokens per step; None: whole
+    prompts are computed in one step. `longest`: maximum length of a request, in tokens.
+    """
+
+    version: str
+    blocks: int | None
+    budget: int | None
+    longest: int
+    scheduler: str
+    properties: str
+
+
+class Output(msgspec.Struct, frozen=True):
+    """New tokens of a request, their logprobs, and the engine's name of the finish reason."""
+
+    number: int
+    ids: list[int]
+    scores: list[float]
+    reason: str
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a step.
+
+    `ended`: request -> final status. `usage`: percentage of the pool in use when the step was scheduled. `scheduled`:
+    number of scheduled requests. `waiting`: whether unfinished requests are left.
+    """
+
+    outputs: list[Output]
+    ended: dict[int, str]
+    usage: float
+    scheduled: int
+    waiting: bool
+
+
+def settings(genai: Any, words: tuple[str, ...], *, caching: bool) -> tuple[Any, dict[str, str]]:
+    """Return the scheduler's configuration and the device's properties. Raises ValueError for an unknown word."""
+    scheduler, properties = genai.SchedulerConfig(), dict(EXACT)
+    scheduler.enable_prefix_caching = caching
+    for word in words:
+        name, _, value = word.partition("=")
+        if word == REGISTERED:
+            continue
+        if name.isupper() and value:
+            properties[name] = value
+        elif isinstance(before := getattr(scheduler, name, None), int):
+            setattr(scheduler, name, value == "true" if isinstance(before, bool) else int(value))
+        else:
+            raise ValueError(
+                f"{word!r} is neither a field of SchedulerConfig (for example num_kv_blocks=64) nor a property of the "
+                "device (for example KV_CACHE_PRECISION=u8)"
+            )
+    return scheduler, properties
+
+
+def capabilities(facts: PipelineFacts, *, stepped: bool) -> dict[Capability, Support]:
+    """Return the support of each capability. `stepped`: False if adapters are registered, which needs generate()."""
+    counted = stepped and facts.budget is not None
+    exact = counted and facts.budget == 1
+    pool = "the pool grows when needed" if facts.blocks is None else f"num_kv_blocks is {facts.blocks}"
+    present = {
+        Capability.TOKEN_PROMPTS: Support(True, "prompts are tensors of token ids"),
+        Capability.TOKEN_OUTPUTS: Support(True, "answers are token ids"),
+        Capability.STREAMING: Support(stepped, "a handle is read after each step" if stepped else NO_STEPS),
+        Capability.CACHED_TOKENS: Support(
+            exact,
+            f"not reported; {BY_STEPS}: exactly, with one token per step"
+            if exact
+            else f"not reported; {BY_STEPS}, but exactly only in a cell with max_num_batched_tokens=1"
+            if counted
+            else "not reported, and the steps are not visible",
+        ),
+        Capability.LOGPROBS: Support(
+            stepped, "of each output token, without alternatives" if stepped else "only of whole answers"
+        ),
+        Capability.PROMPT_LOGPROBS: Support(stepped, "echo and logprobs" if stepped else NO_STEPS),
+        Capability.ADAPTER_CHOICE: Support(not stepped, STEPPED if stepped else GENERATE),
+        Capability.ABORT: Support(stepped, "a handle's cancel()" if stepped else NO_STEPS),
+        Capability.METRICS: Support(stepped, "get_metrics()" if stepped else NO_STEPS),
+        Capability.POOL_USAGE: Support(stepped, "get_metrics() has the pool's usage" if stepped else NO_STEPS),
+        Capability.PREEMPTION_COUNTS: Support(
+            stepped,
+            "not reported; derived: a request that gets a block of a full pool preempts another one"
+            if stepped
+            else NO_STEPS,
+        ),
+        Capability.VERSION: Support(True, f"package version {facts.version}"),
+        Capability.BLOCK_SIZE: Support(True, f"the CPU plugin's blocks have {CPU_BLOCK} tokens"),
+        Capability.POOL_SIZE: Support(facts.blocks is not None, pool),
+        Capability.SPAWNABLE: Support(True, "started by Coldproof"),
+    }
+    return {**{capability: Support(False, evidence) for capability, evidence in ABSENT.items()}, **present}

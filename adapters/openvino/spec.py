@@ -1,0 +1,104 @@
+"""Engine specification of OpenVINO GenAI (package openvino-genai): continuous batching, stepped by Coldproof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from coldproof.adapters.openvino import engine
+from coldproof.adapters.openvino.reproducer import OPENVINO
+from coldproof.adapters.openvino.setup import PACKAGE, REGISTERED, OpenVinoOptions
+from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
+from coldproof.adapters.spec.variant import CHUNKS, POOL, EngineVariant
+
+BLOCKS, BUDGET, SPLIT = "num_kv_blocks", "max_num_batched_tokens", "dynamic_split_fuse"
+ROOMY, TIGHT = f"{BLOCKS}=128", f"{BLOCKS}=24"
+TOKEN_STEPS, ODD_STEPS, WHOLE = f"{BUDGET}=1", f"{BUDGET}=48", (f"{SPLIT}=false", f"{BUDGET}=4096")
+ANSWERS = ("GROUND", "CHAT", "SURFACE")
+UNDER_PRESSURE = ("PRESS", "PREEMPT", "CTRL-2", "MIXED")
+
+
+def cell(name: str, about: str, areas: tuple[str, ...], *words: str) -> Cell:
+    """Return a cell: `words` are fields of SchedulerConfig. Cold answers come from a pipeline with the same fields."""
+    return Cell(name=name, about=about, arguments=words, areas=areas, alike=False, engine="openvino")
+
+
+CELLS = (
+    cell(
+        "openvino",
+        "a pool of 128 blocks, prompts in chunks of 48 tokens (one and a half blocks)",
+        (*ANSWERS, "CTRL-2"),
+        ROOMY,
+        ODD_STEPS,
+    ),
+    cell(
+        "openvino-counted",
+        "a pool of 128 blocks, one token per step: the number of steps gives the exact number of cached tokens",
+        (*ANSWERS, "REUSE-1", "REUSE-2", "CTRL-2"),
+        ROOMY,
+        TOKEN_STEPS,
+    ),
+    cell(
+        "openvino-growing", "the engine's own defaults: a pool that grows, chunks of 256 tokens", ("GROUND", "CHAT-1")
+    ),
+    cell("openvino-tight", "a pool of 24 blocks, chunks of 48 tokens", UNDER_PRESSURE, TIGHT, ODD_STEPS),
+    cell(
+        "openvino-tight-counted", "a pool of 24 blocks, one token per step", ("PRESS-1", "CTRL-2"), TIGHT, TOKEN_STEPS
+    ),
+    cell(
+        "openvino-whole-prompts",
+        "a pool of 24 blocks, each prompt in one step, prefill before decode (dynamic_split_fuse off)",
+        ("GROUND", "PRESS-2", "PRESS-4", "PREEMPT-1"),
+        TIGHT,
+        *WHOLE,
+    ),
+    cell(
+        "openvino-adapters",
+        "registered adapters; each generate() runs requests of one adapter",
+        ("GROUND", "LORA-4"),
+        ROOMY,
+        REGISTERED,
+    ),
+)
+
+
+def start(options: StartOptions) -> Engine:
+    """Start a pipeline. In the cell with adapters, all adapters are registered."""
+    pipeline = OpenVinoOptions(
+        model=options.model,
+        prefix_caching=options.caching,
+        adapters=options.adapters if REGISTERED in options.arguments else (),
+        arguments=options.arguments,
+        log=options.log,
+    )
+    return engine.spawn(pipeline, on_process=options.on_process)
+
+
+def variants(cell: Cell, _shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
+    """Yield the variants of a cell that differ from it: a larger pool, and prefill in one step."""
+    all_arguments = (*cell.arguments, *arguments)
+
+    def variant(name: str, removes: str, *words: str) -> EngineVariant:
+        return EngineVariant(
+            name=name, removes=removes, cell=msgspec.structs.replace(cell, arguments=(*cell.arguments, *words))
+        )
+
+    if TIGHT in all_arguments:
+        yield variant("a pool of 2048 blocks", POOL, f"{BLOCKS}=2048")
+    if ODD_STEPS in all_arguments or TOKEN_STEPS in all_arguments:
+        yield variant("prefill in one piece", CHUNKS, f"{BUDGET}=4096")
+
+
+ENGINE = EngineSpec(
+    name="openvino",
+    about="OpenVINO GenAI's continuous batching",
+    cells=CELLS,
+    start=start,
+    package=PACKAGE,
+    variants=variants,
+    reproduction=OPENVINO,
+)

@@ -1,0 +1,150 @@
+"""The process of OpenVINO GenAI's pipeline, which may crash: `python -m coldproof.adapters.openvino.worker SOCKET`.
+
+The first message describes the pipeline. Every other message is a method of `Worker` with its arguments. The reply is
+its return value or the engine's error. The worker does nothing between two messages.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import sys
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.openvino.ir_model import CONFIG_FILE, write_model
+from coldproof.adapters.openvino.setup import (
+    DEVICE,
+    PACKAGE,
+    THREADS,
+    Output,
+    PipelineFacts,
+    PipelineRequest,
+    StepResult,
+    settings,
+)
+
+OVER = ("FINISHED", "IGNORED")
+
+
+class Worker:
+    """One pipeline. Raises what the engine raises."""
+
+    def __init__(self, request: PipelineRequest) -> None:
+        self.genai, self.openvino, self.numpy = (
+            importlib.import_module(name) for name in ("openvino_genai", "openvino", "numpy")
+        )
+        self.handles: dict[int, Any] = {}
+        folder = Path(request.folder)
+        write_model(Path(request.model), folder)
+        self.scheduler, properties = settings(self.genai, request.words, caching=request.caching)
+        self.adapters = [self.genai.Adapter(Path(path) / "adapter_model.safetensors") for path in request.adapters]
+        given: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, **properties}
+        if self.adapters:
+            given["adapters"] = self.genai.AdapterConfig(self.adapters)
+        self.pipeline = self.genai.ContinuousBatchingPipeline(str(folder), self.scheduler, DEVICE, given, {}, {})
+        self.facts = PipelineFacts(
+            version=importlib.metadata.version(PACKAGE),
+            blocks=self.scheduler.num_kv_blocks or None,
+            budget=self.scheduler.max_num_batched_tokens if self.scheduler.dynamic_split_fuse else None,
+            longest=json.loads((folder / CONFIG_FILE).read_text())["max_position_embeddings"],
+            scheduler=" ".join(self.scheduler.to_string().split()),
+            properties=" ".join(f"{name}={value}" for name, value in sorted(properties.items())),
+        )
+
+    def add(self, number: int, prompt: list[int], max_tokens: int, scored: bool, echo: bool) -> None:
+        """Add a request. `scored`: return logprobs. `echo`: return the prompt and its logprobs."""
+        configuration = self.configuration(max_tokens, scored=scored, echo=echo)
+        self.handles[number] = self.pipeline.add_request(number, self.tensor(prompt), configuration)
+
+    def cancel(self, number: int) -> None:
+        """Cancel a request. The next step frees its blocks."""
+        self.handles.pop(number).cancel()
+
+    def step(self) -> StepResult:
+        """Execute one step, with or without requests, and return its results."""
+        self.pipeline.step()
+        outputs = [
+            Output(number, list(one.generated_ids), list(one.generated_log_probs), one.finish_reason.name)
+            for number, handle in self.handles.items()
+            for one in read_outputs(handle)
+        ]
+        ended = {number: handle.get_status().name for number, handle in self.handles.items()}
+        ended = {number: status for number, status in ended.items() if status in OVER}
+        for number in ended:
+            del self.handles[number]
+        gauges = self.pipeline.get_metrics()
+        return StepResult(
+            outputs=outputs,
+            ended=ended,
+            usage=gauges.cache_usage,
+            scheduled=gauges.scheduled_requests,
+            waiting=self.pipeline.has_non_finished_requests(),
+        )
+
+    def generate(self, adapter: int | None, prompts: list[list[int]], most_tokens: list[int]) -> list[Output]:
+        """Serve requests of one adapter (None: the base model) together, and return their outputs."""
+        configurations = [self.configuration(count) for count in most_tokens]
+        for configuration in configurations:
+            configuration.adapters = self.genai.AdapterConfig(*(() if adapter is None else (self.adapters[adapter],)))
+        answers = self.pipeline.generate([self.tensor(prompt) for prompt in prompts], configurations)
+        return [
+            Output(number, list(one.m_generation_ids[0]), [], one.finish_reasons[0].name)
+            if one.m_generation_ids
+            else Output(number, [], [], "NONE")
+            for number, one in enumerate(answers)
+        ]
+
+    def configuration(self, max_tokens: int, *, scored: bool = False, echo: bool = False) -> Any:
+        """Return the configuration of a greedy request."""
+        configuration = self.genai.GenerationConfig()
+        configuration.max_new_tokens, configuration.ignore_eos = max_tokens, True
+        configuration.logprobs, configuration.echo = int(scored or echo), echo
+        return configuration
+
+    def tensor(self, prompt: list[int]) -> Any:
+        """Return a prompt in the engine's form."""
+        return self.openvino.Tensor(self.numpy.array([prompt], dtype=self.numpy.int64))
+
+
+def read_outputs(handle: Any) -> list[Any]:
+    """Return the outputs that are ready on a handle."""
+    outputs = []
+    while handle.can_read():
+        outputs += handle.read().values()
+    return outputs
+
+
+def answer(connection: Connection, worker: Worker) -> None:
+    """Execute one message and send the reply."""
+    name, *arguments = msgspec.msgpack.decode(connection.recv_bytes())
+    try:
+        reply = [True, getattr(worker, name)(*arguments)]
+    except RuntimeError as problem:
+        reply = [False, str(problem)]
+    connection.send_bytes(msgspec.msgpack.encode(reply))
+
+
+def main() -> None:
+    """Create the pipeline of the first message, and serve until the client closes the connection."""
+    connection = Client(sys.argv[1], "AF_UNIX")
+    request = msgspec.msgpack.decode(connection.recv_bytes(), type=PipelineRequest)
+    try:
+        worker = Worker(request)
+    except Exception as problem:  # noqa: BLE001 - the client reports any reason why the start failed
+        connection.send_bytes(msgspec.msgpack.encode([False, f"{type(problem).__name__}: {problem}"]))
+        return
+    connection.send_bytes(msgspec.msgpack.encode([True, worker.facts]))
+    while True:
+        try:
+            answer(connection, worker)
+        except EOFError:
+            return
+
+
+if __name__ == "__main__":
+    main()

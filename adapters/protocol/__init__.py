@@ -1,0 +1,1 @@
+"""What every engine adapter has to offer, as types, and the wrapper that checks an adapter."""

@@ -1,0 +1,53 @@
+"""The capabilities that an engine may have. An engine reports each capability together with its evidence."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Capability(enum.StrEnum):
+    """A capability of an engine. A requirement that needs a capability is UNSUPPORTED on an engine without it."""
+
+    TOKEN_PROMPTS = "token-id prompts"
+    TOKEN_OUTPUTS = "returned token ids"
+    STREAMING = "streamed tokens"
+    CACHED_TOKENS = "cached-token counts"
+    LOGPROBS = "logprobs"
+    ADAPTER_CHOICE = "adapters chosen per request"
+    MIXED_ADAPTERS = "concurrent requests with different adapters"
+    ADAPTER_SWITCH = "an adapter switch for all requests"
+    RUNTIME_LORA = "adapter load and unload at run time"
+    LORA_IN_PLACE = "in-place adapter reload"
+    CACHE_SALT = "cache salt"
+    CHAT = "chat completions with known prompt ids"
+    PRIORITY = "request priorities"
+    ABORT = "client aborts"
+    PROMPT_LOGPROBS = "prompt logprobs"
+    SEVERAL_ANSWERS = "several sampled answers to a prompt"
+    STOP_STRINGS = "stop strings"
+    STRUCTURED_OUTPUT = "structured output"
+    CACHE_RESET = "cache reset"
+    METRICS = "metrics"
+    HIT_COUNTERS = "lookup and hit counters"
+    PREEMPTION_COUNTS = "preemption counts"
+    POOL_USAGE = "pool usage gauge"
+    KV_EVENTS = "published KV events"
+    VERSION = "engine version"
+    BLOCK_SIZE = "cache block size"
+    POOL_SIZE = "cache pool size"
+    SECOND_TIER = "second KV tier"
+    SAVED_STATE = "KV saved and restored by name"
+    MOVED_PIECES = "non-prefix KV reuse"
+    CONTEXT_SHIFT = "context shift"
+    SPAWNABLE = "spawned by Coldproof"
+    PROVENANCE = "block provenance"
+    SEVERAL_GROUPS = "several KV-cache groups"
+
+
+class Support(msgspec.Struct, frozen=True):
+    """Whether an engine has a capability (None: undetermined), and the observation that shows it."""
+
+    present: bool | None
+    evidence: str

@@ -1,0 +1,44 @@
+"""Counters and gauges of an engine. A metric that the engine does not publish is None, never 0."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Monotonic counters and gauges of the engine at one moment. None: the engine does not publish it.
+
+    `external_hit_tokens`: tokens loaded from a second tier; `hit_tokens` does not include them. `resumed_hit_tokens`:
+    the same for requests that resume after a preemption; the other two do not include them.
+    """
+
+    queried_tokens: float | None = None
+    hit_tokens: float | None = None
+    external_queried_tokens: float | None = None
+    external_hit_tokens: float | None = None
+    resumed_hit_tokens: float | None = None
+    failed_loads: float | None = None
+    preemptions: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    pool_usage: float | None = None
+
+    def since(self, start: Metrics) -> Metrics:
+        """Return these metrics with counters relative to `start`. Gauges stay as they are."""
+        return msgspec.structs.replace(self, **{n: increase(getattr(start, n), getattr(self, n)) for n in COUNTERS})
+
+
+COUNTERS = (
+    "queried_tokens",
+    "hit_tokens",
+    "external_queried_tokens",
+    "external_hit_tokens",
+    "resumed_hit_tokens",
+    "failed_loads",
+    "preemptions",
+)
+
+
+def increase(before: float | None, after: float | None) -> float | None:
+    """Return the increase of a counter, or None if either value is unknown."""
+    return None if before is None or after is None else after - before

@@ -1,0 +1,49 @@
+"""The sizes of an engine: blocks, pool and limits. A size that the engine does not report is None, never a guess."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GroupShape(msgspec.Struct, frozen=True):
+    """A KV-cache group: layers that share a block table. `block`: tokens in a block.
+
+    `most_blocks`: the maximum number of blocks that one request holds at a time, for layers with a sliding window or a
+    state. None: one request holds blocks for all its tokens.
+    """
+
+    block: int
+    most_blocks: int | None = None
+
+    def blocks(self, tokens: int) -> int:
+        """Return the number of blocks of this group that a request with this number of tokens needs."""
+        whole = -(-tokens // self.block)
+        return whole if self.most_blocks is None else min(whole, self.most_blocks)
+
+
+class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes from which the generators compute workload sizes. None: unknown.
+
+    `block_size`: the granularity of hits, in tokens. If groups of layers have different block sizes, it is whole
+    blocks of all of them.
+    """
+
+    block_size: int | None
+    pool_blocks: int | None
+    max_model_tokens: int
+    adapter_slots: int | None
+    prefix_caching: bool | None
+    # Every layer keeps every block. Otherwise hits are required only for a whole prompt that is sent again.
+    uniform: bool = True
+    most_requests: int | None = None  # the maximum number of running requests
+    # The engine keeps this number of whole sequences instead of blocks. Only hits on the previous request are required.
+    sequences: int | None = None
+    second_tier: bool = False  # blocks that the pool evicts or loses in a reset may be loaded from a second tier
+    failed_load_ends_request: bool = False  # a failed load ends the request with an error; otherwise it is answered
+    groups: tuple[GroupShape, ...] = ()  # empty: unknown
+    # With fewer free blocks than this, the engine evicts all unused blocks at once. None: it evicts single blocks.
+    drops_all_below: int | None = None
+    moves_pieces_of: int | None = None  # the minimum length of non-prefix KV reuse, in tokens; None: no such reuse
+    shifts_context: bool = False  # an answer may outgrow the context; the oldest tokens are evicted, the others shift
+    # The query counter counts each prompt once, at admission, and the hit counter only the hits of that lookup.
+    counts_first_lookups: bool = False

@@ -1,0 +1,150 @@
+"""All engines, by their names on the command line. No other file names an engine.
+
+The registry imports every module that declares engines: as `ENGINE`, or as a tuple `ENGINES`. Other distributions name
+such modules in their entry points.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+from coldproof import adapters as package
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
+from coldproof.adapters.spec.engine_spec import ATTACH, MODEL, EngineSpec, FaultCatalogue
+from coldproof.adapters.spec.fault import Fault
+from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
+from coldproof.adapters.spec.variant import EngineVariant
+
+ATTACHED = Cell(name="attached", about="the server as its owner configured it")
+
+SPEC = "spec"  # the name of the module that declares an engine, in the engine's folder
+GROUP = "coldproof.engines"  # entry points of other distributions
+
+
+def declared_in(module: ModuleType) -> tuple[EngineSpec, ...]:
+    """Return the engines that a module declares."""
+    one = getattr(module, "ENGINE", None)
+    return (one,) if one is not None else tuple(getattr(module, "ENGINES", ()))
+
+
+def own_modules() -> Iterator[ModuleType]:
+    """Import every module of Coldproof that declares engines."""
+    for found in pkgutil.iter_modules(package.__path__):
+        name = f"{package.__name__}.{found.name}.{SPEC}"
+        if found.ispkg and importlib.util.find_spec(name) is not None:
+            yield importlib.import_module(name)
+
+
+def other_modules() -> Iterator[ModuleType]:
+    """Import every module of another distribution that declares engines."""
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        yield importlib.import_module(entry.module)
+
+
+def engines_of(modules: Iterable[ModuleType]) -> dict[str, EngineSpec]:
+    """Return the engines of these modules by name. The default engine comes first, and its cells with it."""
+    declared = [declared_in(module) for module in modules]
+    declared.sort(key=lambda specs: not any(MODEL in spec.default_for for spec in specs))
+    return {spec.name: spec for specs in declared for spec in specs}
+
+
+def discovered() -> dict[str, EngineSpec]:
+    """Return all engines by name: Coldproof's and those of other distributions."""
+    return engines_of([*own_modules(), *other_modules()])
+
+
+ENGINES: dict[str, EngineSpec] = discovered()
+# A release of Coldproof is frozen with these cells. They do not depend on which other distributions are installed.
+OWN_CELLS: dict[str, Cell] = {cell.name: cell for spec in engines_of(own_modules()).values() for cell in spec.cells}
+
+
+def default_engine(worker: str = MODEL, *, attached: bool = False) -> EngineSpec:
+    """Return the default engine for a worker or, with `attached`, for attached servers."""
+    wanted = ATTACH if attached else worker
+    first = next(iter(ENGINES.values()))
+    return next((spec for spec in ENGINES.values() if wanted in spec.default_for), first)
+
+
+def measured_engine() -> EngineSpec:
+    """Return the engine for fault injection: the first engine that has faults and starts quickly."""
+    return next(spec for spec in ENGINES.values() if spec.faults is not None and spec.quick)
+
+
+def attached(engine: str, url: str | None) -> EngineSpec | None:
+    """Return the specification of an attached engine; None for an engine that Coldproof starts."""
+    spec = ENGINES.get(engine)
+    if spec is None or spec.attach is None:
+        return None
+    return spec if url is not None or spec.start is None else None
+
+
+def started() -> tuple[str, ...]:
+    """Return the names of the engines that Coldproof starts."""
+    return tuple(name for name, spec in ENGINES.items() if spec.start is not None)
+
+
+def variants_of(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
+    """Return the control variants of a cell. `arguments`: the user's arguments, which follow the cell's own."""
+    spec = ENGINES.get(cell.engine)
+    return iter(()) if spec is None else spec.variants(cell, shape, arguments)
+
+
+def reproduction_of(engine: str) -> Reproduction:
+    """Return how a script uses an engine: its own reproduction, or else the default engine's."""
+    own = ENGINES[engine].reproduction if engine in ENGINES else None
+    found = own or default_engine().reproduction
+    if found is None:
+        raise LookupError(f"neither {engine} nor the default engine has a reproduction")
+    return found
+
+
+def curl_of(engine: RecordedEngine) -> CurlSteps:
+    """Return the curl commands for the engine of a case."""
+    return ENGINES[engine.name].curl(engine) if engine.name in ENGINES else OpenAiCurl(engine)
+
+
+def title_of(engine: str) -> str:
+    """Return the name of an engine in reports."""
+    return (ENGINES[engine].title if engine in ENGINES else "") or engine
+
+
+def cell_type(engine: str) -> type[Cell]:
+    """Return the class of an engine's cells. Engines with flags of their own have a subclass of Cell."""
+    spec = ENGINES.get(engine)
+    return type(spec.cells[0]) if spec is not None and spec.cells else Cell
+
+
+def fault_of(engine: str, name: str) -> Fault | None:
+    """Return an engine's fault by its name, or None."""
+    faults = ENGINES[engine].faults
+    return None if faults is None else faults().faults.get(name)
+
+
+def catalogue(engine: str) -> FaultCatalogue:
+    """Return the faults of an engine. Raises LookupError if it has none."""
+    faults = ENGINES[engine].faults
+    if faults is None:
+        raise LookupError(f"fault injection is not supported for {engine}")
+    return faults()
+
+
+def fault_listing() -> str:
+    """Return the list of all faults of all engines as text."""
+    catalogues = dict.fromkeys(spec.faults for spec in ENGINES.values() if spec.faults is not None)
+    return "\n".join(faults().listing() for faults in catalogues)
+
+
+CELLS: dict[str, Cell] = {cell.name: cell for spec in ENGINES.values() for cell in spec.cells}
+
+
+def plain_cell(engine: str) -> Cell:
+    """Return an engine's cell for the cross-engine oracle: the first cell with adapters, or else the first cell."""
+    cells = ENGINES[engine].cells
+    return next((cell for cell in cells if any(area.startswith("LORA") for area in cell.areas)), cells[0])

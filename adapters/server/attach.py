@@ -1,0 +1,58 @@
+"""Connect to an attached server by its URL."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import requests
+import tenacity
+
+from coldproof.adapters.common.redact import KEY_VARIABLE, redacted
+from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.server.client import HttpClient
+
+ATTACH_SECONDS = 10
+
+AnyClient = TypeVar("AnyClient", bound=HttpClient)
+
+
+def connect(url: str, kind: type[AnyClient]) -> AnyClient:
+    """Return a client of this class for the server at `url`. Raises EngineStartError if no server answers there."""
+    if not is_server_url(url):
+        raise EngineStartError(f"invalid server URL {redacted(url)!r}: use http://HOST:PORT")
+    client = kind(url, alive=lambda: True)
+    try:
+        wait_until_reachable(client)
+    except requests.RequestException as problem:
+        raise EngineStartError(
+            f"no server answers at {client.printable_url} ({type(problem).__name__}): check that it runs and that the "
+            "address is right"
+        ) from problem
+    return client
+
+
+def attachment_config(client: HttpClient) -> dict[str, str]:
+    """Return the configuration of an attached server for the report."""
+    return {"url": client.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}
+
+
+def is_server_url(url: str) -> bool:
+    """Return whether a URL is an HTTP URL with a host and, if it has a port, a valid port."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(requests.RequestException),
+    stop=tenacity.stop_after_delay(ATTACH_SECONDS),
+    wait=tenacity.wait_fixed(1),
+    reraise=True,
+)
+def wait_until_reachable(client: HttpClient) -> None:
+    """Wait up to ATTACH_SECONDS for the server's first answer."""
+    client.session().get(f"{client.url}/v1/models", timeout=5)

@@ -1,0 +1,263 @@
+"""The HTTP client of OpenAI-compatible servers, with the extensions of engines that have a prefix cache.
+
+Spawned and attached engines use the same client. A generation is sent exactly once. Only GET requests, which change
+nothing in the engine, are retried. The API key is kept in one header and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+import requests
+import tenacity
+from prometheus_client.parser import text_string_to_metric_families
+
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
+from coldproof.adapters.server import completions
+from coldproof.adapters.server.answers import SHOWN, decoded, malformed
+from coldproof.adapters.server.completions import Reader
+from coldproof.adapters.server.disconnect import wait_for_disconnect
+from coldproof.adapters.server.vllm_metrics import COUNTERS, GAUGES_PATH, METRICS_PATH
+
+CONNECT_SECONDS = 10.0
+SCRAPE_SECONDS = 60.0  # for GET requests; a server without enough CPU time has taken more than 20 s
+# Between two bytes of one answer, including the time in a queue. Bursts are monitored for stalls with shorter limits.
+READ_TIMEOUT_SECONDS = 180.0
+STREAM = "a stream of server-sent events that ends with data: [DONE]"
+Families = dict[str, list[tuple[dict[str, str], float]]]
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """The answer of /tokenize."""
+
+    tokens: tuple[int, ...]
+
+
+class HttpClient:
+    """An HTTP client for one server. Each thread has its own session, because `requests` sessions are not thread-safe.
+
+    A subclass for another HTTP interface overrides the paths and `body`, `reader`, `reset` and `metrics`.
+    """
+
+    generate_path: str | None = None  # None: the completions or the chat route, depending on the request
+    counters: Mapping[str, str] = COUNTERS  # metric family -> field of `Metrics`
+    labelled: tuple[str, ...] = ("vllm:cache_config", "vllm:lora_requests_info")
+    filters_metrics = True  # whether GAUGES_PATH returns the gauges; set by the first call of `gauges`
+    reset_path = "/reset_prefix_cache"
+    load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+
+    def __init__(self, url: str, *, alive: Callable[[], bool], read_timeout: float = READ_TIMEOUT_SECONDS) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.alive = alive
+        self.read_timeout = read_timeout
+        self._local = threading.local()
+
+    @property
+    def printable_url(self) -> str:
+        """Return the URL without user name and password."""
+        parts = urlsplit(self.url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+    def session(self) -> requests.Session:
+        """Return this thread's session. It ignores proxy settings and netrc for http URLs, so that no proxy answers."""
+        if not hasattr(self._local, "session"):
+            session = requests.Session()
+            session.trust_env = urlsplit(self.url).scheme == "https"
+            key = os.environ.get(KEY_VARIABLE)
+            if key:
+                session.headers["Authorization"] = f"Bearer {key}"
+            self._local.session = session
+        own: requests.Session = self._local.session
+        return own
+
+    def get(self, path: str) -> requests.Response:
+        """Send a GET request, with retries. Raises EngineDied if no answer can be read."""
+        try:
+            return self._get(path)
+        except requests.RequestException as problem:
+            raise self._connection_lost(problem) from problem
+
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_type(requests.ConnectionError),
+        stop=tenacity.stop_after_attempt(3),
+        wait=tenacity.wait_fixed(0.3),
+        reraise=True,
+    )
+    def _get(self, path: str) -> requests.Response:
+        if not self.alive():
+            raise EngineDied("the engine's process has ended")
+        return self.session().get(self.url + path, timeout=(CONNECT_SECONDS, min(SCRAPE_SECONDS, self.read_timeout)))
+
+    def post(self, path: str, body: dict[str, Any] | list[Any] | None = None) -> requests.Response:
+        """Send a POST request once.
+
+        Raises RequestRefused for an error status, EngineDied if the connection fails, EngineSilent on a read timeout.
+        """
+        try:
+            response = self.session().post(self.url + path, json=body, timeout=(CONNECT_SECONDS, self.read_timeout))
+        except requests.ReadTimeout as problem:
+            raise self._timed_out(path) from problem
+        except requests.RequestException as problem:
+            raise self._connection_lost(problem) from problem
+        if response.status_code >= 400:
+            raise RequestRefused(response.status_code, response.text)
+        return response
+
+    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+        """Send one generation once and return its answer. Disconnect when the request's `abort` is due.
+
+        Raises RequestRefused, EngineDied, EngineSilent or MalformedAnswer.
+        """
+        path, reader = self.generate_path or completions.path(request), self.reader(on_token)
+        try:
+            with self.session().post(
+                self.url + path, json=self.body(request), stream=True, timeout=(CONNECT_SECONDS, self.read_timeout)
+            ) as response:
+                if response.status_code >= 400:
+                    raise RequestRefused(response.status_code, response.text)
+                aborted = self.read(response, reader, request)
+        except requests.RequestException as problem:
+            # requests raises a timeout in the middle of a stream as a ConnectionError around a ReadTimeoutError.
+            if isinstance(problem, requests.ReadTimeout) or "Read timed out" in str(problem):
+                raise self._timed_out(path) from problem
+            raise self._connection_lost(problem) from problem
+        return self._finished(response, reader, aborted)
+
+    def body(self, request: CompletionRequest) -> dict[str, Any]:
+        """Return the JSON body of a generation request."""
+        return completions.body(request)
+
+    def reader(self, on_token: Callable[[int], None] | None) -> Reader:
+        """Return a reader for one answer."""
+        return Reader(on_token)
+
+    def read(self, response: requests.Response, reader: Reader, request: CompletionRequest) -> Stage | None:
+        """Read the answer. Return None at its end, or the request's stage if the client disconnects before."""
+        abort = request.abort
+        if request.surface.prompt_logprobs:
+            reader.take(response.text)
+            reader.done = True
+            return None
+        stage = wait_for_disconnect(response, abort, self.stage, self.read_timeout)
+        if stage is not None:
+            return stage
+        for event in events(response, reader.start):
+            reader.take(event)
+            if abort is not None and reader.count >= max(1, abort.after_tokens) and reader.finish_reason is None:
+                return Stage.DECODE
+        return None
+
+    def stage(self) -> Stage:
+        """Return the likely stage of the latest request, which has no token yet, by the engine's gauges."""
+        now = self.gauges()
+        if now.waiting:
+            return Stage.QUEUED
+        return Stage.PREFILL if now.running else Stage.UNSEEN
+
+    def _finished(self, response: requests.Response, reader: Reader, aborted: Stage | None) -> Completion:
+        if reader.malformed is not None:
+            raise self._malformed(response, reader.malformed, reader.expected)
+        if reader.error is not None:
+            if reader.status < 500 or not self.wait_dead(2.0):
+                raise RequestRefused(reader.status, reader.error)
+            raise EngineDied(f"the engine terminated while it answered: {reader.error[:200]}")
+        if not reader.done and aborted is None:
+            problem = self._malformed(response, reader.start.decode("utf-8", "replace"), STREAM)
+            raise EngineDied(f"an answer ended early: {problem}") if reader.events else problem
+        return reader.completion(aborted)
+
+    def wait_dead(self, seconds: float) -> bool:
+        """Return whether the engine terminates within a time: its sockets close before its process is reaped."""
+        deadline = time.monotonic() + seconds
+        while self.alive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _malformed(self, response: requests.Response, body: str, expected: str) -> EngineError:
+        """Return the error for an answer that cannot be read. If the engine crashed, that is the cause."""
+        if self.wait_dead(2.0):
+            return EngineDied("the engine's process has ended")
+        return malformed(response, body, expected)
+
+    def _connection_lost(self, problem: Exception) -> EngineError:
+        dead = self.wait_dead(5.0)
+        what = "the engine's process has ended" if dead else f"cannot connect to {self.printable_url}"
+        return EngineDied(f"{what} ({type(problem).__name__})")
+
+    def _timed_out(self, path: str) -> EngineError:
+        if self.wait_dead(0.5):
+            return EngineDied("the engine's process has ended")
+        return EngineSilent(f"no answer from {path} for {self.read_timeout:.0f} s while the engine still runs")
+
+    def render(self, model: str, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """Return the token ids of messages in the server's chat template. Raises RequestRefused without /tokenize."""
+        body = {"model": model, "messages": [{"role": m.role, "content": m.content} for m in messages]}
+        return decoded(self.post("/tokenize", body), Tokens, 'the prompt\'s token ids ({"tokens": [...]})').tokens
+
+    def scrape(self, path: str = METRICS_PATH) -> Families | None:
+        """Return the metrics as family name -> samples, or None if the server publishes none."""
+        response = self.get(path)
+        if response.status_code != 200:
+            return None
+        families: Families = {}
+        names = (*self.counters, *self.labelled)
+        # A server publishes hundreds of histogram lines. To parse them all would cost more than a request.
+        wanted = "\n".join(line for line in response.text.splitlines() if any(name in line for name in names))
+        try:
+            for family in text_string_to_metric_families(wanted + "\n"):
+                samples = [(s.labels, s.value) for s in family.samples if not s.name.endswith(("_created", "_bucket"))]
+                families[family.name] = samples
+        except ValueError as problem:
+            raise malformed(response, wanted, "metrics in the text format of Prometheus") from problem
+        return families
+
+    def metrics(self) -> Metrics:
+        """Return the counters and gauges, summed over engine replicas; None for those that are not published."""
+        return self.metrics_of(self.scrape())
+
+    def gauges(self) -> Metrics:
+        """Return the numbers of running and waiting requests, with the cheapest scrape that the server supports."""
+        gauges = self.metrics_of(self.scrape(GAUGES_PATH)) if self.filters_metrics else Metrics()
+        self.filters_metrics = gauges.running is not None
+        return gauges if self.filters_metrics else self.metrics()
+
+    def metrics_of(self, families: Families | None) -> Metrics:
+        """Return the fields of `Metrics` that these families have."""
+        samples = families or {}
+        counters = self.counters.items()
+        return Metrics(**{field: sum(v for _, v in samples[name]) for name, field in counters if samples.get(name)})
+
+    def reset(self) -> tuple[bool, str]:
+        """Request an empty cache. Return whether the server confirms it, and its answer. Raises RequestRefused."""
+        body = self.post(self.reset_path).text
+        return is_success(body), body
+
+
+def is_success(body: str) -> bool:
+    """Return whether a body is `{"success": true}`. Older servers answer 200 in any case (vllm PR#12284)."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and answer.get("success") is True
+
+
+def events(response: requests.Response, start: bytearray) -> Iterator[str]:
+    """Yield the `data:` payloads of a stream of server-sent events. The first lines of the stream go to `start`."""
+    for line in response.iter_lines(chunk_size=None):  # None: yield each chunk as it arrives
+        if len(start) < SHOWN:
+            start += line + b"\n"
+        if line.startswith(b"data:"):
+            yield line[5:].strip().decode("utf-8", "replace")

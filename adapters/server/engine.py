@@ -1,0 +1,171 @@
+"""An engine behind HTTP: the common part of spawned and attached servers.
+
+It only translates calls into HTTP requests. `coldproof.adapters.server.probes` finds out what the server can do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from coldproof.adapters.common.concurrent import serve_in_threads
+from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import RequestRefused, Served
+from coldproof.adapters.protocol.kv_events import HashRule, Published
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.server.answers import decoded
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.event_socket import SLACK_SECONDS, EventSocket
+from coldproof.adapters.server.probes import NO_SWITCH, ProbeResult
+
+
+class EventStream(msgspec.Struct, frozen=True):
+    """The socket on which a server publishes KV events, and the rule of their hashes."""
+
+    socket: EventSocket
+    rule: HashRule | None
+
+
+class CollectiveResults(msgspec.Struct, frozen=True):
+    """The result of each worker."""
+
+    results: list[list[WrongRead]]
+
+
+class ServerEngine:
+    """An OpenAI-compatible server: spawned if it has a process, otherwise attached."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        client: HttpClient,
+        probed: ProbeResult,
+        config: Mapping[str, str],
+        process: EngineProcess | None = None,
+        stream: EventStream | None = None,
+    ) -> None:
+        self.name = name
+        self.client = client
+        self.probed = probed
+        self.process = process
+        self.stream = stream
+        self._config = dict(config)
+
+    @property
+    def version(self) -> str | None:
+        """Return the version that the server reports."""
+        return self.probed.version
+
+    @property
+    def base_model(self) -> str:
+        """Return the first served model that is not an adapter."""
+        return self.probed.base_model
+
+    @property
+    def shape(self) -> EngineShape:
+        """Return the sizes that the server reports."""
+        return self.probed.shape
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """Return how the server was started or attached, and its cache configuration."""
+        return {**self._config, **self.probed.cache_config}
+
+    @property
+    def capabilities(self) -> Mapping[Capability, Support]:
+        """Return the capabilities that the probes found."""
+        return self.probed.capabilities
+
+    def clock(self) -> float:
+        """Return wall-clock seconds from an arbitrary origin."""
+        return time.monotonic()
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Send one generation, once, and return its answer."""
+        return self.send(request, None)
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None] | None) -> Completion:
+        """Send one generation and return its answer. A null count becomes 0 if this engine reports misses as null."""
+        answer = self.client.complete(request, on_token)
+        if answer.cached_tokens is None and answer.aborted is None and self.probed.null_is_miss:
+            return msgspec.structs.replace(answer, cached_tokens=0)
+        return answer
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Serve requests with a thread and a connection for each."""
+        return serve_in_threads(arrivals, self.send, self.clock, on_token, between)
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """Send POST /tokenize."""
+        return self.client.render(self.base_model, messages)
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Send POST /v1/load_lora_adapter."""
+        load_adapter(self.client, name, path, in_place=in_place)
+
+    def switch_adapter(self, name: str, path: str) -> None:
+        """Raise RequestRefused: these servers cannot switch on an adapter for all requests."""
+        raise RequestRefused(501, f"{name}, {path}: {NO_SWITCH}")
+
+    def unload_adapter(self, name: str) -> None:
+        """Send POST /v1/unload_lora_adapter."""
+        unload_adapter(self.client, name)
+
+    def reset_cache(self) -> bool:
+        """Send POST /reset_prefix_cache. Return whether the server confirms the reset."""
+        return self.client.reset()[0]
+
+    def metrics(self) -> Metrics:
+        """Send GET /metrics and return the counters and gauges."""
+        return self.client.metrics()
+
+    def take_events(self) -> Published:
+        """Return the new KV events, if the server was started with an event socket."""
+        if self.stream is None:
+            return Published()
+        return Published(batches=self.stream.socket.take(), rule=self.stream.rule, slack=SLACK_SECONDS)
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Return the wrong reads of the fingerprint worker (POST /collective_rpc); empty for other workers."""
+        if not self.capabilities[Capability.PROVENANCE].present:
+            return ()
+        answer = self.client.post("/collective_rpc", {"method": "take_wrong_reads"})
+        found = decoded(answer, CollectiveResults, "each worker's wrong reads")
+        return tuple(read for reads in found.results for read in reads)
+
+    def alive(self) -> bool:
+        """Return whether the process of a spawned engine runs. Always True for an attached server."""
+        return self.client.alive()
+
+    def log_tail(self) -> str:
+        """Return the last lines of a spawned engine's log; empty for an attached server."""
+        return self.process.tail() if self.process else ""
+
+    def stop(self) -> None:
+        """Stop the process of a spawned engine, and close the event socket."""
+        if self.process:
+            self.process.stop()
+        if self.stream is not None:
+            self.stream.socket.close()
+
+
+def load_adapter(client: HttpClient, name: str, path: str, *, in_place: bool) -> None:
+    """Load or replace an adapter. Raises RequestRefused with the server's reason."""
+    body: dict[str, object] = {"lora_name": name, "lora_path": path}
+    if in_place:
+        body["load_inplace"] = True
+    client.post(client.load_path, body)
+
+
+def unload_adapter(client: HttpClient, name: str) -> None:
+    """Unload an adapter. Raises RequestRefused with the server's reason."""
+    client.post(client.unload_path, {"lora_name": name})

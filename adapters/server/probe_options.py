@@ -1,0 +1,103 @@
+"""Probe which requests a server accepts beside plain completions: chats, priorities, aborts, response options."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused, printable
+from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, ResponseOptions, Stage
+from coldproof.adapters.server.client import HttpClient
+
+PROMPT = tuple(random.Random("surface").choices(range(33, 126), k=24))
+HELLO = (Message("system", "Be brief."), Message("user", "Hello."))
+PROBED = (
+    Capability.CHAT,
+    Capability.PRIORITY,
+    Capability.ABORT,
+    Capability.PROMPT_LOGPROBS,
+    Capability.SEVERAL_ANSWERS,
+    Capability.STOP_STRINGS,
+    Capability.STRUCTURED_OUTPUT,
+)
+
+
+def probe_response_options(client: HttpClient, model: str, found: dict[Capability, Support]) -> None:
+    """Try each capability of PROBED once with a short prompt. An incomplete answer means that it is absent."""
+    if found[Capability.TOKEN_PROMPTS].present is not True:
+        found |= dict.fromkeys(PROBED, Support(False, "token-id prompts are refused"))
+        return
+
+    def send(**changes: Any) -> Completion:
+        return client.complete(CompletionRequest(**{"model": model, "prompt": PROMPT, "max_tokens": 4, **changes}))
+
+    probe_chat(client, model, found, send)
+    attempt(found, Capability.PRIORITY, "a request of priority 1 was accepted", lambda: send(priority=1))
+    answer = attempt(found, Capability.ABORT, "", lambda: send(max_tokens=200, abort=Abort(after_tokens=1)))
+    if answer is not None:
+        aborted = answer.aborted is Stage.DECODE
+        found[Capability.ABORT] = Support(aborted, f"the client disconnected after {len(answer.tokens)} of 200 tokens")
+    answer = attempt(found, Capability.PROMPT_LOGPROBS, "", lambda: send(surface=ResponseOptions(prompt_logprobs=True)))
+    if answer is not None:
+        count = len(answer.prompt_logprobs or ())
+        how = f"{count} logprobs for {len(PROMPT)} prompt tokens"
+        found[Capability.PROMPT_LOGPROBS] = Support(count == len(PROMPT), how)
+    # The prompt is too short for chunked prefill: vLLM 0.32.0 on CPU crashes on a seeded sampled request in chunks.
+    answer = attempt(
+        found, Capability.SEVERAL_ANSWERS, "", lambda: send(prompt=PROMPT[:4], surface=ResponseOptions(answers=2))
+    )
+    if answer is not None:
+        found[Capability.SEVERAL_ANSWERS] = Support(len(answer.others) == 1, f"{1 + len(answer.others)} answers of 2")
+    probe_stop(found, send)
+    answer = attempt(found, Capability.STRUCTURED_OUTPUT, "", lambda: send(surface=ResponseOptions(pattern="[ab]{3}")))
+    if answer is not None:
+        count = len(answer.tokens)
+        found[Capability.STRUCTURED_OUTPUT] = Support(count > 0, f"{count} tokens for the pattern [ab]{{3}}")
+
+
+def probe_chat(
+    client: HttpClient, model: str, found: dict[Capability, Support], send: Callable[..., Completion]
+) -> None:
+    """Probe chats. /tokenize and the answer must report the same prompt ids, because the oracle needs these ids."""
+    rendered = attempt(found, Capability.CHAT, "", lambda: client.render(model, HELLO))
+    if rendered is None:
+        return
+    answer = attempt(found, Capability.CHAT, "", lambda: send(messages=HELLO, prompt=rendered))
+    if answer is not None:
+        same = answer.prompt == rendered
+        reported = "the same" if same else "others or none"
+        how = f"/tokenize returns {len(rendered)} prompt tokens, the chat answer reports {reported}"
+        found[Capability.CHAT] = Support(same and bool(answer.tokens), how)
+
+
+def probe_stop(found: dict[Capability, Support], send: Callable[..., Completion]) -> None:
+    """Probe stop strings: send the last character of a greedy answer as a stop string. The answer must end there."""
+    plain = send(max_tokens=16)
+    stop = ResponseOptions(stop=(plain.text[-1:] or " ",))
+    answer = attempt(found, Capability.STOP_STRINGS, "", lambda: send(surface=stop, max_tokens=32))
+    if answer is not None:
+        how = f"finish reason {answer.finish_reason!r} after {len(answer.tokens)} of 32 tokens"
+        found[Capability.STOP_STRINGS] = Support(answer.finish_reason == "stop", how)
+
+
+def attempt(
+    found: dict[Capability, Support], capability: Capability, evidence: str, action: Callable[[], Any]
+) -> Any | None:
+    """Call `action` and return its result. Record the capability as present, or as absent with the server's error."""
+    try:
+        result = action()
+    except RequestRefused as problem:
+        found[capability] = refusal(problem)
+        return None
+    except MalformedAnswer as problem:
+        found[capability] = Support(False, str(problem))
+        return None
+    found[capability] = Support(True, evidence)
+    return result
+
+
+def refusal(problem: RequestRefused) -> Support:
+    """Return that a capability is absent, with the server's error."""
+    return Support(False, f"HTTP {problem.status}: {printable(problem.body, 200)}")

@@ -1,0 +1,273 @@
+"""Probe the capabilities of a server with requests. Every capability has the observation that shows it."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.lookup_counting import counts_first_lookups
+from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
+from coldproof.adapters.server.served_model import served_model, server_version
+
+FIRST_TOKEN, LAST_TOKEN = 32, 126
+PROBE_TOKENS = 512  # at least two blocks of any usual size (16 ... 256), so that the second request must hit
+NO_ADAPTER = "no adapter to try: give the folder of the served model with --model, or two adapters with --adapter"
+NO_SWITCH = "each request names its adapter; no adapter can be switched on for all requests"
+NO_EVENTS = "Coldproof reads KV events only from servers that it starts with KV events on: use the cell `events`"
+CACHE_FIELDS = (
+    "block_size",
+    "num_gpu_blocks",
+    "enable_prefix_caching",
+    "prefix_caching_hash_algo",
+    "cache_dtype",
+    "prefix_cache_retention_interval",
+    "sliding_window",
+)
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of the probes. `null_is_miss`: the engine reports counts, and reports a miss as null."""
+
+    version: str | None
+    base_model: str
+    shape: EngineShape
+    capabilities: dict[Capability, Support]
+    cache_config: dict[str, str]
+    null_is_miss: bool
+
+
+def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> ProbeResult:
+    """Probe a server. `adapter_path`: an adapter that fits its model, to try loading.
+
+    Raises EngineError if the server lists no model.
+    """
+    served = served_model(client)
+    base_model, max_tokens = served.name, served.max_tokens
+    families = client.scrape()
+    cache_config = first_labels(families, "vllm:cache_config")
+    found: dict[Capability, Support] = {
+        **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
+        Capability.SPAWNABLE: Support(spawned, "started by Coldproof" if spawned else "attached by URL"),
+        Capability.PROVENANCE: provenance_support(digests=False),
+        Capability.SEVERAL_GROUPS: groups_support(cache_config),
+        Capability.METRICS: metrics_support(families),
+        Capability.BLOCK_SIZE: published_number(cache_config, "block_size"),
+        Capability.POOL_SIZE: published_number(cache_config, "num_gpu_blocks"),
+        Capability.KV_EVENTS: Support(None, NO_EVENTS),
+    }
+    version = server_version(client)
+    found[Capability.VERSION] = Support(version is not None, f"/version: {version}" if version else "no /version")
+    null_is_miss = probe_completions(client, base_model, max_tokens, bool(cache_config), found)
+    probe_response_options(client, base_model, found)
+    probe_adapters(client, adapter_path, found)
+    metrics = client.metrics()
+    found[Capability.SECOND_TIER] = tier_support(metrics)
+    found[Capability.HIT_COUNTERS] = metric_support(metrics, "hit_tokens")
+    found[Capability.PREEMPTION_COUNTS] = metric_support(metrics, "preemptions")
+    found[Capability.POOL_USAGE] = metric_support(metrics, "pool_usage")
+    slots = first_labels(client.scrape(), "vllm:lora_requests_info").get("max_lora")
+    pool = integer_label(cache_config.get("num_gpu_blocks"))
+    caching = cache_config.get("enable_prefix_caching")
+    return ProbeResult(
+        version=version,
+        base_model=base_model,
+        shape=EngineShape(
+            block_size=hit_unit(cache_config),
+            pool_blocks=None if pool is None else pool - 1,  # without vLLM's null block
+            max_model_tokens=max_tokens,
+            adapter_slots=integer_label(slots),
+            prefix_caching=None if caching is None else caching == "True",
+            uniform=is_uniform(cache_config),
+            second_tier=found[Capability.SECOND_TIER].present is True,
+            counts_first_lookups=found[Capability.METRICS].present is True and counts_first_lookups(version),
+        ),
+        capabilities=found,
+        cache_config={f"cache.{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
+        null_is_miss=null_is_miss,
+    )
+
+
+def metric_support(metrics: Metrics, name: str) -> Support:
+    """Return whether the server publishes a field of `Metrics`."""
+    there = getattr(metrics, name) is not None
+    return Support(there, f"the metrics {'have' if there else 'do not have'} {name}")
+
+
+def hit_unit(cache_config: dict[str, str]) -> int | None:
+    """Return the granularity of hits, in tokens: a block, or several if groups of layers have different block sizes."""
+    return integer_label(cache_config.get("cache_hit_alignment_tokens")) or integer_label(
+        cache_config.get("block_size")
+    )
+
+
+def groups_support(cache_config: dict[str, str]) -> Support:
+    """Return whether the layers have several KV-cache groups, by the pool's size in tokens."""
+    known = integer_label(cache_config.get("kv_cache_size_tokens")) is not None
+    verb = "equals" if is_uniform(cache_config) else "does not equal"
+    how = f"the pool's size in tokens {verb} the number of blocks times the block size"
+    return Support(not is_uniform(cache_config), how if known else "the pool's size in tokens is not published")
+
+
+def is_uniform(cache_config: dict[str, str]) -> bool:
+    """Return whether every layer keeps every block.
+
+    If layers have sliding windows or states, the reported pool size in tokens is not the number of blocks times the
+    block size.
+    """
+    tokens, blocks, size = (
+        integer_label(cache_config.get(key)) for key in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
+    )
+    return tokens is None or blocks is None or size is None or tokens == blocks * size
+
+
+def metrics_support(families: dict[str, list[tuple[dict[str, str], float]]] | None) -> Support:
+    """Return whether the server publishes the counters that the checkers need."""
+    if families is None:
+        return Support(False, "no /metrics")
+    present = bool(families.get("vllm:prefix_cache_queries"))
+    return Support(present, f"/metrics {'has' if present else 'does not have'} vllm:prefix_cache_queries")
+
+
+def tier_support(metrics: Metrics) -> Support:
+    """Return whether any lookup in a second tier was counted. vLLM counts them only with a connector."""
+    looked_up = metrics.external_queried_tokens
+    if looked_up is None:
+        return Support(None, "the metrics do not count lookups in a second tier")
+    return Support(looked_up > 0, f"/metrics counts {looked_up:.0f} tokens looked up in a second tier")
+
+
+def probe_completions(
+    client: HttpClient, model: str, max_tokens: int, is_vllm: bool, found: dict[Capability, Support]
+) -> bool:
+    """Send a few prompts and record the capabilities. Return whether the engine reports a miss as null."""
+    length = min(PROBE_TOKENS, max_tokens // 2)
+    prompt = tuple(random.SystemRandom().choices(range(FIRST_TOKEN, LAST_TOKEN + 1), k=length))
+
+    def send(salt: str | None = None, *, logprobs: bool = False) -> Completion:
+        return client.complete(
+            CompletionRequest(
+                model=model, prompt=prompt, max_tokens=2, cache_salt=salt, surface=ResponseOptions(logprobs=logprobs)
+            )
+        )
+
+    try:
+        first = send()  # a malformed answer here ends the probes: Coldproof cannot read this server's answers
+    except RequestRefused as problem:
+        found[Capability.TOKEN_PROMPTS] = refusal(problem)
+        absent = Support(False, "token-id prompts are refused")
+        found |= dict.fromkeys((Capability.TOKEN_OUTPUTS, Capability.STREAMING, Capability.LOGPROBS), absent)
+        found |= dict.fromkeys((Capability.CACHED_TOKENS, Capability.CACHE_SALT, Capability.CACHE_RESET), absent)
+        return False
+    found[Capability.TOKEN_PROMPTS] = Support(True, "a list of token ids as prompt was accepted")
+    count = len(first.tokens)
+    found[Capability.TOKEN_OUTPUTS] = Support(count > 0, f"{count} token ids returned for max_tokens 2")
+    found[Capability.STREAMING] = Support(count > 0, f"{count} tokens streamed")
+    warm = send()
+    counts = f"cached_tokens {first.cached_tokens} for the first request, {warm.cached_tokens} for the second"
+    found[Capability.CACHED_TOKENS] = Support(warm.cached_tokens is not None, counts)
+    scored = attempt(found, Capability.LOGPROBS, "", lambda: send(logprobs=True))
+    if scored is not None:
+        gaps = [t.gap for t in scored.tokens if t.gap is not None]
+        found[Capability.LOGPROBS] = Support(bool(gaps), f"{len(gaps)} logprob margins returned")
+    probe_salt(found, send, warm, is_vllm=is_vllm)
+    probe_reset(client, found, send)
+    return first.cached_tokens is None and warm.cached_tokens is not None
+
+
+def probe_salt(
+    found: dict[Capability, Support], send: Callable[[str], Completion], warm: Completion, *, is_vllm: bool
+) -> None:
+    """Probe the cache salt. It is present if a salt has an effect, or if the server is vLLM.
+
+    An engine that has salts and ignores one violates SALT-1. A server without salts ignores the field and does not.
+    """
+    salted = attempt(found, Capability.CACHE_SALT, "", lambda: send(f"probe-{secrets.token_hex(8)}"))
+    if salted is None:
+        return
+    works = bool(warm.cached_tokens) and not salted.cached_tokens
+    how = f"cached_tokens {warm.cached_tokens} without a salt, {salted.cached_tokens} with an unused salt"
+    found[Capability.CACHE_SALT] = Support(works or is_vllm, how)
+
+
+def probe_reset(client: HttpClient, found: dict[Capability, Support], send: Callable[[], Completion]) -> None:
+    """Probe the cache reset, and record whether the prompt still hits afterwards."""
+    try:
+        done, body = client.reset()
+    except RequestRefused as problem:
+        found[Capability.CACHE_RESET] = Support(False, f"{client.reset_path}: HTTP {problem.status}")
+        return
+    after = send().cached_tokens
+    how = f"{client.reset_path} answered {body[:60].strip()}; cached_tokens {after} afterwards"
+    found[Capability.CACHE_RESET] = Support(done, how)
+
+
+def probe_adapters(client: HttpClient, path: str | None, found: dict[Capability, Support]) -> None:
+    """Probe loading, replacing and unloading an adapter under an unused name. `path`: None if there is no adapter."""
+    probe_loading(client, path, found)
+    named = found[Capability.RUNTIME_LORA]  # requests choose an adapter by the name under which it was loaded
+    found |= {Capability.ADAPTER_CHOICE: named, Capability.MIXED_ADAPTERS: named}
+    found[Capability.ADAPTER_SWITCH] = Support(False, NO_SWITCH)
+
+
+def probe_loading(client: HttpClient, path: str | None, found: dict[Capability, Support]) -> None:
+    """Load, replace in place and unload an adapter, and record the results."""
+    wanted = (Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)
+    if path is None:
+        found |= dict.fromkeys(wanted, Support(None, NO_ADAPTER))
+        return
+    name = f"coldproof-probe-{secrets.token_hex(4)}"
+    body = {"lora_name": name, "lora_path": path}
+    loaded = attempt(found, wanted[0], "loaded an adapter", lambda: client.post(client.load_path, body))
+    if loaded is None:
+        found[wanted[1]] = Support(False, found[wanted[0]].evidence)
+        return
+    attempt(
+        found,
+        wanted[1],
+        "replaced an adapter with load_inplace",
+        lambda: client.post(client.load_path, {**body, "load_inplace": True}),
+    )
+    attempt(
+        found,
+        wanted[0],
+        "loaded and unloaded an adapter",
+        lambda: client.post(client.unload_path, {"lora_name": name}),
+    )
+
+
+def published_number(cache_config: dict[str, str], key: str) -> Support:
+    """Return whether the cache configuration in the metrics has a number."""
+    value = integer_label(cache_config.get(key))
+    if value is None:
+        return Support(None, f"the metrics do not report {key}")
+    return Support(True, f"vllm:cache_config_info has {key}={value}")
+
+
+def first_labels(families: dict[str, list[tuple[dict[str, str], float]]] | None, name: str) -> dict[str, str]:
+    """Return the labels of a family's first sample. The parser strips `_info` from the names of info families."""
+    for key in (name, f"{name}_info", name.removesuffix("_info")):
+        samples = (families or {}).get(key)
+        if samples:
+            return samples[0][0]
+    return {}
+
+
+def integer_label(text: str | None) -> int | None:
+    """Return the integer of a label, or None if it is missing or not a number."""
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def provenance_support(*, digests: bool) -> Support:
+    """Return whether the engine reports whose KV a request read. Only the fingerprint worker's digests show it."""
+    how = "the digests of the fingerprint worker name their writer" if digests else "KV does not identify its writer"
+    return Support(digests, how)

@@ -1,0 +1,58 @@
+"""The base model that a server lists, and the server's version."""
+
+from __future__ import annotations
+
+import msgspec
+
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.protocol.engine import EngineError
+from coldproof.adapters.server.answers import decoded, malformed
+from coldproof.adapters.server.client import HttpClient
+
+BASE_MODEL_EXPECTED = "a list with a model that is not an adapter: check that this is an OpenAI-compatible server"
+
+
+class ListedModel(msgspec.Struct, frozen=True):
+    """A model or adapter in the server's list. `parent`: an adapter's base model."""
+
+    id: str
+    parent: str | None = None
+    max_model_len: int | None = None
+    root: str | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The answer of /v1/models."""
+
+    data: list[ListedModel]
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """The base model as the server lists it. `root`: the path from which the server read it."""
+
+    name: str
+    max_tokens: int
+    root: str | None
+
+
+def served_model(client: HttpClient) -> ServedModel:
+    """Return the first model that is not an adapter. Raises EngineError if there is none."""
+    response = client.get("/v1/models")
+    if response.status_code == 401:
+        raise EngineError(f"the server requires a valid API key: set {KEY_VARIABLE}")
+    listed = decoded(response, ModelList, BASE_MODEL_EXPECTED) if response.status_code == 200 else ModelList([])
+    model = next((model for model in listed.data if not model.parent), None)
+    if model is None:
+        raise malformed(response, response.text, BASE_MODEL_EXPECTED)
+    return ServedModel(model.id, model.max_model_len or 2048, model.root)
+
+
+def server_version(client: HttpClient) -> str | None:
+    """Return the version that /version reports, or None."""
+    response = client.get("/version")
+    if response.status_code != 200:
+        return None
+    try:
+        return str(response.json()["version"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,27 @@
+"""The names of the metrics of vLLM's server."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+METRICS_PATH = "/metrics"
+
+# The Prometheus client's own handler returns only the requested names, in a fifth of the time that vLLM needs for all.
+# The slash selects that handler: vLLM's handler at /metrics ignores the names and returns all metrics.
+GAUGES_PATH = f"{METRICS_PATH}/?" + urlencode(
+    [("name[]", f"vllm:num_requests_{what}") for what in ("running", "waiting")]
+)
+
+FAILED_LOADS_COUNTER = "vllm:coldproof_failed_loads"  # vLLM unregisters only metrics with this prefix
+
+COUNTERS = {
+    "vllm:prefix_cache_queries": "queried_tokens",
+    "vllm:prefix_cache_hits": "hit_tokens",
+    "vllm:external_prefix_cache_queries": "external_queried_tokens",
+    "vllm:external_prefix_cache_hits": "external_hit_tokens",
+    FAILED_LOADS_COUNTER: "failed_loads",
+    "vllm:num_preemptions": "preemptions",
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "pool_usage",
+}

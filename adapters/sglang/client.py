@@ -1,0 +1,213 @@
+"""The HTTP client of SGLang servers. `/generate` takes and returns token ids.
+
+The bodies, the reader and the scrapes are SGLang's own. Sending, client disconnects and connection errors are those of
+`HttpClient`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage, Token
+from coldproof.adapters.server.answers import decoded
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.completions import TOP_LOGPROBS, Reader, gap
+
+HITS, QUERIES, RETRACTIONS = "sglang:cached_tokens", "sglang:prompt_tokens", "sglang:num_retracted_requests"
+COUNTERS = {HITS: "hit_tokens", QUERIES: "queried_tokens", RETRACTIONS: "preemptions"}
+OTHER_LAYERS = tuple(f"sglang:{layer}_{what}_tokens" for layer in ("swa", "mamba") for what in ("available", "used"))
+NO_CHAT = "/generate takes token ids, not messages"
+NO_SAMPLING_SEED = "sampled answers have no seed, so that a second request cannot repeat them"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The load of one scheduler."""
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_used_tokens: int
+    max_total_num_tokens: int
+    max_running_requests: int | None = None
+    num_waiting_uncached_tokens: int | None = None
+
+    @property
+    def between_chunks(self) -> bool:
+        """Return whether a request is between two chunks of its prefill.
+
+        SGLang then counts it neither as running nor as waiting, but still counts its uncomputed tokens.
+        """
+        return not self.num_waiting_reqs and bool(self.num_waiting_uncached_tokens)
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """The answer of /v1/loads: the load of each replica's scheduler."""
+
+    loads: list[Load]
+
+
+class SglangClient(HttpClient):
+    """A client for one SGLang server. `salt_field`: `cache_salt`, or `extra_key` in older versions."""
+
+    generate_path = "/generate"
+    counters = COUNTERS
+    labelled = OTHER_LAYERS
+    reset_path, load_path, unload_path = "/flush_cache", "/load_lora_adapter", "/unload_lora_adapter"
+    base_model = "default"
+    salt_field = "cache_salt"
+    has_loads = True  # whether the server has /v1/loads; set by the first call of `loads`
+
+    def body(self, request: CompletionRequest) -> dict[str, Any]:
+        """Return the JSON body of a request. Streamed, except with prompt logprobs.
+
+        Raises RequestRefused for chats and sampled answers, which /generate does not support.
+        """
+        surface = request.surface
+        if request.messages is not None:
+            raise RequestRefused(501, NO_CHAT)
+        if surface.answers > 1:
+            raise RequestRefused(501, NO_SAMPLING_SEED)
+        sampling: dict[str, Any] = {
+            "max_new_tokens": request.max_tokens,
+            "temperature": 0,
+            "ignore_eos": not surface.stop and surface.pattern is None,
+        }
+        if surface.stop:
+            sampling["stop"] = list(surface.stop)
+        if surface.pattern is not None:
+            sampling["regex"] = surface.pattern
+        fields: dict[str, Any] = {"input_ids": list(request.prompt), "sampling_params": sampling}
+        fields["stream"] = not surface.prompt_logprobs
+        if surface.prompt_logprobs or surface.logprobs:
+            fields |= {"return_logprob": True, "top_logprobs_num": TOP_LOGPROBS}
+        if surface.prompt_logprobs:
+            fields["logprob_start_len"] = 0
+        if request.model != self.base_model:
+            fields["lora_path"] = request.model
+        if request.cache_salt is not None:
+            fields[self.salt_field] = request.cache_salt
+        if request.priority:
+            fields["priority"] = request.priority
+        return fields
+
+    def reader(self, on_token: Callable[[int], None] | None) -> Reader:
+        """Return a reader for one answer."""
+        return SglangReader(on_token)
+
+    def render(self, model: str, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """Raise RequestRefused: /generate has no chats."""
+        raise RequestRefused(501, f"{len(messages)} messages for {model}: {NO_CHAT}")
+
+    def reset(self) -> tuple[bool, str]:
+        """Send POST /flush_cache. Under load the server refuses with status 400, which is a valid answer."""
+        try:
+            return True, self.post(self.reset_path).text
+        except RequestRefused as problem:
+            if problem.status != 400:
+                raise
+            return False, problem.body
+
+    def metrics(self) -> Metrics:
+        """Return the counters of /metrics and the gauges of /v1/loads. The gauges of /metrics are of an earlier step.
+
+        A counter is not published before its first increment. No counter of retractions therefore means 0.
+        """
+        families = self.scrape() or {}
+        counters: dict[str, float | None] = {
+            field: sum(value for _, value in families[name])
+            for name, field in self.counters.items()
+            if families.get(name)
+        }
+        if families.get(QUERIES):
+            counters.setdefault("preemptions", 0.0)
+        return Metrics(**counters, **self.load_gauges())
+
+    def gauges(self) -> Metrics:
+        """Return the gauges of /v1/loads alone."""
+        return Metrics(**self.load_gauges())
+
+    def load_gauges(self) -> dict[str, float | None]:
+        """Return running and waiting requests and the pool's usage; empty for a server without /v1/loads."""
+        loads = self.loads()
+        if not loads:
+            return {}
+        used, total = sum(load.num_used_tokens for load in loads), sum(load.max_total_num_tokens for load in loads)
+        return {
+            "running": float(sum(load.num_running_reqs + load.between_chunks for load in loads)),
+            "waiting": float(sum(load.num_waiting_reqs for load in loads)),
+            "pool_usage": used / total if total else None,
+        }
+
+    def loads(self) -> list[Load]:
+        """Send GET /v1/loads and return the load of each replica's scheduler; empty for a server without the route."""
+        response = self.get("/v1/loads") if self.has_loads else None
+        if response is None or response.status_code != 200:
+            self.has_loads = False
+            return []
+        return decoded(response, Loads, "each scheduler's load, as SGLang reports it").loads
+
+    def most_requests(self) -> int | None:
+        """Return the maximum number of running requests, or None if a scheduler does not report it."""
+        limits = [load.max_running_requests for load in self.loads()]
+        return sum(limit for limit in limits if limit) if limits and None not in limits else None
+
+
+class SglangReader(Reader):
+    """Collects an answer from SGLang's events or from one whole response. Both have the same form."""
+
+    expected = "a JSON object with output_ids and meta_info"
+    retractions: int | None = None
+
+    def completion(self, aborted: Stage | None = None) -> Completion:
+        """Return the collected answer. `preemptions` is the number of retractions by the scheduler."""
+        return msgspec.structs.replace(super().completion(aborted), preemptions=self.retractions)
+
+    def take_event(self, data: str) -> None:
+        """Read one event in JSON. Raises the errors of indexing if it has another form."""
+        event: dict[str, Any] = json.loads(data)
+        if "error" in event:
+            self.refuse(event["error"].get("code"), event["error"]["message"])
+            return
+        about = event["meta_info"]
+        reason = about.get("finish_reason") or {}
+        if reason.get("type") == "abort" and reason.get("status_code"):  # the event has a token that was not computed
+            self.refuse(reason["status_code"], reason.get("message", "aborted"))
+            return
+        if about.get("cached_tokens") is not None:
+            self.cached_tokens = int(about["cached_tokens"])
+        if about.get("num_retractions") is not None:
+            self.retractions = int(about["num_retractions"])
+        if about.get("input_token_logprobs"):
+            self.prompt_logprobs = tuple(row[0] for row in about["input_token_logprobs"])
+        self.extend(event, about)
+        self.finish_reason = reason.get("type") or self.finish_reason
+
+    def refuse(self, status: object, message: str) -> None:
+        """Record the error that the server sent instead of an answer."""
+        self.error, self.status = message, int(str(status or 500))
+
+    def extend(self, event: dict[str, Any], about: dict[str, Any]) -> None:
+        """Add an event's new tokens. An event has either all tokens so far or only the new ones."""
+        known, ids = self.answers.setdefault(0, []), event["output_ids"]
+        cumulative = len(ids) == about.get("completion_tokens", len(ids))
+        new = ids[len(known) :] if cumulative else ids
+        self.text = event["text"] if cumulative else self.text + event["text"]
+        at = round(time.monotonic() - self.start_time, 6)
+        scores = token_scores(about, len(new))
+        known += [Token(id=int(i), at=at, logprob=s, gap=g) for i, (s, g) in zip(new, scores, strict=True)]
+        if self.on_token is not None and new:
+            self.on_token(len(known))
+
+
+def token_scores(about: dict[str, Any], count: int) -> list[tuple[float | None, float | None]]:
+    """Return (logprob, logprob margin) of the last `count` tokens. SGLang's rows are (logprob, id, text)."""
+    if not about.get("output_token_logprobs") or count == 0:
+        return [(None, None)] * count
+    chosen, top = about["output_token_logprobs"][-count:], about["output_top_logprobs"][-count:]
+    return [(row[0], gap([one[0] for one in best or ()])) for row, best in zip(chosen, top, strict=True)]

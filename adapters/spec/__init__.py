@@ -1,0 +1,1 @@
+"""What an engine folder declares: start options, cells, control variants, faults, reproducers."""

@@ -1,0 +1,54 @@
+"""A cell: one named engine configuration with its flags."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import msgspec
+
+KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")  # requirements for a pool of any size
+ROOM = ("PRESS", "PREEMPT", "CTRL", "MIXED")  # requirements that need a small pool
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration. `about`: its purpose. `arguments`: its flags. `areas`: the first parts of requirement ids.
+
+    `lossy`: what a lossy mode changes in answers by design, and why. Answers are then compared with what the mode
+    promises (see harness/history/non_prefix_reuse.py).
+    `alike`: cold answers are equal to those of the engine's first cell, so that both cells share one cold engine.
+    An engine with flags of its own has a subclass.
+    """
+
+    name: str
+    about: str
+    arguments: tuple[str, ...] = ()
+    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT", "TIER")
+    alike: bool = True
+    sliding_window: bool = False  # use the tiny model with sliding-window layers
+    package: str | None = None  # a Python package that this cell needs beside the engine's own
+    lossy: str = ""  # a text that follows "lossy mode:"
+    engine: str = ""  # the engine to which the flags belong
+
+    def covers(self, requirement_id: str) -> bool:
+        """Return whether this cell tests a requirement."""
+        return requirement_id.startswith(self.areas)
+
+    def obstacle(self, engine: str, _worker: str) -> str:
+        """Return why an engine with this worker cannot be started in this cell; an empty text if it can."""
+        if engine == self.engine:
+            return ""
+        return f"cell {self.name!r} belongs to engine {self.engine}, not to {engine}"
+
+    def fits(self, engine: str, worker: str) -> bool:
+        """Return whether an engine with this worker can be started in this cell."""
+        return not self.obstacle(engine, worker)
+
+    @property
+    def installed(self) -> bool:
+        """Return whether the package that this cell needs is installed."""
+        return self.package is None or importlib.util.find_spec(self.package) is not None
+
+    @property
+    def chunked(self) -> bool:
+        """Return whether even a short prompt is computed in several steps."""
+        return False

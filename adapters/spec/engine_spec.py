@@ -1,0 +1,126 @@
+"""The specification of an engine: its cells, how to start it, its control variants, its faults and its reproducers.
+
+The adapter itself does not use it. See docs/adding-an-engine.md.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
+from coldproof.adapters.spec.fault import Fault
+from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
+from coldproof.adapters.spec.variant import EngineVariant
+
+MODEL = "model"  # the worker of every engine: a neural network
+ATTACH = "--engine-url"  # in `default_for`: the engine is the default for attached servers
+
+
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start an engine. `model`: the model's folder. `adapters`: the folders of all adapters of the run.
+
+    `arguments`: the cell's arguments, then the user's. `caching`: whether the prefix cache is on. `log`: the log file.
+    `on_process` is called with each process right after its start, so that Ctrl-C can end it.
+    `tested`: this is the engine under test, not another engine of the run.
+    `remembered`: a store that all starts of one run share.
+    """
+
+    model: str
+    adapters: tuple[Path, ...]
+    cell: Cell
+    caching: bool
+    arguments: tuple[str, ...]
+    log: Path
+    on_process: Callable[[EngineProcess], None]
+    worker: str = MODEL
+    tested: bool = False
+    generated_model: bool = True  # Coldproof generated the model, so that its layers are known
+    remembered: dict[Any, Any] = {}
+
+
+class FaultCatalogue(msgspec.Struct, frozen=True, kw_only=True):
+    """The faults that can be injected into an engine, by name.
+
+    `injected(name, folder)`: a context manager. Every engine that starts inside it has the fault. The fault keeps its
+    own files in the folder.
+    `acted(folder)`: whether the fault has changed the behaviour of any of these engines.
+    """
+
+    faults: Mapping[str, Fault]
+    listing: Callable[[], str]
+    injected: Callable[[str, Path], AbstractContextManager[None]]
+    acted: Callable[[Path], bool]
+
+
+def no_variants(_cell: Cell, _shape: EngineShape, _arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
+    """Return no variants: for an engine without control variants."""
+    return iter(())
+
+
+AdapterFor = Callable[[str | None], str | None]  # the model's folder or None -> the folder of an adapter that fits it
+
+
+class Attach(Protocol):
+    """Attaches to a server. Raises EngineStartError with the reason."""
+
+    def __call__(self, url: str, *, adapter_for: AdapterFor) -> Engine:
+        """Return the engine at `url`. `adapter_for` returns an adapter that fits the server's model, for the probes."""
+
+
+class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine. `package`: the Python packages to install, separated by spaces; None if there are none.
+
+    `start` raises EngineStartError with the reason and the end of the log. None: Coldproof cannot start the engine.
+    `attach` connects to a running server by its URL.
+    `quick`: the engine starts in a second or two. `many_examples`: an example is cheap, so that more are drawn.
+    `default_for`: the workers, or ATTACH, for which this is the default engine. A case of a default engine is replayed
+    on the current default engine.
+    `check_arguments` raises ValueError for invalid arguments of the user.
+    `faults` imports the catalogue. None: faults cannot be injected.
+    `noise(KIND:NATS, folder)`: a context manager. Every engine that starts inside it has this noise in its scores.
+    `reproduction`: how a stand-alone script uses the engine. None: in the same way as the default engine's server.
+    `preload` imports the modules for a start, in processes that fork before they start engines.
+    """
+
+    name: str
+    about: str
+    cells: tuple[Cell, ...] = ()
+    start: Callable[[StartOptions], Engine] | None = None
+    attach: Attach | None = None
+    package: str | None = None
+    title: str = ""  # the engine's name in reports; empty: `name`
+    quick: bool = True
+    many_examples: bool = True
+    workers: tuple[str, ...] = (MODEL,)
+    default_for: tuple[str, ...] = ()
+    variants: Callable[[Cell, EngineShape, tuple[str, ...]], Iterator[EngineVariant]] = no_variants
+    check_arguments: Callable[[tuple[str, ...]], None] | None = None
+    faults: Callable[[], FaultCatalogue] | None = None
+    noise: Callable[[str, Path], AbstractContextManager[None]] | None = None
+    reproduction: Reproduction | None = None
+    curl: Callable[[RecordedEngine], CurlSteps] = OpenAiCurl
+    preload: Callable[[], None] | None = None
+    known_issues: Path | None = None  # the file with the engine's waivers
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Return the names of the engine's distributions; empty for attached servers."""
+        return tuple((self.package or "").split())
+
+    @property
+    def installed(self) -> bool:
+        """Return whether the engine's packages are installed. Attached servers need none."""
+        try:
+            return all(importlib.metadata.version(package) for package in self.packages)
+        except importlib.metadata.PackageNotFoundError:
+            return False

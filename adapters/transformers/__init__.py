@@ -1,0 +1,1 @@
+"""Transformers' continuous batching in Coldproof's process."""

@@ -1,0 +1,165 @@
+"""Executes Transformers' generation loop one pass at a time, with its own method `pause`, and records hidden events.
+
+`ContinuousBatchingManager` runs a thread. Here it is always paused, except between the end of one pause and the start
+of the next, which is one pass of its loop. So arrivals, aborts and adapter changes happen at known steps, and a run
+repeats. One driver thread makes all calls, and callers wait for it for at most `patience` seconds: a loop that hangs is
+reported and does not block the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from coldproof.adapters.protocol.engine import EngineDied, EngineSilent
+
+PATIENCE = 60.0  # seconds, for one call of the engine
+STOP_SECONDS = 5.0
+Done = TypeVar("Done")
+
+
+class Driver:
+    """A daemon thread that makes one call after the other. The threads that it starts are daemons, too, so a loop that
+    hangs does not prevent the end of the process."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self.patience = patience
+        self.work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True, name="transformers-driver").start()
+
+    def do(self, call: Callable[[], Done]) -> Done:
+        """Make the call in the thread and return its result. Raises its exception, or EngineSilent on timeout."""
+        done: Future[Done] = Future()
+        self.work.put((call, done))
+        try:
+            return done.result(self.patience)
+        except TimeoutError as problem:
+            if done.done():
+                raise
+            message = f"the generation loop did not reach its next pause in {self.patience:.0f} s"
+            raise EngineSilent(message) from problem
+
+    def end(self) -> None:
+        """End the thread after the calls that are queued."""
+        self.work.put(None)
+
+    def _serve(self) -> None:
+        while (item := self.work.get()) is not None:
+            call, done = item
+            try:
+                done.set_result(call())
+            except BaseException as problem:  # noqa: BLE001 - `do` raises it
+                done.set_exception(problem)
+
+
+class EngineHooks:
+    """Records what the engine does not report: prefix hits, preemptions, and which requests have been in a batch.
+
+    The scheduler's active requests do not show the latter: a request that shares blocks is active before it is in a
+    batch. The hooks wrap methods of this engine and do not change what they do.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self.hits: dict[str, int] = {}  # request -> cached tokens when it was scheduled for the first time
+        self.queued: Counter[str] = Counter()
+        self.started: set[str] = set()
+        search, queue_up = processor.cache.search_prefix_match, processor.scheduler.add_waiting_request
+        choose = processor.scheduler.schedule_batch
+
+        def search_prefix_match(request_id: str, prompt_ids: list[int]) -> int:
+            found: int = search(request_id, prompt_ids)
+            if self.queued[request_id] <= 1:
+                self.hits[request_id] = found
+            return found
+
+        def add_waiting_request(state: Any) -> None:
+            self.queued[state.request_id] += 1
+            self.started.discard(state.request_id)
+            queue_up(state)
+
+        def schedule_batch(*limits: int) -> Any:
+            chosen = choose(*limits)
+            self.started |= {future.state.request_id for future in chosen[0] or ()}
+            return chosen
+
+        processor.scheduler.schedule_batch = schedule_batch
+        processor.cache.search_prefix_match = search_prefix_match
+        processor.scheduler.add_waiting_request = add_waiting_request
+
+    def preemptions(self, request_id: str) -> int:
+        """Return how often the engine preempted a request."""
+        return max(0, self.queued[request_id] - 1)
+
+    def forget(self, request_id: str) -> None:
+        """Remove the records of a request."""
+        self.hits.pop(request_id, None)
+        self.queued.pop(request_id, None)
+        self.started.discard(request_id)
+
+
+class Loop:
+    """The manager of one model. Call its methods only in the driver's thread."""
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+        manager.start()
+        self._pause = manager.pause()
+        self._wait_for_pause()
+        self.processor: Any = manager.batch_processor
+        self.hooks = EngineHooks(self.processor)
+
+    def step(self) -> None:
+        """Execute one pass of the loop. Raises EngineDied if the loop has ended.
+
+        The loop reads new requests and aborts at the end of a pass, so they take effect in the next pass.
+        """
+        # Without the lock, the loop could run on between the end of this pause and the request for the next one.
+        with getattr(self.manager.background_thread_status, "_condition", contextlib.nullcontext()):
+            self._pause.__exit__(None, None, None)
+            self._pause = self.manager.pause()
+            self._wait_for_pause()
+
+    def _wait_for_pause(self) -> None:
+        try:
+            self._pause.__enter__()
+        except RuntimeError as problem:
+            why = self.manager.background_thread_status.fatal_error
+            message = "the generation loop has ended" if why is None else f"the generation loop failed: {why}"
+            raise EngineDied(message) from problem
+
+    def outputs(self) -> list[Any]:
+        """Return and remove the new outputs."""
+        waiting, outputs = self.manager.output_router.output_queue, []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                outputs.append(waiting.get_nowait())
+        return outputs
+
+    def usage(self) -> float:
+        """Return the fraction of the pool that requests use, without cached blocks that no request uses."""
+        cache = self.processor.cache
+        whole = cache.num_sectors * cache.bytes_per_sector
+        cached = sum(len(each.ledger.cached_blocks) * each.bytes_per_block for each in cache.cache_allocators.values())
+        used: float = 1.0 - cache.compute_free_capacity() - cached / whole
+        return round(used, 6)
+
+    def empty_cache(self) -> bool:
+        """Empty the prefix cache with the engine's reset, which also frees the blocks of all requests.
+
+        Return whether the cache is empty.
+        """
+        self.processor.cache.reset()
+        return not any(each.ledger.hash_to_block for each in self.processor.cache.cache_allocators.values())
+
+    def stop(self) -> None:
+        """Stop the manager and its thread."""
+        with contextlib.suppress(RuntimeError):  # raised if the loop has ended already
+            self._pause.__exit__(None, None, None)
+        self.manager.stop(block=True, timeout=STOP_SECONDS, hard_stop=True)
+        self.manager.destroy()
+        self.processor = None  # freed now instead of at the end of the interpreter

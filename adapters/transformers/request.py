@@ -1,0 +1,78 @@
+"""A request of Transformers' continuous batching, with its collected outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coldproof.adapters.common.stepping import seconds
+from coldproof.adapters.protocol.engine import EngineError, RequestRefused
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
+
+
+class TransformersRequest:
+    """A sent request. `prompt`: its token ids. `step`: when it was sent. `stage`: returns its stage in the engine."""
+
+    def __init__(
+        self,
+        request: CompletionRequest,
+        prompt: tuple[int, ...],
+        *,
+        name: str,
+        step: int,
+        stage: Callable[[TransformersRequest], Stage] = lambda _: Stage.UNSEEN,
+    ) -> None:
+        self._stage = stage
+        self.request, self.prompt, self.name, self.step = request, prompt, name, step
+        self.inside = False  # passed to the engine; before that, it waits for requests of another adapter
+        self.tokens: list[Token] = []
+        self.used: tuple[int, ...] | None = None  # the prompt as the engine reports it
+        self.problem: EngineError | None = None
+        self.cached: int | None = None
+        self.preempted_at: list[float] = []
+        self.aborted: Stage | None = None
+        self.finish_reason: str | None = None
+        self.ended: int | None = None
+
+    def take(self, output: Any, step: int) -> None:
+        """Add the output of a step, which contains the whole answer so far."""
+        scores: Sequence[float | None] = output.logprobs or [None] * len(output.generated_tokens)
+        since, wants = seconds(step - self.step), self.request.surface.logprobs
+        for number, score in list(zip(output.generated_tokens, scores, strict=True))[len(self.tokens) :]:
+            self.tokens.append(Token(id=int(number), at=since, logprob=score if wants else None))
+        self.used = tuple(output.prompt_ids)
+        if output.error is not None:
+            self.problem = RequestRefused(500, output.error)
+        if output.is_finished():
+            self.ended = step
+            self.finish_reason = "length"  # no token ends an answer: see `TransformersEngine._admit`
+
+    def note(self, *, cached: int, preemptions: int, step: int) -> None:
+        """Record the request's cached tokens and preemptions after a step."""
+        self.cached = cached
+        new = preemptions - len(self.preempted_at)
+        self.preempted_at += [seconds(step - self.step)] * new
+
+    @property
+    def count(self) -> int:
+        """Return the number of tokens so far."""
+        return len(self.tokens)
+
+    def stage(self) -> Stage:
+        """Return how far the engine has come with it."""
+        return self._stage(self)
+
+    def result(self, text: str) -> Completion | EngineError:
+        """Return the completion with the answer's text, or the engine's error."""
+        if self.problem is not None:
+            return self.problem
+        return Completion(
+            tokens=tuple(self.tokens),
+            finish_reason=self.finish_reason,
+            cached_tokens=self.cached,
+            text=text,
+            prompt=self.used,
+            aborted=self.aborted,
+            preemptions=len(self.preempted_at),
+            preempted_at=tuple(self.preempted_at),
+        )

@@ -1,0 +1,194 @@
+"""Loads a model in Transformers and creates the manager of its continuous batching.
+
+Torch and Transformers are imported only when an engine is started.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.transformers.loop import Loop
+
+PACKAGES = ("torch", "transformers")
+INSTALL = "pip install torch transformers peft accelerate"
+LOGGER = "ContinuousBatchingLogger"
+# For exact answers: float32, no graphs, one batch at a time, and an attention implementation that every machine has.
+MODEL_FIELDS = {"device": "cpu", "dtype": "float32", "attn_implementation": "sdpa"}
+FIELDS: dict[str, object] = {
+    "page_size": 16,
+    "num_blocks": 256,
+    "max_batch_tokens": 256,
+    "use_cuda_graph": False,
+    "use_async_batching": False,
+    "auto_switch_to_flash": False,
+    "return_logprobs": True,
+}
+SHARING = "allow_block_sharing"
+
+_first = threading.Lock()
+_frozen = False
+
+
+class TransformersOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start an engine.
+
+    `arguments`: `NAME=VALUE` fields of ContinuousBatchingConfig, or device, dtype or attn_implementation of the model.
+    """
+
+    model: str
+    prefix_caching: bool
+    arguments: tuple[str, ...] = ()
+    log: Path
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Return the fields by name: the defaults, overridden by the arguments."""
+        words = (argument.partition("=") for argument in self.arguments)
+        overrides = {name: parse_value(value) for name, _, value in words}
+        return {**MODEL_FIELDS, **FIELDS, SHARING: self.prefix_caching, **overrides}
+
+    @property
+    def fields_json(self) -> str:
+        """Return the fields as JSON, in one line."""
+        return json.dumps(self.fields)
+
+
+class PipelineParts(msgspec.Struct, frozen=True):
+    """A loop at its first pause, its model, its tokenizer (None if the folder has none) and its log."""
+
+    loop: Loop
+    model: Any
+    tokenizer: Any
+    log: logging.Handler
+
+
+def parse_value(text: str) -> object:
+    """Return the value of a field: a Python literal, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def check_installed() -> None:
+    """Raise EngineStartError if a package is missing."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EngineStartError(f"{' and '.join(missing)} not installed for {sys.executable}: {INSTALL}")
+
+
+def build(options: TransformersOptions) -> PipelineParts:
+    """Load the model and run the loop up to its first pause, in the driver's thread. Raises EngineStartError."""
+    check_installed()
+    configure_logging()
+    fields = options.fields
+    model_fields = {name: fields.pop(name) for name in MODEL_FIELDS}
+    options.log.parent.mkdir(parents=True, exist_ok=True)
+    log = log_to(options.log)
+    try:
+        model = load_model(options.model, **model_fields)
+        generation = importlib.import_module("transformers.generation.configuration_utils")
+        manager = model.init_continuous_batching(
+            generation.GenerationConfig(do_sample=False, eos_token_id=-1),
+            generation.ContinuousBatchingConfig(**fields),
+        )
+        if not hasattr(manager, "pause"):
+            raise EngineStartError(
+                f"transformers {version()} has no ContinuousBatchingManager.pause: install 5.23 or newer"
+            )
+        parts = PipelineParts(Loop(manager), model, load_tokenizer(options.model), log)
+        log_thread(log, manager._generation_thread)
+        return parts
+    except EngineStartError:
+        close_log(log)
+        raise
+    except Exception as problem:
+        close_log(log)
+        raise EngineStartError(f"Transformers did not start ({options.fields_json}): {problem}") from problem
+
+
+def load_model(folder: str, *, device: object, dtype: object, attn_implementation: object) -> Any:
+    """Return the loaded model."""
+    torch, library = importlib.import_module("torch"), importlib.import_module("transformers")
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # a tiny model cannot use more
+    model = library.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, str(dtype)), attn_implementation=attn_implementation, local_files_only=True
+    )
+    return model.to(device)
+
+
+def load_tokenizer(folder: str) -> Any:
+    """Return the tokenizer in a folder; None if there is none."""
+    try:
+        return importlib.import_module("transformers").AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError):
+        return None
+
+
+def configure_logging() -> None:
+    """Keep Transformers' messages off standard error. The first call also calls `gc.freeze`."""
+    global _frozen
+    with _first:
+        transformers_logging = importlib.import_module("transformers.utils.logging")
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        importlib.import_module("transformers.generation.continuous_batching")
+        logging.getLogger(LOGGER).setLevel(logging.INFO)
+        for handler in [h for h in logging.getLogger(LOGGER).handlers if type(h) is logging.StreamHandler]:
+            logging.getLogger(LOGGER).removeHandler(handler)
+        if not _frozen:
+            gc.freeze()  # stopping a manager collects garbage, which takes half a second with torch's modules included
+            _frozen = True
+
+
+class ThreadFilter(logging.Filter):
+    """Passes the log records of an engine's two threads: the driver and the generation loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads = {threading.get_ident()}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether one of the threads made the record."""
+        return record.thread in self.threads
+
+
+def log_to(path: Path) -> logging.Handler:
+    """Write the log of this thread's engine to a file. Return the handler."""
+    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(message)s"))
+    handler.addFilter(ThreadFilter())
+    logging.getLogger(LOGGER).addHandler(handler)
+    return handler
+
+
+def log_thread(log: logging.Handler, thread: threading.Thread) -> None:
+    """Add another thread's records to a log."""
+    for each in log.filters:
+        if isinstance(each, ThreadFilter) and thread.ident is not None:
+            each.threads.add(thread.ident)
+
+
+def close_log(log: logging.Handler) -> None:
+    """Close a log."""
+    logging.getLogger(LOGGER).removeHandler(log)
+    log.close()
+
+
+def version() -> str:
+    """Return the version of the Transformers package."""
+    return str(importlib.import_module("transformers").__version__)

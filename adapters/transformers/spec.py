@@ -1,0 +1,65 @@
+"""Engine specification of Transformers' continuous batching in this process (packages torch, transformers, peft)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
+from coldproof.adapters.spec.variant import CHUNKS, POOL, TIER, EngineVariant
+from coldproof.adapters.transformers import engine, setup
+from coldproof.adapters.transformers.reproducer import TRANSFORMERS
+
+KEYS = ("GROUND", "LORA", "CHAT", "REUSE", "CTRL-1", "SURFACE")  # the room is not what matters
+ROOM = ("REUSE", "PRESS", "PREEMPT", "CTRL", "MIXED")  # the pool has to be small
+ROOMY, PREFILL_FIRST = "num_blocks=2048", "scheduler_type=prefill_first"
+SMALL = ("num_blocks=24", "max_batch_tokens=64", "max_requests_per_batch=8")
+
+
+def cell(name: str, about: str, areas: tuple[str, ...], *fields: str) -> Cell:
+    """Return a cell: `fields` are those of ContinuousBatchingConfig. Cold answers come from the same configuration."""
+    return Cell(name=name, about=about, arguments=fields, areas=areas, alike=False, engine="transformers")
+
+
+CELLS = (
+    cell("transformers", "a large pool: 256 blocks of 16 tokens, 256 tokens per step", KEYS),
+    cell("transformers-tight", "24 blocks of 16 tokens, 64 tokens and 8 requests per step", ROOM, *SMALL),
+    cell("transformers-prefill-first", "transformers-tight with prefill before decode", ROOM, *SMALL, PREFILL_FIRST),
+)
+
+
+def start(options: StartOptions) -> Engine:
+    """Start an engine in this process. Adapters are loaded later, by `load_adapter`."""
+    return engine.start(
+        setup.TransformersOptions(
+            model=options.model, prefix_caching=options.caching, arguments=options.arguments, log=options.log
+        )
+    )
+
+
+def variants(cell: Cell, _shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
+    """Yield the variants of a cell that differ from it: a large pool, prefill in one step, no swap space."""
+    set_fields = {field.partition("=")[0] for field in (*cell.arguments, *arguments)}
+    for field, name, removes, instead in (
+        ("num_blocks", "a pool of 2048 blocks", POOL, ROOMY),
+        ("max_batch_tokens", "prefill in one piece", CHUNKS, "max_batch_tokens=4096"),
+        ("cpu_offload_space", "no swap space", TIER, "cpu_offload_space=0.0"),
+    ):
+        if field in set_fields:
+            changed = msgspec.structs.replace(cell, arguments=(*cell.arguments, instead))
+            yield EngineVariant(name=name, removes=removes, cell=changed)
+
+
+ENGINE = EngineSpec(
+    name="transformers",
+    about="Transformers' continuous batching",
+    cells=CELLS,
+    start=start,
+    package="transformers peft",
+    variants=variants,
+    reproduction=TRANSFORMERS,
+)

@@ -1,0 +1,300 @@
+"""The cells of vLLM, for the server and the in-process engine."""
+
+from __future__ import annotations
+
+from coldproof.adapters.spec.cell import KEYS, ROOM, Cell
+
+SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
+FINGERPRINT = "fingerprint"  # the name of the worker that computes digests instead of a model
+MOST_REQUESTS, CHUNK_TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
+CHUNK_OF_ONE = "--long-prefill-token-threshold"
+
+
+class VllmCell(Cell, frozen=True, kw_only=True):
+    """One configuration of vLLM. `in_process`: several engines of this cell can run side by side in this process."""
+
+    in_process: bool = True
+    topology: str = "full"  # the layers that the fingerprint worker declares: see fingerprint/topology.py
+    tier: str | None = None  # the second KV tier: see adapters/vllm/kv_tiers.py
+    numeric: bool = False  # tests number formats, which the fingerprint worker does not use
+    events: bool = False  # the engine publishes KV events
+    only_fingerprint: bool = False  # needs layers that no model small enough for a CPU has
+    engine: str = SERVER
+
+    def obstacle(self, engine: str, worker: str) -> str:
+        """Return why an engine with this worker cannot be started in this cell; an empty string if it can."""
+        if self.only_fingerprint and worker != FINGERPRINT:
+            return f"cell {self.name!r} has layers that no small model has: add --worker fingerprint"
+        if self.numeric and worker == FINGERPRINT:
+            return f"cell {self.name!r} tests number formats, and the fingerprint worker computes no numbers"
+        if engine == IN_PROCESS and not self.in_process:
+            return f"cell {self.name!r} needs a server: leave out --engine {IN_PROCESS}, or choose other cells"
+        return "" if engine == IN_PROCESS else super().obstacle(engine, worker)
+
+    @property
+    def chunked(self) -> bool:
+        """Return whether even a short prompt is computed in several steps."""
+        return CHUNK_TOKENS in self.arguments or CHUNK_OF_ONE in self.arguments
+
+    @property
+    def most_requests(self) -> int | None:
+        """Return the maximum number of running requests; None if the flags do not set it."""
+        words = list(self.arguments)
+        return int(words[words.index(MOST_REQUESTS) + 1]) if MOST_REQUESTS in words else None
+
+
+LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
+
+
+def small_pool(*arguments: str, blocks: int = 17) -> tuple[str, ...]:
+    """Return flags for a pool of `blocks` (including vLLM's null block) that one request of maximum length fills."""
+    return ("--num-gpu-blocks-override", str(blocks), "--max-model-len", str((blocks - 1) * 32), *arguments)
+
+
+# Topologies that only the fingerprint worker has: see adapters/vllm/fingerprint/topology.py.
+GROUP_CELLS = (
+    VllmCell(
+        name="groups-window",
+        about="a sliding window of 64 tokens beside full attention, a pool that never evicts",
+        areas=("GROUP", *KEYS),
+        topology="window",
+        only_fingerprint=True,
+    ),
+    VllmCell(
+        name="groups-window-tight",
+        about="groups-window with a pool that two long requests fill, chunks of 64 tokens",
+        arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "60", "--max-num-batched-tokens", "64"),
+        areas=ROOM,
+        topology="window",
+        only_fingerprint=True,
+    ),
+    VllmCell(
+        name="groups-two-windows",
+        about="windows of 64 and of 128 tokens beside full attention",
+        areas=("GROUP", *KEYS),
+        topology="two-windows",
+        only_fingerprint=True,
+    ),
+    VllmCell(
+        name="groups-five",
+        about="five groups with blocks of 256, 64, 64, 4 and 8 tokens, windows of 128 (DeepSeek-V4-Flash's layout)",
+        areas=("GROUP", *KEYS),
+        topology="five-groups",
+        only_fingerprint=True,
+    ),
+    VllmCell(
+        name="groups-five-long",
+        about="groups-five with prompts of up to 374,000 tokens, the length in a report similar to vllm#32802",
+        arguments=("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings":374000}'),
+        areas=("GROUP-1",),
+        topology="five-groups",
+        only_fingerprint=True,
+    ),
+    VllmCell(
+        name="groups-state-blocks",
+        about="states, a window with blocks of 8 and full attention with blocks of 64: hits can end inside a block",
+        areas=("GROUP-1",),
+        topology="state-blocks",
+        only_fingerprint=True,
+    ),
+    VllmCell(
+        name="groups-state",
+        about="layers with a state (Mamba, linear attention), stored at block ends, beside full attention",
+        areas=("GROUP", *KEYS),
+        topology="state",
+        only_fingerprint=True,
+    ),
+)
+
+RELIABLE_TIER = ("TIER-1", "TIER-2", "TIER-3", "TIER-5")  # the areas of a tier whose loads do not fail
+
+
+SMALL_CHUNKS = ("--max-num-batched-tokens", "64")
+
+
+def tier_cell(
+    name: str,
+    about: str,
+    *,
+    arguments: tuple[str, ...] = SMALL_CHUNKS,
+    tier: str | None = None,
+    areas: tuple[str, ...] = RELIABLE_TIER,
+) -> VllmCell:
+    """Return a cell with a pool of 16 blocks and a second tier: `tier`, by default the one in the cell's name."""
+    return VllmCell(
+        name=name,
+        about=about,
+        arguments=small_pool(*arguments),
+        areas=areas,
+        tier=tier or name.removeprefix("tier-"),
+        only_fingerprint=True,
+    )
+
+
+TIER_CELLS = (
+    tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks"),
+    tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
+    tier_cell("tier-simple", "vLLM's SimpleCPUOffloadConnector, which stores blocks when they are computed"),
+    tier_cell("tier-simple-lazy", "vLLM's SimpleCPUOffloadConnector, which stores blocks shortly before eviction"),
+    tier_cell("tier-multi", "vLLM's MultiConnector over OffloadingConnector and SimpleCPUOffloadConnector"),
+    tier_cell(
+        "tier-example",
+        "vLLM's ExampleConnector (files in a folder), which needs each prompt in one step",
+        arguments=("--no-enable-chunked-prefill",),
+    ),
+    tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
+    tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),
+    tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", areas=("TIER",)),
+    tier_cell("tier-failing-late", "tier-failing with asynchronous loads", areas=("TIER",)),
+    tier_cell("tier-failing-ends", "tier-failing; a failed load ends its request with an error", areas=("TIER",)),
+    VllmCell(
+        name="tier-lmcache",
+        about="LMCache (LMCACHE_CHUNK_SIZE=32, LMCACHE_LOCAL_CPU=True); its connector does not run on a CPU",
+        arguments=small_pool(*SMALL_CHUNKS),
+        areas=RELIABLE_TIER,
+        tier="lmcache",
+        package="lmcache",
+        in_process=False,
+    ),
+)
+
+CELLS = (
+    VllmCell(name="default", about="blocks of 32 tokens, a pool that never evicts, default scheduler", areas=KEYS),
+    VllmCell(
+        name="tight",
+        about="a pool of 16 blocks, prefill in chunks of at most 64 tokens, first come first served",
+        arguments=small_pool(*SMALL_CHUNKS),
+        areas=ROOM,
+    ),
+    VllmCell(
+        name="tight-priority",
+        about="a pool of 16 blocks, chunks smaller than a block, priority scheduling",
+        arguments=small_pool(
+            "--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--scheduling-policy", "priority"
+        ),
+        areas=("PREEMPT",),
+    ),
+    VllmCell(
+        name="tightest",
+        about="a pool of 8 blocks: two requests fit",
+        arguments=small_pool("--max-num-seqs", "4", blocks=9),
+        areas=("PRESS", "PREEMPT", "MIXED"),
+    ),
+    VllmCell(
+        name="two-at-a-time",
+        about="at most two running requests, the others wait; a pool that never evicts",
+        arguments=("--max-num-seqs", "2"),
+        areas=("LORA-6", "CHAT-1", "REUSE", "CTRL-1"),
+    ),
+    VllmCell(
+        name="small-chunks",
+        about="prefill in chunks smaller than a block, a pool that never evicts",
+        arguments=("--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
+        areas=("LORA-5", "CHAT", "REUSE", "SURFACE", "CTRL"),
+    ),
+    VllmCell(
+        name="chunks-side-by-side",
+        about="at most 24 tokens of each prompt per step: other prompts are looked up between its chunks",
+        arguments=(CHUNK_OF_ONE, "24", "--max-num-seqs", "8"),
+        areas=("CHAT-1",),
+    ),
+    VllmCell(
+        name="whole-prompts",
+        about="no chunked prefill: a prompt is computed in one step",
+        arguments=("--no-enable-chunked-prefill",),
+        areas=("CHAT", "REUSE", "SURFACE"),
+    ),
+    VllmCell(
+        name="blocks-64",
+        about="blocks of 64 tokens: the same workloads with other block boundaries",
+        arguments=("--block-size", "64"),
+        areas=LAYOUT_AREAS,
+    ),
+    VllmCell(name="blocks-128", about="blocks of 128 tokens", arguments=("--block-size", "128"), areas=LAYOUT_AREAS),
+    VllmCell(
+        name="hash-cbor",
+        about="block hashes over CBOR (sha256_cbor), which other processes can reproduce",
+        arguments=("--prefix-caching-hash-algo", "sha256_cbor"),
+        areas=("LORA-1", "LORA-4", "SALT", "CHAT", "REUSE"),
+    ),
+    VllmCell(
+        name="sync",
+        about="synchronous scheduling: the scheduler waits for the tokens of each step (the CPU build always does)",
+        arguments=("--no-async-scheduling",),
+        areas=("LORA-6", "CHAT", "REUSE", "CTRL-1"),
+    ),
+    VllmCell(
+        name="speculative",
+        about="n-gram speculative decoding with a pool of 16 blocks",
+        arguments=small_pool(
+            "--speculative-config", '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'
+        ),
+        areas=("CHAT", "PRESS-1", "PREEMPT", "MIXED"),
+        in_process=False,  # at each start vLLM 0.32.0 inspects all loaded modules, and fails on those that numba loads
+    ),
+    VllmCell(
+        name="sliding-window",
+        about="a Gemma 3 model with a window of 64 tokens: six groups of KV-cache blocks",
+        areas=("GROUP", *LAYOUT_AREAS),
+        alike=False,
+        sliding_window=True,
+        topology="window",
+    ),
+    VllmCell(
+        name="sliding-window-retained",
+        about="the Gemma 3 model; window blocks are retained every 64 tokens (prefix_cache_retention_interval)",
+        arguments=("--prefix-cache-retention-interval", "64"),
+        areas=("CHAT", "REUSE"),
+        alike=False,
+        sliding_window=True,
+        topology="window",
+    ),
+    VllmCell(
+        name="sliding-window-tight",
+        about="the Gemma 3 model with a pool that two long requests fill, chunks of 64 tokens",
+        arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "90", "--max-num-batched-tokens", "64"),
+        areas=("PRESS-3", "PREEMPT-1", "CTRL"),
+        alike=False,
+        sliding_window=True,
+        topology="window",
+    ),
+    VllmCell(
+        name="kv-bfloat16",
+        about="KV in bfloat16, weights in float32",
+        arguments=("--kv-cache-dtype", "bfloat16"),
+        areas=LAYOUT_AREAS,
+        alike=False,
+        numeric=True,
+    ),
+    VllmCell(
+        name="bfloat16",
+        about="weights and KV in bfloat16: if cold answers are deterministic, warm answers must equal them",
+        arguments=("--dtype", "bfloat16"),
+        areas=LAYOUT_AREAS,
+        alike=False,
+        numeric=True,
+    ),
+    VllmCell(
+        name="events",
+        about="KV events are published, a pool that never evicts",
+        areas=("EVENT-1", "EVENT-3"),
+        events=True,
+    ),
+    VllmCell(
+        name="events-tight",
+        about="KV events are published, a pool of 16 blocks, prefill in chunks of at most 64 tokens",
+        arguments=small_pool(*SMALL_CHUNKS),
+        areas=("EVENT-2", "EVENT-3"),
+        events=True,
+    ),
+    VllmCell(
+        name="events-window",
+        about="KV events are published, a sliding window of 64 tokens beside full attention",
+        areas=("EVENT-4",),
+        topology="window",
+        events=True,
+        only_fingerprint=True,
+    ),
+    *GROUP_CELLS,
+    *TIER_CELLS,
+)

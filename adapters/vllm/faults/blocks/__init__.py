@@ -1,0 +1,1 @@
+"""Faults of block ownership: reference counts, leaks, lost hits."""

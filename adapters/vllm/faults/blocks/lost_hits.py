@@ -1,0 +1,222 @@
+"""Hits that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.patching import acted, around, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.scheduling.cache_reset import forget_hashes
+
+FAULTS, fault = collector("hits")
+
+
+def coordinator() -> Any:
+    """Return the class that looks up prefixes where there is one group of blocks."""
+    return module("v1.core.kv_cache_coordinator").UnitaryKVCacheCoordinator
+
+
+def in_reverse(blocks: Iterable[Any]) -> list[Any]:
+    """Return blocks that are to be freed in reverse order. It matters where more than one of them can be hit."""
+    other = list(blocks)[::-1]
+    if sum(block.block_hash is not None and block.ref_cnt == 1 for block in other) > 1:
+        acted()
+    return other
+
+
+def shorten(patch: Patch, most: Callable[[Any, int], int]) -> None:
+    """Make a lookup find at most `most(hashes, found)` of the `found` blocks."""
+
+    def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
+        groups, length, rest = original(this, hashes, longest)
+        count = most(hashes, length // this.block_size)
+        if count * this.block_size >= length:
+            return groups, length, rest
+        acted()
+        return tuple(blocks[:count] for blocks in groups), count * this.block_size, rest
+
+    around(patch, coordinator(), "find_longest_cache_hit", found)
+
+
+def miss(patch: Patch, affects: Callable[[Any, Any], bool]) -> None:
+    """Make the lookups of requests for which `affects(manager, request)` is true find nothing."""
+
+    def found(original: Any, this: Any, request: Any) -> Any:
+        blocks, count, boundary = original(this, request)
+        if not this.enable_caching or not count or not affects(this, request):
+            return blocks, count, boundary
+        acted()
+        return this.empty_kv_cache_blocks, 0, 0
+
+    around(patch, manager(), "get_computed_blocks", found)
+
+
+@fault("CHAT-2", stands_for="vllm#48435")
+def what_decode_writes_is_not_published(patch: Patch) -> None:
+    """Only the prompt's blocks are published. An answer that is part of the next turn's prompt is computed again."""
+
+    def cache(original: Any, this: Any, request: Any, tokens: int) -> None:
+        if tokens // this.scheduler_block_size > request.num_prompt_tokens // this.scheduler_block_size:
+            acted()
+        original(this, request, min(tokens, request.num_prompt_tokens))
+
+    around(patch, module("v1.core.kv_cache_coordinator").KVCacheCoordinator, "cache_blocks", cache)
+
+
+@fault("REUSE-1", stands_for="vllm#38182")
+def the_last_block_is_dropped(patch: Patch) -> None:
+    """Each lookup drops the last block that matched, which is correct for EAGLE only."""
+    shorten(patch, lambda _hashes, found: max(0, found - 1))
+
+
+@fault("REUSE-1", stands_for="vllm#53749", rare="only when a prompt shares more than four blocks")
+def only_the_first_blocks_are_matched(patch: Patch) -> None:
+    """A lookup stops after four blocks."""
+    shorten(patch, lambda _hashes, found: min(found, 4))
+
+
+@fault("REUSE-1", stands_for="vllm#53749, vllm#54458")
+def hits_come_by_four_blocks(patch: Patch) -> None:
+    """A hit is cut to a multiple of four blocks."""
+    shorten(patch, lambda _hashes, found: found // 4 * 4)
+
+
+@fault("REUSE-1", stands_for="vllm#45238", cells=("blocks-128",), rare="only when a prompt is longer than 512 tokens")
+def long_prompts_do_not_hit(patch: Patch) -> None:
+    """A prompt of more than 512 tokens finds nothing."""
+    miss(patch, lambda _held, request: request.num_prompt_tokens > 512)
+
+
+@fault("REUSE-2", stands_for="vllm#48435")
+def only_the_newest_prompt_is_found(patch: Patch) -> None:
+    """A lookup finds only what the prompt shares with the previous request."""
+    newest: list[Any] = []
+
+    def most(hashes: Any, found: int) -> int:
+        before = newest[-1] if newest else hashes
+        newest[:] = [hashes]
+        shared = next((i for i, (a, b) in enumerate(zip(before, hashes, strict=False)) if a != b), None)
+        return min(found, len(before) if shared is None else shared)
+
+    shorten(patch, most)
+
+
+@fault("LORA-4", stands_for="vllm#23301")
+def adapters_do_not_hit(patch: Patch) -> None:
+    """A request with an adapter finds nothing."""
+    miss(patch, lambda _held, request: request.lora_request is not None)
+
+
+@fault("SALT-1", stands_for="LMCache#1139")
+def salted_prompts_do_not_hit(patch: Patch) -> None:
+    """A request with a salt finds nothing."""
+    miss(patch, lambda _held, request: request.cache_salt is not None)
+
+
+@fault("CTRL-2", stands_for="sglang#38319", cells=("small-chunks",))
+def an_abort_costs_everybodys_hits(patch: Patch) -> None:
+    """After a client disconnect, no block that was cached before is found."""
+
+    def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
+        done = original(this, names, status)
+        inner = this.kv_cache_manager
+        if (
+            status.name == "FINISHED_ABORTED"
+            and inner.enable_caching
+            and len(inner.block_pool.cached_block_hash_to_block)
+        ):
+            forget_hashes(inner.block_pool)
+            acted()
+        return done
+
+    around(patch, scheduler(), "finish_requests", finish)
+
+
+@fault("PRESS-1", stands_for="vllm#48435", cells=("tight",))
+def a_pool_that_was_full_never_hits_again(patch: Patch) -> None:
+    """After all blocks were in use at the same time, no lookup finds anything."""
+
+    def new_blocks(original: Any, this: Any, count: int) -> Any:
+        blocks = original(this, count)
+        if this.enable_caching and not this.get_num_free_blocks():
+            this.was_full = True
+        return blocks
+
+    around(patch, pool(), "get_new_blocks", new_blocks)
+    miss(patch, lambda this, _request: getattr(this.block_pool, "was_full", False))
+
+
+@fault("REUSE-2", stands_for="field report of 0 hits at 23 % use, vllm#32802")
+def the_newest_blocks_go_first(patch: Patch) -> None:
+    """New blocks come from the wrong end of the free queue. Cached blocks of other requests are overwritten while most
+    of the pool was never used.
+    """
+
+    def new_blocks(original: Any, this: Any, count: int) -> Any:
+        queue = this.free_block_queue.get_all_free_blocks()
+        newest = queue[-count:] if count else []
+        if this.enable_caching and newest != queue[:count][::-1]:
+            acted()
+        for block in newest:
+            this.free_block_queue.remove(block)
+        this.free_block_queue.prepend_n(newest)
+        return original(this, count)
+
+    around(patch, pool(), "get_new_blocks", new_blocks)
+
+
+@fault("REUSE-2", "PRESS-1", stands_for="vllm#48435", cells=("tight",))
+def beginnings_are_evicted_before_ends(patch: Patch) -> None:
+    """Blocks are freed in the order of their tokens. So the beginning of a prompt, without which the rest cannot be
+    hit, is evicted first.
+    """
+
+    def free(original: Any, this: Any, blocks: Any) -> None:
+        original(this, in_reverse(blocks) if this.enable_caching else blocks)
+
+    around(patch, pool(), "free_blocks", free)
+
+
+@fault(
+    "EVENT-2",
+    "REUSE-2",
+    stands_for="field report of 0 hits at 23 % use, vllm#32802",
+    cells=("events-tight",),
+    rare="only when one of two blocks with equal content is evicted",
+)
+def an_eviction_unmaps_the_copies_too(patch: Patch) -> None:
+    """Two requests computed the same block concurrently. When one of the copies is evicted, the other is not found any
+    more either.
+    """
+
+    def pop(original: Any, index: Any, key: Any, number: int) -> Any:
+        copies = index._cache.get(key)
+        if not isinstance(copies, dict) or number not in copies or len(copies) < 2:
+            return original(index, key, number)
+        acted()
+        return index._cache.pop(key)[number]
+
+    around(patch, module("v1.core.block_pool").BlockHashToBlockMap, "pop", pop)
+
+
+@fault(
+    "PRESS-1",
+    stands_for="vllm PR#17305, vllm#37076",
+    cells=("tight",),
+    rare="only when a request is admitted at a later try",
+)
+def the_first_lookup_is_remembered(patch: Patch) -> None:
+    """A request that has to wait uses the blocks that its first lookup found, even if they were evicted since."""
+    first: dict[str, Any] = {}
+
+    def found(original: Any, this: Any, request: Any) -> Any:
+        now = original(this, request)
+        if not this.enable_caching or request.num_preemptions:
+            return now
+        remembered = first.setdefault(request.request_id, now)
+        if remembered[0].get_block_ids() != now[0].get_block_ids():
+            acted()
+        return remembered
+
+    around(patch, manager(), "get_computed_blocks", found)

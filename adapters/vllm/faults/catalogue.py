@@ -1,0 +1,44 @@
+"""All faults, by name. Each names the public report, or the class of reports, that it reproduces."""
+
+from __future__ import annotations
+
+from coldproof.adapters.spec.fault import Fault
+from coldproof.adapters.vllm.faults.blocks import leaks, lost_hits, references
+from coldproof.adapters.vllm.faults.content import cache_groups, lora_weights, published_blocks
+from coldproof.adapters.vllm.faults.keys import block_hashes, lora_and_salt
+from coldproof.adapters.vllm.faults.reporting import cached_tokens, kv_events, metrics, response_options
+from coldproof.adapters.vllm.faults.scheduling import aborts, cache_reset, preemption, resumption, stalls
+from coldproof.adapters.vllm.faults.tiers import keys_and_loads, transfers
+
+MECHANISMS = (
+    block_hashes,
+    lora_and_salt,
+    lora_weights,
+    published_blocks,
+    references,
+    lost_hits,
+    cached_tokens,
+    preemption,
+    resumption,
+    cache_reset,
+    aborts,
+    stalls,
+    leaks,
+    response_options,
+    cache_groups,
+    kv_events,
+    keys_and_loads,
+    transfers,
+    metrics,
+)
+FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
+
+
+def format_faults() -> str:
+    """Return a text with one line for each fault, grouped by mechanism."""
+    width = max(len(name) for name in FAULTS)
+    lines = []
+    for mechanism in MECHANISMS:
+        lines += ["", f"{(mechanism.__doc__ or '').strip()}"]
+        lines += [f"  {name:<{width}}  {fault.summary}" for name, fault in mechanism.FAULTS.items()]
+    return "\n".join(lines[1:])

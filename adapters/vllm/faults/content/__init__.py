@@ -1,0 +1,1 @@
+"""Faults of block content: published too early, stale weights, cache groups."""

@@ -1,0 +1,211 @@
+"""Adapters whose cache key is correct while the worker has other weights: reloads that are lost or late, mixed-up
+slots.
+
+These faults are not in the cache: an engine without caching is wrong, too. Each workload has its own adapter names, so
+what a fault remembers by name belongs to one workload.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.patching import acted, around, module, scheduler
+
+FAULTS, fault = collector("weights")
+
+NameAndPath = tuple[str, str]  # name and path
+
+
+def name_and_path(lora: Any) -> NameAndPath:
+    """Return the name and the path of an adapter."""
+    return lora.lora_name, lora.lora_path
+
+
+def change_worker_adapters(
+    patch: Patch, *, loads: Callable[[Any, Any], Any] | None = None, requests: Callable[[Any], Any] | None = None
+) -> None:
+    """Send another adapter to the worker: `loads(executor, adapter)` when one is loaded (None: nothing is sent),
+    `requests(adapter)` with each request.
+    """
+
+    def add(original: Any, executor: Any, lora: Any) -> bool:
+        shown = lora if loads is None else loads(executor, lora)
+        return shown is None or original(executor, shown)
+
+    def new(original: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        if requests is not None and made.lora_request is not None:
+            made.lora_request = requests(made.lora_request)
+        return made
+
+    around(patch, module("v1.executor.abstract").Executor, "add_lora", add)
+    around(patch, module("v1.core.sched.output").NewRequestData, "from_request", new)
+
+
+def lose_reloads(patch: Patch, is_lost: Callable[[Any], bool]) -> None:
+    """Send in-place reloads for which `is_lost` is true to the worker as adapters that it already has."""
+    lost: set[NameAndPath] = set()
+
+    def load(_executor: Any, lora: Any) -> Any:
+        lost.discard(name_and_path(lora))
+        if is_lost(lora):
+            lost.add(name_and_path(lora))
+        return request(lora)
+
+    def request(lora: Any) -> Any:
+        if name_and_path(lora) not in lost:
+            return lora
+        acted()
+        return msgspec.structs.replace(lora, load_inplace=False)
+
+    change_worker_adapters(patch, loads=load, requests=request)
+
+
+@fault("LORA-1", "LORA-3", stands_for="vllm PR#48352")
+def in_place_reloads_keep_the_old_weights(patch: Patch) -> None:
+    """An in-place reload changes the key, but the worker keeps the old weights."""
+    lose_reloads(patch, lambda lora: bool(lora.load_inplace))
+
+
+@fault("LORA-1", "LORA-5", stands_for="vllm PR#48352", rare="only at every second in-place reload")
+def every_second_reload_keeps_the_old_weights(patch: Patch) -> None:
+    """Every second in-place reload changes the key, but the worker keeps the old weights."""
+    count = itertools.count(1)
+    lose_reloads(patch, lambda lora: bool(lora.load_inplace) and next(count) % 2 == 0)
+
+
+@fault("LORA-3", stands_for="vllm#44939", rare="only when an in-place reload has the path of the previous load")
+def a_path_is_read_once(patch: Patch) -> None:
+    """The worker does not read a path again that it has read before, even if its files changed."""
+    latest: dict[str, str] = {}
+
+    def same(lora: Any) -> bool:
+        before, latest[lora.lora_name] = latest.get(lora.lora_name), lora.lora_path
+        return bool(lora.load_inplace) and before == lora.lora_path
+
+    lose_reloads(patch, same)
+
+
+@fault("LORA-1", stands_for="vllm PR#48352", rare="only for the first request after an in-place reload")
+def the_key_changes_before_the_weights(patch: Patch) -> None:
+    """The first request after an in-place reload is computed with the old weights and the new key."""
+    late: set[NameAndPath] = set()
+
+    def load(_executor: Any, lora: Any) -> Any:
+        if not lora.load_inplace:
+            return lora
+        late.add(name_and_path(lora))
+        return None
+
+    def request(lora: Any) -> Any:
+        if name_and_path(lora) not in late:
+            return lora
+        late.remove(name_and_path(lora))
+        acted()
+        return msgspec.structs.replace(lora, load_inplace=False)
+
+    change_worker_adapters(patch, loads=load, requests=request)
+
+
+@fault("LORA-2", stands_for="vllm#30931", rare="only at every second load of a name that was unloaded")
+def a_name_loaded_again_has_its_first_weights(patch: Patch) -> None:
+    """Every second time after unload + load, the worker reads the files that the name had before."""
+    paths: dict[str, str] = {}
+    wrong: dict[NameAndPath, str] = {}
+    count = itertools.count(1)
+
+    def load(_executor: Any, lora: Any) -> Any:
+        before = paths.setdefault(lora.lora_name, lora.lora_path)
+        wrong.pop(name_and_path(lora), None)
+        if not lora.load_inplace and before != lora.lora_path and next(count) % 2 == 0:
+            wrong[name_and_path(lora)] = before
+        return request(lora)
+
+    def request(lora: Any) -> Any:
+        if name_and_path(lora) not in wrong:
+            return lora
+        acted()
+        return msgspec.structs.replace(lora, lora_path=wrong[name_and_path(lora)])
+
+    change_worker_adapters(patch, loads=load, requests=request)
+
+
+@fault("LORA-7", stands_for="vllm#38606", rare="only for an adapter that was evicted from its slot")
+def a_slots_new_occupant_answers(patch: Patch) -> None:
+    """Requests for an adapter that was evicted from its slot are answered by the adapter that has the slot now."""
+    orders: dict[int, list[Any]] = {}
+    occupants: dict[NameAndPath, str] = {}
+
+    def load(executor: Any, lora: Any) -> Any:
+        occupants.pop(name_and_path(lora), None)
+        # The run's cold engine also has more contents than slots. There the fault would make the oracle wrong, and the
+        # run would detect this and end.
+        if lora.load_inplace or not executor.cache_config.enable_prefix_caching:
+            return lora
+        order = orders.setdefault(id(executor), [])
+        order.append(lora)
+        if len(order) > executor.lora_config.max_loras:
+            occupants[name_and_path(order.pop(0))] = lora.lora_path
+        return lora
+
+    def request(lora: Any) -> Any:
+        if name_and_path(lora) not in occupants:
+            return lora
+        acted()
+        return msgspec.structs.replace(lora, lora_path=occupants[name_and_path(lora)])
+
+    change_worker_adapters(patch, loads=load, requests=request)
+
+
+@fault("LORA-7", stands_for="vllm#38606", workers=("model",), rare="only at every third adapter that gets a used slot")
+def a_slot_keeps_its_weights(patch: Patch) -> None:
+    """An adapter gets the slot of another one, and the weights in it stay those of the earlier adapter."""
+    used: dict[int, set[int]] = {}
+    count = itertools.count(1)
+
+    def born(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs["vllm_config"].cache_config.enable_prefix_caching:  # not in the oracle, as above
+            used[id(this)] = set()
+        original(this, *args, **kwargs)
+
+    def activate(original: Any, this: Any, number: int) -> bool:
+        slots = used.get(id(this), set())
+        free = next((i for i, one in enumerate(this.lora_index_to_id) if one is None), None)
+        taken_over = number not in this._active_adapters and free in slots and next(count) % 3 == 0
+        modules = this.modules
+        if taken_over:
+            acted()
+            this.modules = {}
+        try:
+            return bool(original(this, number))
+        finally:
+            this.modules = modules
+            if free is not None:
+                slots.add(free)
+
+    owner = module("lora.model_manager").LoRAModelManager
+    around(patch, owner, "__init__", born)
+    around(patch, owner, "activate_adapter", activate)
+
+
+@fault("GROUND-1", stands_for="vllm#38606", rare="only when requests of two adapters start in one step")
+def adapters_of_one_step_are_swapped(patch: Patch) -> None:
+    """Two requests that start in one step get each other's adapter."""
+
+    def schedule(original: Any, this: Any, *args: Any, **kwargs: Any) -> Any:
+        output = original(this, *args, **kwargs)
+        first, *others = [new for new in output.scheduled_new_reqs if new.lora_request is not None] or [None]
+        other = next(
+            (new for new in others if name_and_path(new.lora_request) != name_and_path(first.lora_request)), None
+        )
+        if first is not None and other is not None:
+            acted()
+            first.lora_request, other.lora_request = other.lora_request, first.lora_request
+        return output
+
+    around(patch, scheduler(), "schedule", schedule)

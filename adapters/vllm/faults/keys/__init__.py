@@ -1,0 +1,1 @@
+"""Faults of block hashes: tokens, LoRA adapters, salts."""

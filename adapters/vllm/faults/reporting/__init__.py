@@ -1,0 +1,1 @@
+"""Faults of what is reported: cached-token counts, metrics, KV events, response options."""

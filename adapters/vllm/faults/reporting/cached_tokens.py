@@ -1,0 +1,143 @@
+"""Hits, requests and blocks that are counted wrongly, while the cache is correct."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.patching import acted, around, manager, module, pool, scheduler
+
+FAULTS, fault = collector("counts")
+
+
+@fault("REUSE-3", stands_for="vllm#43736")
+def hits_are_counted_twice(patch: Patch) -> None:
+    """Each hit is counted at the lookup and again at the admission."""
+
+    def found(original: Any, this: Any, request: Any) -> Any:
+        blocks, count, boundary = original(this, request)
+        this.record_prefix_cache_stats(request, count)
+        if count:
+            acted()
+        return blocks, count, boundary
+
+    around(patch, manager(), "get_computed_blocks", found)
+
+
+@fault(
+    "REUSE-3",
+    "PRESS-2",
+    stands_for="vllm#43736",
+    cells=("tight",),
+    rare="only when a request is admitted at a later try",
+)
+def hits_are_counted_at_each_try(patch: Patch) -> None:
+    """Hits are counted at each lookup: several times for a request that cannot be admitted yet."""
+    seen: set[str] = set()
+    record = manager().record_prefix_cache_stats
+
+    def found(original: Any, this: Any, request: Any) -> Any:
+        blocks, count, boundary = original(this, request)
+        record(this, request, count)
+        if this.enable_caching and count and request.request_id in seen:
+            acted()
+        seen.add(request.request_id)
+        return blocks, count, boundary
+
+    around(patch, manager(), "get_computed_blocks", found)
+    patch.setattr(manager(), "record_prefix_cache_stats", lambda *_: None)
+
+
+@fault(
+    "REUSE-3",
+    "PREEMPT-1",
+    stands_for="vllm#25780",
+    cells=("tight",),
+    rare="only when a preempted request finds its own blocks",
+)
+def hits_of_the_resumed_count_as_hits(patch: Patch) -> None:
+    """When a preempted request resumes, the hits of its own blocks are counted as hits."""
+
+    def record(original: Any, stats: Any, *rest: Any, **kwargs: Any) -> None:
+        if kwargs.get("preempted"):
+            kwargs["preempted"] = False
+            if kwargs.get("num_hits"):
+                acted()
+        original(stats, *rest, **kwargs)
+
+    around(patch, module("v1.metrics.stats").PrefixCacheStats, "record", record)
+
+
+def report_cached_tokens(patch: Patch, change: Callable[[int, int, int], int]) -> None:
+    """Report `change(cached tokens, prompt tokens, block size)` to the client as its cached tokens."""
+    block = [0]
+
+    def found(original: Any, this: Any, request: Any) -> Any:
+        block[0] = this.block_pool.hash_block_size
+        return original(this, request)
+
+    def set_stats(original: Any, stats: Any, **kwargs: Any) -> None:
+        right = kwargs["num_local_cached_tokens"]
+        wrong = change(right, kwargs["num_prompt_tokens"], block[0])
+        if wrong != right:
+            acted()
+        original(stats, **{**kwargs, "num_local_cached_tokens": wrong})
+
+    around(patch, manager(), "get_computed_blocks", found)
+    around(patch, module("v1.metrics.stats").PrefillStats, "set", set_stats)
+
+
+@fault("REUSE-3", stands_for="vllm#43736")
+def a_hit_is_told_a_block_too_long(patch: Patch) -> None:
+    """The client's cached-token count is one block too high; the answer and the counters are correct."""
+    report_cached_tokens(patch, lambda right, prompt, block: right + block if 0 < right <= prompt - block else right)
+
+
+@fault("REUSE-3", stands_for="ascend#16639")
+def a_hit_is_told_a_block_too_short(patch: Patch) -> None:
+    """The client's cached-token count is one block too low; the answer and the counters are correct."""
+    report_cached_tokens(patch, lambda right, _prompt, block: max(0, right - block))
+
+
+@fault("REUSE-3", stands_for="vllm#43736", rare="only when requests with different hits are admitted in one step")
+def a_burst_is_told_its_first_ones_hit(patch: Patch) -> None:
+    """All requests that are admitted in one step report the cached-token count of the first of them."""
+    counts: list[int] = []
+
+    def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
+        counts.clear()
+        return original(this, *rest, **kwargs)
+
+    def first(right: int, prompt: int, _block: int) -> int:
+        counts.append(right)
+        return min(counts[0], prompt)
+
+    around(patch, scheduler(), "schedule", schedule)
+    report_cached_tokens(patch, first)
+
+
+@fault("PRESS-4", stands_for="sglang#35270", cells=("tight",))
+def the_null_block_counts_as_used(patch: Patch) -> None:
+    """The pool's usage gauge counts the null block as used, so that it never reports an idle pool."""
+
+    def usage(original: Any, this: Any) -> float:
+        if not this.enable_caching:
+            return float(original(this))
+        acted()
+        return float(1 - this.get_num_free_blocks() / this.num_gpu_blocks)
+
+    around(patch, pool(), "get_usage", usage)
+
+
+@fault("PREEMPT-1", stands_for="vllm#52520", cells=("tight",))
+def preemptions_are_not_counted(patch: Patch) -> None:
+    """The engine counts no preemptions."""
+
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+        original(this, request, *rest, **kwargs)
+        if this.kv_cache_manager.enable_caching:
+            request.num_preemptions -= 1
+            acted()
+
+    around(patch, scheduler(), "_preempt_request", preempt)

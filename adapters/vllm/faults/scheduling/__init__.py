@@ -1,0 +1,1 @@
+"""Faults of scheduling: preemption, resumption, aborts, resets, stalls."""

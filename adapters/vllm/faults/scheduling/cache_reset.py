@@ -1,0 +1,122 @@
+"""Cache resets that leave something behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.patching import acted, around, pool
+
+FAULTS, fault = collector("control")
+
+
+def forget_hashes(this: Any) -> None:
+    """Remove all blocks from a pool's index, also those in use."""
+    this.cached_block_hash_to_block = type(this.cached_block_hash_to_block)()
+    this.cached_block_hashes_by_block.clear()
+    for block in this.blocks:
+        block.reset_hash()
+
+
+def reset_but_keep(patch: Patch, choose: Callable[[list[Any]], list[Any]]) -> None:
+    """Make a reset keep those (hash, block) entries of the index that `choose` selects from all, oldest first."""
+
+    def reset(original: Any, this: Any) -> bool:
+        index = this.cached_block_hash_to_block
+        kept = choose([(key, index.get_one_block(key)) for key in index._cache])
+        kept = [(key, block, block.block_hash_num_tokens) for key, block in kept]
+        done = bool(original(this))
+        if done and kept:
+            for key, block, tokens in kept:
+                this._insert_block_hash(key, block, num_tokens=tokens)
+            acted()
+        return done
+
+    around(patch, pool(), "reset_prefix_cache", reset)
+
+
+@fault("CTRL-1", stands_for="omni#6739")
+def a_reset_only_says_so(patch: Patch) -> None:
+    """A cache reset reports success and does nothing."""
+
+    def reset(_original: Any, this: Any) -> bool:
+        if len(this.cached_block_hash_to_block):
+            acted()
+        return True
+
+    around(patch, pool(), "reset_prefix_cache", reset)
+
+
+@fault("CTRL-1", stands_for="vllm PR#12284")
+def a_reset_under_load_only_says_so(patch: Patch) -> None:
+    """A cache reset while requests hold blocks reports success and does nothing."""
+
+    def reset(original: Any, this: Any) -> bool:
+        if not original(this):
+            acted()
+        return True
+
+    around(patch, pool(), "reset_prefix_cache", reset)
+
+
+@fault("CTRL-1", stands_for="sglang#26792")
+def a_reset_drops_half_of_the_index(patch: Patch) -> None:
+    """A reset removes only every second block, like code that deletes while it iterates, and reports success."""
+    reset_but_keep(patch, lambda entries: entries[::2])
+
+
+@fault(
+    "CTRL-1",
+    stands_for="sglang#26792",
+    rare="only when a part of a prompt is sent after a reset, and then the whole prompt",
+)
+def a_reset_leaves_the_last_block(patch: Patch) -> None:
+    """A reset removes all blocks except the one that was published last. That block can be hit after the blocks before
+    it were computed again.
+    """
+    reset_but_keep(patch, lambda entries: entries[-1:])
+
+
+@fault(
+    "CTRL-1",
+    stands_for="vllm#44939",
+    cells=("groups-window",),
+    workers=("fingerprint",),
+    rare="only when a block that is left in one group is hit, after the other groups were computed again",
+)
+def a_reset_forgets_a_group(patch: Patch) -> None:
+    """A reset leaves the blocks of the last group in the index, and reports success."""
+    reset_but_keep(patch, lambda entries: [entry for entry in entries if entry[0][-4:] == entries[-1][0][-4:]])
+
+
+@fault("CTRL-1", stands_for="vllm#9744", rare="only when a request runs during a reset and a later one has its tokens")
+def a_reset_under_load_lets_the_running_go_on_publishing(patch: Patch) -> None:
+    """A reset while requests run empties the index and reports success. The running requests then publish blocks with
+    valid hashes that depend on KV from before the reset.
+    """
+
+    def reset(original: Any, this: Any) -> bool:
+        if not original(this):
+            forget_hashes(this)
+            acted()
+        return True
+
+    around(patch, pool(), "reset_prefix_cache", reset)
+
+
+@fault("CTRL-1", stands_for="vllm#41190, vllm PR#28827")
+def a_reset_under_load_frees_what_is_in_use(patch: Patch) -> None:
+    """A reset while requests run frees all blocks, including theirs, and reports success."""
+
+    def reset(original: Any, this: Any) -> bool:
+        if not original(this):
+            forget_hashes(this)
+            for block in this.blocks:
+                if block.ref_cnt and not block.is_null:
+                    block.ref_cnt = 0
+                    this.free_block_queue.append(block)
+            acted()
+        return True
+
+    around(patch, pool(), "reset_prefix_cache", reset)

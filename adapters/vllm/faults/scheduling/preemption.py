@@ -1,0 +1,246 @@
+"""Requests that are preempted and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.blocks.lost_hits import in_reverse
+from coldproof.adapters.vllm.faults.patching import acted, around, blocks_of, manager, module, pool, scheduler
+
+FAULTS, fault = collector("preemption")
+
+
+@fault("PREEMPT-1", stands_for="LMCache#1969", cells=("tight",))
+def the_resumed_believe_a_block_was_loaded(patch: Patch) -> None:
+    """A resumed request counts one block more as computed than it found: a new block with another request's content."""
+
+    def found(original: Any, this: Any, request: Any) -> Any:
+        blocks, count, boundary = original(this, request)
+        more = count + this.block_pool.hash_block_size
+        if not this.enable_caching or not request.num_preemptions or more >= request.num_tokens:
+            return blocks, count, boundary
+        acted()
+        return blocks, more, boundary
+
+    around(patch, manager(), "get_computed_blocks", found)
+
+
+def keep_computed_count(patch: Patch, *, when: Callable[[Any, int], bool]) -> None:
+    """Keep the count of computed tokens at a preemption, for requests for which `when(request, block size)` is true."""
+
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+        before, block = request.num_computed_tokens, this.kv_cache_manager.block_pool.hash_block_size
+        wrong = this.kv_cache_manager.enable_caching and before and when(request, block)
+        original(this, request, *rest, **kwargs)
+        if wrong:
+            request.num_computed_tokens = before
+            acted()
+
+    around(patch, scheduler(), "_preempt_request", preempt)
+
+
+@fault("PREEMPT-1", stands_for="vllm PR#17305", cells=("tight",))
+def a_preemption_keeps_the_computed_count(patch: Patch) -> None:
+    """A resumed request keeps its count of computed tokens, but its new blocks contain none of them."""
+    keep_computed_count(patch, when=lambda _request, _block: True)
+
+
+@fault(
+    "PREEMPT-1",
+    stands_for="vllm PR#17305",
+    cells=("tight",),
+    rare="only at the second preemption of a request",
+)
+def a_second_preemption_keeps_the_computed_count(patch: Patch) -> None:
+    """A request that resumes after its second preemption keeps its count of computed tokens, but its new blocks contain
+    none of them.
+    """
+    keep_computed_count(patch, when=lambda request, _block: request.num_preemptions == 1)
+
+
+@fault(
+    "PREEMPT-1",
+    stands_for="vllm PR#17305, vllm PR#43569",
+    cells=("tight",),
+    rare="only when a request is preempted between two chunks of its prompt",
+)
+def a_preempted_prefill_goes_on_where_it_was(patch: Patch) -> None:
+    """A request that is preempted in prefill continues at the same token, in new blocks without the earlier tokens."""
+    keep_computed_count(patch, when=lambda request, _block: request.num_computed_tokens < request.num_prompt_tokens)
+
+
+@fault(
+    "PREEMPT-1",
+    stands_for="vllm PR#17305",
+    cells=("tight",),
+    rare="only when a request in decode is preempted just after the last slot of a block was written",
+)
+def a_preemption_at_a_blocks_end_keeps_the_computed_count(patch: Patch) -> None:
+    """A request that is preempted in decode when its last block is just full keeps its count of computed tokens, but
+    gets new blocks.
+    """
+
+    def at_the_end(request: Any, block: int) -> bool:
+        return bool(request.num_output_tokens) and request.num_computed_tokens % block == 0
+
+    keep_computed_count(patch, when=at_the_end)
+
+
+@fault(
+    "PREEMPT-1",
+    stands_for="llama.cpp#27148",
+    cells=("tight",),
+    rare="only when another request was also preempted and is not finished",
+)
+def the_resumed_get_anothers_blocks(patch: Patch) -> None:
+    """A resumed request gets the blocks of another request that was preempted before."""
+    away: list[Any] = []
+
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+        original(this, request, *rest, **kwargs)
+        if this.kv_cache_manager.enable_caching:
+            away[:] = [*(one for one in away if not one.is_finished() and one is not request), request]
+
+    def found(original: Any, this: Any, request: Any) -> Any:
+        right = original(this, request)
+        others = [one for one in away if one is not request and not one.is_finished()]
+        if not this.enable_caching or request.status.name != "PREEMPTED" or not others:
+            return right
+        mine, request.block_hashes = request.block_hashes, others[-1].block_hashes
+        try:
+            wrong = original(this, request)
+        finally:
+            request.block_hashes = mine
+        if not set(wrong[0].get_block_ids()[0]) <= set(right[0].get_block_ids()[0]):
+            acted()
+        return wrong
+
+    around(patch, scheduler(), "_preempt_request", preempt)
+    around(patch, manager(), "get_computed_blocks", found)
+
+
+@fault("PREEMPT-2", stands_for="vllm#49449", cells=("tight",))
+def decoded_blocks_of_the_preempted_get_an_old_hash(patch: Patch) -> None:
+    """The hashes of a preempted request's decoded blocks are replaced by the prompt's last hash. Its decoded blocks are
+    published and looked up with the hash of other tokens.
+    """
+
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+        original(this, request, *rest, **kwargs)
+        kept = request.num_prompt_tokens // this.kv_cache_manager.block_pool.hash_block_size
+        hashes = request.block_hashes
+        if this.kv_cache_manager.enable_caching and 0 < kept < len(hashes):
+            hashes[kept:] = [hashes[kept - 1]] * (len(hashes) - kept)
+            acted()
+
+    around(patch, scheduler(), "_preempt_request", preempt)
+
+
+@fault(
+    "EVENT-3",
+    "PREEMPT-2",
+    stands_for="vllm#49449, vllm#37076",
+    cells=("events-tight", "tight"),
+    rare="only for blocks that a request fills after it resumed",
+)
+def what_the_resumed_decode_gets_a_hash_of_its_own(patch: Patch) -> None:
+    """The hashes of a resumed request start without a parent. The blocks that it then decodes are published with hashes
+    that no later request computes.
+    """
+
+    def hashed(original: Any, function: Any, parent: Any, tokens: Any, extra: Any = None) -> Any:
+        return original(function, None if resumed else parent, tokens, extra)
+
+    resumed: list[bool] = []
+
+    def append(original: Any, request: Any, tokens: Any) -> None:
+        before = len(request.block_hashes)
+        resumed[:] = [True] if request.num_preemptions else []
+        original(request, tokens)
+        resumed.clear()
+        if request.num_preemptions and len(request.block_hashes) > before:
+            acted()
+
+    around(patch, module("v1.request").Request, "append_output_token_ids", append)
+    around(patch, module("v1.core.kv_cache_utils"), "hash_block_tokens", hashed)
+
+
+@fault(
+    "PREEMPT-2",
+    stands_for="vllm PR#43569",
+    cells=("tight-priority", "tight"),
+    rare="only when the last block's tokens are all known but not all computed",
+)
+def a_half_written_block_is_published_at_a_preemption(patch: Patch) -> None:
+    """A preemption publishes all blocks whose tokens are known, also a block whose last slots no step has written."""
+
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+        inner = this.kv_cache_manager
+        block = inner.block_pool.hash_block_size
+        known = min(request.num_tokens, len(blocks_of(inner, request)) * block)
+        if inner.enable_caching and known // block > request.num_computed_tokens // block:
+            inner.cache_blocks(request, known)
+            acted()
+        original(this, request, *rest, **kwargs)
+
+    around(patch, scheduler(), "_preempt_request", preempt)
+
+
+@fault("PREEMPT-2", "EVENT-2", stands_for="vllm#48435", cells=("tight",))
+def the_preempteds_first_blocks_are_freed_first(patch: Patch) -> None:
+    """A preempted request's blocks are freed in the order of its tokens. So the beginning, without which the rest
+    cannot be hit, is evicted first.
+    """
+    preempting: list[bool] = []
+
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+        preempting.append(this.kv_cache_manager.enable_caching)
+        try:
+            original(this, request, *rest, **kwargs)
+        finally:
+            preempting.pop()
+
+    def free(original: Any, this: Any, blocks: Any) -> None:
+        wrong = bool(preempting) and preempting[-1]
+        original(this, in_reverse(blocks) if wrong else blocks)
+
+    around(patch, scheduler(), "_preempt_request", preempt)
+    around(patch, pool(), "free_blocks", free)
+
+
+@fault("PREEMPT-1", stands_for="vllm PR#28558", cells=("tight-priority",))
+def a_preemption_does_not_ask_for_priorities(patch: Patch) -> None:
+    """Where requests have priorities, the latest request is preempted, even if it is the most urgent one."""
+
+    def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
+        policy = this.policy
+        if this.kv_cache_manager.enable_caching:
+            this.policy = type(policy).FCFS
+        try:
+            return original(this, *rest, **kwargs)
+        finally:
+            this.policy = policy
+
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+        if any((one.priority, one.arrival_time) > (request.priority, request.arrival_time) for one in this.running):
+            acted()
+        original(this, request, *rest, **kwargs)
+
+    around(patch, scheduler(), "schedule", schedule)
+    around(patch, scheduler(), "_preempt_request", preempt)
+
+
+@fault("PREEMPT-1", stands_for="vllm#52520", cells=("tight",))
+def the_preempted_queue_up_at_the_end(patch: Patch) -> None:
+    """A preempted request is queued behind all later requests, and waits forever while new ones arrive."""
+
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+        original(this, request, *rest, **kwargs)
+        if this.kv_cache_manager.enable_caching and len(this.waiting) > 1:
+            this.waiting.remove_request(request)
+            this.waiting.add_request(request)
+            acted()
+
+    around(patch, scheduler(), "_preempt_request", preempt)

@@ -1,0 +1,1 @@
+"""Faults of the second KV tier."""

@@ -1,0 +1,213 @@
+"""Second KV tier: stores and loads at the wrong time, failed loads, and wrong counts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.patching import acted, around, module, scheduler
+from coldproof.adapters.vllm.faults.tiers.keys_and_loads import CONNECTOR, OFFLOAD
+
+FAULTS, fault = collector("tier_moves")
+
+
+@fault(
+    "TIER-1",
+    stands_for="vllm#54193, vllm PR#54288",
+    cells=OFFLOAD,
+    rare="only for an answer that ends at the end of a block",
+)
+def the_tier_stores_the_last_slot(patch: Patch) -> None:
+    """A finished request's block is stored including the slot of its last sampled token, which no pass wrote."""
+
+    def offloadable(original: Any, this: Any, status: Any, computed: int) -> int:
+        request = status.req
+        if request.is_finished() and request.status.name != "FINISHED_ABORTED":
+            if (
+                computed < request.num_tokens
+                and request.num_tokens % this.config.kv_group_configs[0].tokens_per_chunk == 0
+            ):
+                acted()
+            computed = request.num_tokens
+        return int(original(this, status, computed))
+
+    around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "_calc_num_offloadable_tokens", offloadable)
+
+
+@fault("TIER-2", stands_for="vllm PR#29870", cells=OFFLOAD)
+def stores_read_blocks_that_were_handed_on(patch: Patch) -> None:
+    """The engine does not wait for a running store when its blocks are allocated again. The store reads what the new
+    owner wrote.
+    """
+
+    def build(original: Any, this: Any, scheduled: Any) -> Any:
+        meta = original(this, scheduled)
+        if meta.jobs_to_flush:
+            acted()
+            meta.jobs_to_flush = set()
+        return meta
+
+    around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "build_connector_meta", build)
+
+
+@fault(
+    "TIER-2", stands_for="vllm#54193", cells=OFFLOAD, rare="only for a block that is looked up while it is being stored"
+)
+def blocks_can_be_loaded_before_they_are_stored(patch: Patch) -> None:
+    """A block can be loaded from the moment when its store is planned."""
+
+    manager = module("v1.kv_offload.cpu.manager").CPUOffloadingManager
+    complete = manager.complete_store
+    unwritten: set[tuple[int, Any]] = set()
+
+    def prepare(original: Any, this: Any, keys: Any, context: Any) -> Any:
+        planned = original(this, keys, context)
+        if planned is not None:
+            unwritten.update((id(this), key) for key in planned.keys_to_store)
+            complete(this, planned.keys_to_store, context)
+        return planned
+
+    def completed(original: Any, this: Any, keys: Any, *rest: Any, **kwargs: Any) -> None:
+        unwritten.difference_update((id(this), key) for key in keys)
+        original(this, keys, *rest, **kwargs)
+
+    def load(original: Any, this: Any, keys: Any, context: Any) -> Any:
+        if any((id(this), key) in unwritten for key in keys):
+            acted()
+        return original(this, keys, context)
+
+    around(patch, manager, "prepare_store", prepare)
+    around(patch, manager, "complete_store", completed)
+    around(patch, manager, "prepare_load", load)
+
+
+@fault(
+    "TIER-1", stands_for="LMCache#4385", cells=("tier-offload-small",), rare="only when the tier is full during a load"
+)
+def chunks_are_given_up_while_they_are_loaded(patch: Patch) -> None:
+    """A load does not hold its chunks: a store may replace them before they are read."""
+    manager = module("v1.kv_offload.cpu.manager").CPUOffloadingManager
+    loading: set[Any] = set()
+
+    def prepare(original: Any, this: Any, keys: Any, context: Any) -> Any:
+        spec = original(this, keys, context)
+        complete(this, keys, context)
+        loading.update(keys)
+        return spec
+
+    def store(original: Any, this: Any, keys: Any, context: Any) -> Any:
+        planned = original(this, keys, context)
+        if planned is not None and loading & set(planned.evicted_keys):
+            acted()
+        return planned
+
+    complete = manager.complete_load
+    around(patch, manager, "prepare_load", prepare)
+    around(patch, manager, "prepare_store", store)
+    around(patch, manager, "complete_load", lambda _original, _held, keys, _context: loading.difference_update(keys))
+
+
+@fault("TIER-4", stands_for="LMCache#3388", cells=("tier-failing", "tier-failing-late"))
+def failed_loads_pass_for_loaded(patch: Patch) -> None:
+    """The report of a failed load is ignored."""
+
+    def handle(_original: Any, _held: Any, _blocks: Any, _counts: Any) -> set[str]:
+        acted()
+        return set()
+
+    around(patch, scheduler(), "_handle_invalid_blocks", handle)
+
+
+@fault("TIER-4", stands_for="vllm#49250", cells=("tier-failing",), rare="only loads of which a single block fails")
+def a_single_failed_block_passes_for_loaded(patch: Patch) -> None:
+    """The report of a failed load is ignored if a single block failed."""
+
+    def handle(original: Any, this: Any, blocks: Any, counts: Any) -> Any:
+        if len(blocks) > 1:
+            return original(this, blocks, counts)
+        acted()
+        return set()
+
+    around(patch, scheduler(), "_handle_invalid_blocks", handle)
+
+
+@fault("TIER-4", stands_for="LMCache#3388", cells=("tier-failing-late",), rare="only every second failed load")
+def every_second_failure_passes_for_loaded(patch: Patch) -> None:
+    """The report of every second failed load is ignored."""
+    count = itertools.count(1)
+
+    def handle(original: Any, this: Any, blocks: Any, counts: Any) -> Any:
+        if next(count) % 2:
+            return original(this, blocks, counts)
+        acted()
+        return set()
+
+    around(patch, scheduler(), "_handle_invalid_blocks", handle)
+
+
+@fault("TIER-1", stands_for="vllm#45388", cells=OFFLOAD, rare="only every fifth load")
+def every_fifth_load_wakes_nobody(patch: Patch) -> None:
+    """The end of every fifth load is lost, and the request that waits for it waits forever."""
+    count = itertools.count(1)
+
+    def finished(original: Any, this: Any, output: Any) -> None:
+        ended = set(output.finished_recving or ())
+        lost = {name for name in sorted(ended) if next(count) % 5 == 0}
+        if lost:
+            acted()
+            output.finished_recving = ended - lost
+        original(this, output)
+
+    around(patch, scheduler(), "_update_from_kv_xfer_finished", finished)
+
+
+@fault("TIER-5", stands_for="vllm#46283", cells=OFFLOAD, rare="only for an abort during a load")
+def an_abort_during_a_load_leaks(patch: Patch) -> None:
+    """The blocks of a request that was aborted while it waited for a load are never freed."""
+
+    def finished(original: Any, this: Any, output: Any) -> None:
+        aborted = {name for name in output.finished_recving or () if this.requests[name].is_finished()}
+        if aborted:
+            acted()
+            output.finished_recving = set(output.finished_recving) - aborted
+        original(this, output)
+
+    around(patch, scheduler(), "_update_from_kv_xfer_finished", finished)
+
+
+@fault("TIER-5", stands_for="vllm#32255", cells=OFFLOAD, rare="only for an abort during a load")
+def an_abort_during_a_load_frees_its_blocks(patch: Patch) -> None:
+    """The blocks of a request that is aborted while it waits for a load are freed at once, and the load writes over
+    their new content.
+    """
+
+    def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
+        for name in [names] if isinstance(names, str) else list(names or ()):
+            request = this.requests.get(name)
+            if request is not None and request.status.name == "WAITING_FOR_REMOTE_KVS":
+                acted()
+                this.finished_recving_kv_req_ids.add(name)
+        return original(this, names, status)
+
+    def finished(original: Any, this: Any, output: Any) -> None:
+        output.finished_recving = {name for name in output.finished_recving or () if name in this.requests} or None
+        original(this, output)
+
+    around(patch, scheduler(), "finish_requests", finish)
+    around(patch, scheduler(), "_update_from_kv_xfer_finished", finished)
+
+
+@fault("TIER-1", stands_for="vllm PR#30522", cells=OFFLOAD)
+def loads_are_counted_twice(patch: Patch) -> None:
+    """The counter of tokens from the second tier counts each load twice."""
+
+    def record(
+        original: Any, stats: Any, num_tokens: int, num_hits: int, preempted: bool, hits_by_source: Any = None
+    ) -> None:
+        if hits_by_source and num_hits:
+            acted()
+            num_hits *= 2
+        original(stats, num_tokens, num_hits, preempted, hits_by_source)
+
+    around(patch, module("v1.metrics.stats").PrefixCacheStats, "record", record)

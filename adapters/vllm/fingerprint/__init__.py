@@ -1,0 +1,1 @@
+"""The fingerprint worker: a vLLM worker that stores digests instead of computing keys and values."""

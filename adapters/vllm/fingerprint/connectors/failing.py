@@ -1,0 +1,237 @@
+"""Coldproof's own KV connector: a second tier in the worker's memory, whose loads can fail on purpose.
+
+It stores blocks under vLLM's block hashes, so the failing loads are its only errors. The length of the prompt decides
+which loads fail, so that a counterexample repeats. The load of a request fails only once; its next load succeeds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+
+from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
+from coldproof.adapters.vllm.fingerprint.connectors.load_failure_stats import LoadFailureMetric, LoadFailureStats
+
+# The remainder of the prompt length modulo LENGTHS selects what a load reads: 0: nothing; READABLE: everything; 2: all
+# but the last block.
+LENGTHS = 3
+READABLE = 1
+
+
+@dataclass
+class PlannedLoad:
+    """A load for a request. `blocks`: the target blocks in the pool. `unreadable`: the indices of blocks that fail."""
+
+    request: str
+    blocks: list[int]
+    keys: list[bytes]
+    unreadable: set[int]
+
+
+@dataclass
+class StepTransfers(KVConnectorMetadata):
+    """The loads, the stores (block, key) and the evicted keys of one step, in the order of execution."""
+
+    loads: list[PlannedLoad] = field(default_factory=list)
+    stores: list[tuple[int, bytes]] = field(default_factory=list)
+    evicted: list[bytes] = field(default_factory=list)
+
+
+class FailingConnector(KVConnectorBase_V1):
+    """The connector. Options: `asynchronous` (loads), `failing` (loads) and `blocks` (the capacity of the tier)."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        options = vllm_config.kv_transfer_config.kv_connector_extra_config
+        self.planner = TransferPlanner(
+            block=int(vllm_config.cache_config.block_size),
+            asynchronous=bool(options.get("asynchronous")),
+            failing=bool(options.get("failing")),
+            capacity=int(options.get("blocks", 10_000)),
+        )
+        self.store = BlockStore(asynchronous=bool(options.get("asynchronous")))
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """Set the scheduler's KV-cache manager, which has the block tables."""
+        self.planner.manager = kv_cache_manager
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        """Return the number of tokens to load after the local hit, and whether the load is asynchronous."""
+        return self.planner.match(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Plan the load of the matched tokens into the allocated blocks."""
+        self.planner.plan(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepTransfers:
+        """Return the transfers that the worker must execute in this step."""
+        return self.planner.step_transfers(scheduler_output)
+
+    def get_kv_connector_stats(self) -> LoadFailureStats | None:
+        """Return and reset the number of failed loads; None if there are none."""
+        failed, self.planner.failed = self.planner.failed, 0
+        return LoadFailureStats.of(failed) if failed else None
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:  # noqa: ARG002 - vLLM's
+        """Return that the blocks can be freed at once: stores end with their step."""
+        self.planner.requests.pop(request.request_id, None)
+        return False, None
+
+    def reset_cache(self) -> bool:
+        """Empty the tier. The worker's copies may remain: without a stored key, nothing loads them."""
+        self.planner.stored.clear()
+        return True
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> LoadFailureStats:
+        """Return the statistics of serialised data."""
+        return LoadFailureStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *given: Any) -> LoadFailureMetric:
+        """Return the server's Prometheus counter."""
+        return LoadFailureMetric(*given)
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Set the worker's KV tensors."""
+        self.store.tensors = list(kv_caches.values())
+
+    def start_load_kv(self, forward_context: Any, **_: Any) -> None:  # noqa: ARG002 - vLLM's
+        """Execute the loads of this step; if they are asynchronous, submit them."""
+        self.store.load(self._get_connector_metadata().loads)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Do nothing: synchronous loads are complete after `start_load_kv`."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **_: Any) -> None:
+        """Do nothing: `wait_for_save` stores all layers together."""
+
+    def wait_for_save(self) -> None:
+        """Store the blocks of this step, then remove the evicted ones."""
+        transfers = self._get_connector_metadata()
+        self.store.store(transfers.stores)
+        for key in transfers.evicted:
+            self.store.blocks.pop(key, None)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[None, set[str] | None]:  # noqa: ARG002 - vLLM's
+        """Return the requests whose asynchronous loads have completed, with or without failures."""
+        return None, set(self.store.poll()) or None
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Return and reset the blocks whose load failed."""
+        failed, self.store.failed = self.store.failed, set()
+        return failed
+
+
+class TransferPlanner:
+    """The scheduler's side of the connector: which blocks are stored, and which transfers the worker executes."""
+
+    def __init__(self, *, block: int, asynchronous: bool, failing: bool, capacity: int) -> None:
+        self.block, self.asynchronous, self.failing, self.capacity = block, asynchronous, failing, capacity
+        self.manager: Any = None
+        self.stored: OrderedDict[bytes, None] = OrderedDict()  # keys, the least recently used first
+        self.requests: dict[str, Any] = {}
+        self.first: dict[str, int] = {}  # request -> the index of the first matched block
+        self.loads: list[PlannedLoad] = []
+        self.tried: set[str] = set()  # requests whose load has failed once
+        self.failed = 0
+
+    def match(self, request: Any, local: int) -> tuple[int, bool]:
+        """Return the tokens of the stored blocks after the local hit, and whether their load is asynchronous.
+
+        At least one token of the request is left to compute.
+        """
+        first = self.first[request.request_id] = local // self.block
+        count = 0
+        for key in request.block_hashes[first : (request.num_tokens - 1) // self.block]:
+            if key not in self.stored:
+                break
+            count += 1
+        return count * self.block, self.asynchronous and count > 0
+
+    def plan(self, request: Any, blocks: Any, external: int) -> None:
+        """Register the request and plan the load of its matched tokens."""
+        self.requests[request.request_id] = request
+        first = self.first.pop(request.request_id, 0)
+        if external:
+            (ids,) = blocks.get_block_ids()
+            chosen = range(first, first + external // self.block)
+            keys = [request.block_hashes[i] for i in chosen]
+            for key in keys:
+                self.stored.move_to_end(key)
+            unreadable = self.unreadable(request, len(keys))
+            self.loads.append(PlannedLoad(request.request_id, [ids[i] for i in chosen], keys, unreadable))
+
+    def unreadable(self, request: Any, count: int) -> set[int]:
+        """Return the indices of the blocks of a load that fail."""
+        which = request.num_prompt_tokens % LENGTHS
+        if not self.failing or which == READABLE or request.request_id in self.tried:
+            return set()
+        self.tried.add(request.request_id)
+        self.failed += 1
+        return set(range(count)) if which == 0 else {count - 1}
+
+    def step_transfers(self, scheduled: Any) -> StepTransfers:
+        """Return the planned loads, and stores of all blocks that are full after this step.
+
+        A step with a failing synchronous load stores nothing: requests that share its blocks compute wrong values.
+        """
+        loads, self.loads = self.loads, []
+        wrong = not self.asynchronous and any(load.unreadable for load in loads)
+        stores: dict[bytes, int] = {}
+        for name, count in scheduled.num_scheduled_tokens.items() if not wrong else ():
+            request = self.requests[name]
+            (ids,) = self.manager.get_block_ids(name)
+            full = (request.num_computed_tokens + count) // self.block
+            for block, key in zip(ids[:full], request.block_hashes[:full], strict=False):
+                if key not in self.stored:
+                    stores[key] = block
+        self.stored.update(dict.fromkeys(stores))
+        evicted = [self.stored.popitem(last=False)[0] for _ in range(len(self.stored) - self.capacity)]
+        return StepTransfers(loads, [(block, key) for key, block in stores.items()], evicted)
+
+
+class BlockStore:
+    """The worker's side of the connector. `blocks`: key -> the stored block, one tensor per layer."""
+
+    def __init__(self, *, asynchronous: bool) -> None:
+        self.asynchronous = asynchronous
+        self.tensors: list[torch.Tensor] = []
+        self.blocks: dict[bytes, list[torch.Tensor]] = {}
+        self.copies: DeferredCopies[str] = DeferredCopies()
+        self.failed: set[int] = set()
+
+    def load(self, loads: list[PlannedLoad]) -> None:
+        """Execute loads now or, if asynchronous, later. Stored blocks are looked up now, before they can be evicted."""
+        for load in loads:
+            sources = [None if i in load.unreadable else self.blocks[key] for i, key in enumerate(load.keys)]
+
+            def copy(load: PlannedLoad = load, sources: list[list[torch.Tensor] | None] = sources) -> None:
+                for block, layers in zip(load.blocks, sources, strict=True):
+                    if layers is None:
+                        self.failed.add(block)
+                    else:
+                        for tensor, layer in zip(self.tensors, layers, strict=True):
+                            tensor[block] = layer
+
+            if self.asynchronous:
+                self.copies.submit(load.request, copy)
+            else:
+                copy()
+
+    def store(self, stores: list[tuple[int, bytes]]) -> None:
+        """Copy blocks from the pool to the tier."""
+        for block, key in stores:
+            self.blocks[key] = [tensor[block].clone() for tensor in self.tensors]
+
+    def poll(self) -> list[str]:
+        """Return the requests whose asynchronous loads have completed since the last poll."""
+        return self.copies.poll()

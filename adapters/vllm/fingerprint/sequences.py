@@ -1,0 +1,113 @@
+"""The requests of the fingerprint worker, with their expected digests, and the history of its writes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coldproof.adapters.protocol.provenance import Writer
+from coldproof.adapters.vllm.fingerprint.digest import Digests, chain, chain_one
+
+REMEMBERED = 4_000_000  # digests whose writers are known: 32 MB
+
+
+class WriteRecord(msgspec.Struct):
+    """Digests that a request wrote from position `first` on, with one adapter content and weight version."""
+
+    request: str
+    adapter: str | None
+    content: str | None
+    version: int
+    first: int
+    digests: Digests
+
+
+class Sequence:
+    """A request as described by the scheduler's outputs so far."""
+
+    def __init__(self, new: Any) -> None:
+        self.name: str = new.req_id
+        self.prompt = tuple(new.prompt_token_ids)
+        self.output: list[int] = []
+        self.blocks: list[list[int]] = [list(ids) for ids in new.block_ids]  # one list per KV-cache group
+        self.computed: int = new.num_computed_tokens
+        self.sampling: Any = new.sampling_params
+        self.lora: Any = new.lora_request
+        self.seed: int | None = None
+        self.digests: Digests = np.empty(0, np.uint64)  # of all its tokens, as a cold engine computes them with `seed`
+        self.wrong_read_recorded = False
+
+    @property
+    def length(self) -> int:
+        """Return the number of known tokens: prompt and output."""
+        return len(self.prompt) + len(self.output)
+
+    def token(self, position: int) -> int:
+        """Return the token at a known position."""
+        return self.prompt[position] if position < len(self.prompt) else self.output[position - len(self.prompt)]
+
+    def update(self, new_blocks: Any, *, resumed: bool, computed: int, outputs: int) -> None:
+        """Apply the scheduler's update of a known request.
+
+        `resumed`: `new_blocks` replace the old ones. `computed`: the number of computed tokens. `outputs`: the number
+        of output tokens that are still valid.
+        """
+        self.computed = computed
+        del self.output[outputs:]
+        self.digests = self.digests[: self.length]
+        if resumed:
+            self.blocks = [list(ids) for ids in new_blocks]
+        elif new_blocks is not None:
+            for blocks, ids in zip(self.blocks, new_blocks, strict=True):
+                blocks.extend(ids)
+
+    def expected(self, seed: int) -> Digests:
+        """Return the expected digests of all tokens for a seed. Earlier results are reused."""
+        if seed != self.seed:
+            self.seed, self.digests = seed, np.empty(0, np.uint64)
+        known = self.digests
+        if len(known) < self.length:
+            before = int(known[-1]) if len(known) else seed
+            rest = [self.token(i) for i in range(len(known), self.length)]
+            known = np.concatenate([known, self.digests_after(rest, len(known), before)])
+        self.digests = known
+        return known
+
+    def digests_after(self, tokens: list[int], start: int, before: int) -> Digests:
+        """Return the digests of tokens from position `start` on, which follow the digest `before`."""
+        assert self.seed is not None
+        if len(tokens) == 1:
+            return np.array([chain_one(tokens[0], position=start, before=before, seed=self.seed)], np.uint64)
+        return chain(tokens, start=start, before=before, seed=self.seed)
+
+
+class WriteHistory:
+    """The most recent writes, to find the writer of a digest."""
+
+    def __init__(self) -> None:
+        self.records: deque[WriteRecord] = deque()
+        self.count = 0
+
+    def add(self, record: WriteRecord) -> None:
+        """Add a write, and remove the oldest ones beyond REMEMBERED digests."""
+        self.records.append(record)
+        self.count += len(record.digests)
+        while self.count > REMEMBERED:
+            self.count -= len(self.records.popleft().digests)
+
+    def writer(self, digest: int) -> Writer | None:
+        """Return the last writer of a digest; None if it is not known any more."""
+        for record in reversed(self.records):
+            at = np.flatnonzero(record.digests == np.uint64(digest))
+            if len(at):
+                return Writer(
+                    request=record.request,
+                    position=record.first + int(at[0]),
+                    adapter=record.adapter,
+                    content=record.content,
+                    version=record.version,
+                )
+        return None

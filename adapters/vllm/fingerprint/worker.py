@@ -1,0 +1,229 @@
+"""The worker class that vLLM loads with `--worker-cls`, instead of a worker with a model.
+
+It implements every method that the engine core calls. It refuses unsupported configurations with a one-line error.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import torch
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer import (
+    ensure_kv_transfer_initialized,
+    ensure_kv_transfer_shutdown,
+    get_kv_transfer_group,
+    has_kv_transfer_group,
+)
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
+from vllm.v1.worker.utils import allocate_kv_cache
+from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
+
+from coldproof.adapters.protocol.provenance import NEVER_WRITTEN
+from coldproof.adapters.vllm.fingerprint.connectors.per_worker import WorkerConnector
+from coldproof.adapters.vllm.fingerprint.connectors.simple_offload import use_host_memory
+from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
+from coldproof.adapters.vllm.fingerprint.kv_specs import layer_specs, pool_bytes
+from coldproof.adapters.vllm.fingerprint.lora import Loras
+from coldproof.adapters.vllm.fingerprint.model_step import Runner
+from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, OPTIONS, read_topology
+
+POISON_BYTE = NEVER_WRITTEN & 0xFF
+
+
+class UnsupportedError(ValueError):
+    """The fingerprint worker does not support this configuration or operation."""
+
+
+class FingerprintWorker(WorkerBase):
+    """One worker process on the CPU. Raises UnsupportedError for parallelism, pooling and draft models."""
+
+    def __init__(self, vllm_config: VllmConfig, *args: Any, **named: Any) -> None:
+        super().__init__(vllm_config, *args, **named)
+        check_config(vllm_config)
+        options = vllm_config.additional_config.get(OPTIONS, {})
+        self.topology = read_topology(options["topology"]) if "topology" in options else FULL_ATTENTION
+        self.layers = layer_specs(self.topology, vllm_config.cache_config.block_size)
+        self.loras = Loras(vllm_config.lora_config) if vllm_config.lora_config else None
+        self.kv_caches: dict[str, torch.Tensor] = {}
+        self.runner: Runner | None = None
+        self.connector = WorkerConnector()
+
+    def init_device(self) -> None:
+        """Join a process group of size one, which connectors need."""
+        self.device = torch.device("cpu")
+        method = self.distributed_init_method
+        init_worker_distributed_environment(self.vllm_config, self.rank, method, self.local_rank, "gloo")
+
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        """Do nothing: there is no model."""
+
+    def get_model(self) -> Any:
+        """Raise UnsupportedError: there is no model."""
+        raise UnsupportedError("the fingerprint worker has no model")
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        """Return the only task: text generation."""
+        return ("generate",)
+
+    def get_supported_kv_cache_layouts(self) -> list[str]:
+        """Return the layout that vLLM chooses for a CPU."""
+        return ["LBNHC"]
+
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """Return the topology as one spec per layer."""
+        return {name: spec for name, (_, spec) in self.layers.items()}
+
+    def determine_available_memory(self) -> int:
+        """Return the bytes of the pool: enough for several requests of maximum length.
+
+        vLLM's usual share of the memory would be millions of these small blocks. --num-gpu-blocks-override changes it.
+        """
+        return pool_bytes(self.get_kv_cache_spec(), self.vllm_config)
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Allocate the pool in vLLM's layout, fill it with POISON_BYTE, and register it with the connector."""
+        with self.connector.active():
+            self.allocate(kv_cache_config)
+
+    def allocate(self, kv_cache_config: KVCacheConfig) -> None:
+        """Do the work of `initialize_from_config` while this worker's connector is active."""
+        self.cache_config.num_gpu_blocks = kv_cache_config.num_blocks
+        self.cache_config.hash_block_size = kv_cache_config.hash_block_size
+        self.cache_config.cache_hit_alignment_tokens = kv_cache_config.cache_hit_alignment_tokens
+        if self.vllm_config.kv_transfer_config is not None:
+            use_host_memory()
+        ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
+        layout = self.cache_config.get_resolved_kv_cache_layout()
+        self.kv_caches = allocate_kv_cache(kv_cache_config, torch.device("cpu"), layout)
+        for tensor in self.kv_caches.values():
+            tensor.untyped_storage().fill_(POISON_BYTE)
+        groups = {name: i for i, group in enumerate(kv_cache_config.kv_cache_groups) for name in group.layer_names}
+        numbers = {name: i for i, name in enumerate(self.layers)}
+        slots = {
+            name: LayerSlots(
+                numbers[name],
+                self.layers[name][0],
+                groups[name],
+                block_size(kv_cache_config, groups[name]),
+                tensor,
+            )
+            for name, tensor in self.kv_caches.items()
+        }
+        if has_kv_transfer_group():
+            publish_layers(self.vllm_config, self.kv_caches)
+            get_kv_transfer_group().register_kv_caches(self.kv_caches)
+        self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, self.loras)
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Return zero seconds: there is nothing to compile."""
+        return CompilationTimes(0.0, 0.0)
+
+    def update_max_model_len(self, max_model_len: int) -> None:
+        """Set the maximum length that vLLM fitted to the pool."""
+        self.model_config.max_model_len = max_model_len
+
+    def update_config(self, overrides: dict[str, Any]) -> None:
+        """Do nothing: no option can change after the start."""
+
+    def execute_model(self, scheduler_output: Any) -> ModelRunnerOutput | None:
+        """Execute a step. Return None if vLLM must call `sample_tokens` next."""
+        with self.connector.active():
+            return self.started_runner().execute(scheduler_output)
+
+    def sample_tokens(self, grammar_output: Any) -> ModelRunnerOutput:
+        """Return the tokens of the executed step."""
+        return self.started_runner().sample(grammar_output)
+
+    def take_draft_token_ids(self) -> DraftTokenIds | None:
+        """Return draft tokens for the requests that got tokens in the last step."""
+        return self.started_runner().take_drafts()
+
+    def take_wrong_reads(self) -> list[dict[str, Any]]:
+        """Return and remove the wrong reads as dictionaries: the first one of each request, with the writer."""
+        return [msgspec.to_builtins(one) for one in self.started_runner().take_wrong_reads()]
+
+    def started_runner(self) -> Runner:
+        """Return the runner, which exists once the pool is allocated."""
+        assert self.runner is not None
+        return self.runner
+
+    def execute_dummy_batch(self) -> None:
+        """Do nothing: there are no other workers to synchronise with."""
+
+    def reset_encoder_cache(self) -> None:
+        """Do nothing: there is no encoder cache."""
+
+    def get_kv_connector_handshake_metadata(self) -> dict[int, Any] | None:
+        """Return the connector's handshake metadata, by rank; None if there is none."""
+        if self.connector.connector is None:
+            return None
+        metadata = self.connector.connector.get_handshake_metadata()
+        return None if metadata is None else {0: metadata}
+
+    def get_cache_block_size_bytes(self) -> int:
+        """Return the bytes of one block in all layers."""
+        return sum(spec.page_size_bytes for _, spec in self.layers.values())
+
+    def reload_weights(self, *_: Any, **__: Any) -> None:
+        """Increase the version of the weights, which changes all digests that are computed from now on."""
+        self.started_runner().version += 1
+
+    def add_lora(self, lora_request: Any) -> bool:
+        """Load an adapter. Raises UnsupportedError if LoRA is not enabled."""
+        if self.loras is None:
+            raise UnsupportedError("LoRA is not enabled")
+        return self.loras.add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Remove an adapter. Return whether it was loaded."""
+        return self.loras is not None and self.loras.remove(lora_id)
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Protect an adapter from eviction. Return False if LoRA is not enabled."""
+        return self.loras is not None and self.loras.pin(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Return the numbers of the loaded adapters."""
+        return set(self.loras.loaded) if self.loras is not None else set()
+
+    def sleep(self, *_: Any, **__: Any) -> None:
+        """Raise UnsupportedError: there is no memory to release."""
+        raise UnsupportedError("the fingerprint worker does not support sleep mode")
+
+    def shutdown(self) -> None:
+        """Shut the connector down."""
+        with self.connector.active():
+            ensure_kv_transfer_shutdown()
+
+
+def block_size(config: KVCacheConfig, group: int) -> int:
+    """Return the number of tokens in a block of a group."""
+    return int(config.kv_cache_groups[group].kv_cache_spec.block_size)
+
+
+def publish_layers(config: VllmConfig, tensors: dict[str, torch.Tensor]) -> None:
+    """Add the layers to the forward context, where some connectors look them up (for example ExampleConnector)."""
+    context = config.compilation_config.static_forward_context
+    context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in tensors.items()})
+
+
+def check_config(config: VllmConfig) -> None:
+    """Raise UnsupportedError for configurations that this worker cannot emulate."""
+    parallel, speculative = config.parallel_config, config.speculative_config
+    if parallel.world_size > 1:
+        raise UnsupportedError("the fingerprint worker does not support tensor, pipeline or context parallelism")
+    if config.scheduler_config.async_scheduling:
+        raise UnsupportedError("the fingerprint worker does not support async scheduling: add --no-async-scheduling")
+    if config.model_config.runner_type != "generate":
+        raise UnsupportedError("the fingerprint worker supports text generation only")
+    if speculative is not None and speculative.method != "ngram":
+        raise UnsupportedError(
+            f"the fingerprint worker supports the speculative method 'ngram' only, not {speculative.method!r}"
+        )
+    if config.model_config.is_encoder_decoder:
+        raise UnsupportedError("the fingerprint worker does not support encoder-decoder models")

@@ -1,0 +1,1 @@
+"""vLLM's engine core in Coldproof's process, which Coldproof steps itself."""

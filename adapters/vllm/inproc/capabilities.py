@@ -1,0 +1,159 @@
+"""Capabilities, sizes and cache settings of the in-process engine, and its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.kv_events import ALGORITHM
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.protocol.requests import Message
+from coldproof.adapters.protocol.shape import EngineShape, GroupShape
+from coldproof.adapters.server.lookup_counting import counts_first_lookups
+from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
+from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
+
+CORE = (
+    Capability.TOKEN_PROMPTS,
+    Capability.TOKEN_OUTPUTS,
+    Capability.CACHED_TOKENS,
+    Capability.LOGPROBS,
+    Capability.CACHE_SALT,
+    Capability.ABORT,
+    Capability.PROMPT_LOGPROBS,
+    Capability.SEVERAL_ANSWERS,
+    Capability.CACHE_RESET,
+    Capability.METRICS,
+    Capability.HIT_COUNTERS,
+    Capability.PREEMPTION_COUNTS,
+    Capability.POOL_USAGE,
+)
+
+
+def capabilities(parts: InprocEngineParts, version: str, *, digests: bool) -> dict[Capability, Support]:
+    """Return the support of every capability, from the engine core's interface and this engine's configuration.
+
+    `digests`: the engine has the fingerprint worker, which stores digests instead of keys and values.
+    """
+    settings = parts.engine.vllm_config
+    tokenizer = parts.engine.renderer.tokenizer is not None
+    text = Support(tokenizer, "a tokenizer is loaded" if tokenizer else "no tokenizer is loaded")
+    adapters = settings.lora_config is not None
+    lora = Support(adapters, f"--enable-lora is {'set' if adapters else 'not set'}")
+    policy = settings.scheduler_config.policy
+    sizes = shape(parts)
+    return {
+        **dict.fromkeys(CORE, Support(True, "the engine core's own interface")),
+        Capability.STREAMING: Support(True, "tokens are delivered after each step"),
+        Capability.STOP_STRINGS: text,
+        Capability.STRUCTURED_OUTPUT: text,
+        Capability.CHAT: chat_support(parts),
+        Capability.ADAPTER_CHOICE: lora,
+        Capability.MIXED_ADAPTERS: lora,
+        Capability.ADAPTER_SWITCH: Support(False, NO_SWITCH),
+        Capability.RUNTIME_LORA: lora,
+        Capability.LORA_IN_PLACE: lora,
+        Capability.PRIORITY: Support(policy == "priority", f"the scheduling policy is {policy}"),
+        Capability.KV_EVENTS: Support(
+            parts.events is not None, "taken from the scheduler" if parts.events is not None else "not enabled"
+        ),
+        Capability.VERSION: Support(True, f"package version {version}"),
+        Capability.BLOCK_SIZE: Support(True, f"the engine's configuration has block_size={sizes.block_size}"),
+        Capability.POOL_SIZE: Support(True, f"the engine's configuration has {sizes.pool_blocks} usable blocks"),
+        Capability.SECOND_TIER: tier_support(settings.kv_transfer_config),
+        Capability.SPAWNABLE: Support(True, "started by Coldproof, in its own process"),
+        Capability.PROVENANCE: provenance_support(digests=digests),
+        Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
+        **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
+    }
+
+
+def shape(parts: InprocEngineParts) -> EngineShape:
+    """Return the sizes of a started engine."""
+    settings = parts.engine.vllm_config
+    cache, lora, scheduler = settings.cache_config, settings.lora_config, settings.scheduler_config
+    transfer = settings.kv_transfer_config
+    full = vllm_module("v1.kv_cache_interface").FullAttentionSpec
+    specs = [group.kv_cache_spec for group in parts.core.scheduler.kv_cache_config.kv_cache_groups]
+    return EngineShape(
+        block_size=cache.cache_hit_alignment_tokens or cache.block_size,
+        pool_blocks=cache.num_gpu_blocks - 1,  # block 0 is vLLM's null block
+        max_model_tokens=settings.model_config.max_model_len,
+        adapter_slots=None if lora is None else lora.max_loras,
+        prefix_caching=cache.enable_prefix_caching,
+        uniform=len(specs) == 1 and isinstance(specs[0], full),
+        most_requests=scheduler.max_num_seqs,
+        second_tier=transfer is not None,
+        failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
+        groups=tuple(group_shape(spec, settings) for spec in specs),
+        counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),
+    )
+
+
+def group_shape(spec: Any, settings: Any) -> GroupShape:
+    """Return a group's shape. For windows and states it includes the number of blocks that vLLM plans per request."""
+    interface = vllm_module("v1.kv_cache_interface")
+    if isinstance(spec, interface.MambaSpec):
+        return GroupShape(spec.block_size, spec.max_memory_usage_bytes(settings) // spec.page_size_bytes)
+    if isinstance(spec, interface.SlidingWindowSpec):
+        longest = settings.model_config.max_model_len
+        return GroupShape(
+            spec.block_size, spec.max_admission_blocks_per_request(settings.max_in_flight_tokens, longest)
+        )
+    return GroupShape(spec.block_size)
+
+
+def tier_support(transfer: Any) -> Support:
+    """Return whether a KV connector is configured, and which."""
+    if transfer is None or transfer.kv_connector is None:
+        return Support(False, "no KV connector is configured")
+    return Support(True, f"the KV connector is {transfer.kv_connector}")
+
+
+def cache_settings(settings: Any) -> dict[str, str]:
+    """Return the cache settings that the server publishes in its metrics."""
+    cache = settings.cache_config
+    return {f"cache.{name}": str(getattr(cache, name)) for name in CACHE_FIELDS if hasattr(cache, name)}
+
+
+def known_seed(cache: Mapping[str, str]) -> str | None:
+    """Return the default seed of the root hash, which newer versions of vLLM fix for sha256; None if it is unknown."""
+    seed: str | None = getattr(vllm_module("v1.core.kv_cache_utils"), "DEFAULT_NONE_HASH_SEED", None)
+    return seed if cache.get(ALGORITHM, "").startswith("sha256") else None
+
+
+def groups_support(groups: tuple[GroupShape, ...]) -> Support:
+    """Return whether the engine has several KV-cache groups."""
+    blocks = ", ".join(str(group.block) for group in groups)
+    count = f"{len(groups)} KV-cache group{'s' if len(groups) > 1 else ''}"
+    return Support(len(groups) > 1, f"the engine's configuration has {count}, with blocks of {blocks} tokens")
+
+
+def chat_support(parts: InprocEngineParts) -> Support:
+    """Return whether the engine can render a chat message."""
+    try:
+        count = len(chat_ids(parts, (Message("user", "Hello."),)))
+    except Exception as problem:  # noqa: BLE001 - whatever the reason, chats do not work
+        return Support(False, f"no chat template: {problem}")
+    return Support(True, f"the chat template renders a greeting to {count} tokens")
+
+
+def chat_ids(parts: InprocEngineParts, messages: tuple[Message, ...]) -> tuple[int, ...]:
+    """Return the token ids of a chat, rendered as by the server. Raises ValueError without a chat template."""
+    renderers, arguments = vllm_module("renderers"), parts.arguments
+    template = vllm_module("renderers.chat_utils").load_chat_template(arguments.chat_template)
+    params = renderers.ChatParams(
+        chat_template=template,
+        chat_template_content_format=arguments.chat_template_content_format,
+        chat_template_kwargs={
+            **(arguments.default_chat_template_kwargs or {}),
+            "add_generation_prompt": True,
+            "continue_final_message": False,
+            "tools": None,
+            "tokenize": False,
+        },
+    )
+    chat = [{"role": message.role, "content": message.content} for message in messages]
+    _, (rendered,) = parts.engine.renderer.render_chat([chat], params)
+    return tuple(rendered["prompt_token_ids"])

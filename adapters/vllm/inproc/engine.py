@@ -1,0 +1,292 @@
+"""vLLM's engine core in this process, stepped by Coldproof.
+
+With a server, threads and sockets decide when requests arrive, are preempted and are aborted. Here a burst is a loop
+over engine steps: each arrival and each abort happens at its step, so a run repeats exactly. Time is counted in steps;
+no result depends on the wall clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from coldproof.adapters.common.concurrent import serve_one
+from coldproof.adapters.common.process import TAIL_LINES
+from coldproof.adapters.common.redact import redacted
+from coldproof.adapters.common.stepping import seconds, serve_stepped
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
+from coldproof.adapters.protocol.kv_events import Published, hash_rule
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.server.probes import NO_SWITCH
+from coldproof.adapters.vllm.inproc.adapter_names import AdapterNames
+from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
+from coldproof.adapters.vllm.inproc.request import InprocRequest, engine_input, sampling
+from coldproof.adapters.vllm.inproc.setup import (
+    LOCK,
+    LOGGER,
+    InprocEngineParts,
+    build,
+    flags,
+    log_to,
+    shut_down,
+    vllm_module,
+)
+from coldproof.adapters.vllm.server import (
+    HASH_SEED,
+    VllmOptions,
+    effective_environment,
+    environment_text,
+    server_command,
+)
+
+SERVER_PORT = 8000
+DRAIN_STEPS = 100  # a connector that still has work after so many steps will not finish
+
+
+def start(options: VllmOptions) -> InprocEngine:
+    """Start an engine in this process. The first takes about 10 s, others 1 to 2 s. Raises EngineStartError."""
+    parts = build(options)
+    try:
+        return InprocEngine(options, parts)
+    except BaseException:
+        shut_down(parts)
+        raise
+
+
+class InprocEngine:
+    """The adapter of an in-process engine. The engine runs only inside `serve`, one burst at a time."""
+
+    name = "vllm-inproc"
+
+    def __init__(self, options: VllmOptions, parts: InprocEngineParts) -> None:
+        self.options = options
+        self._parts: InprocEngineParts | None = parts
+        self._failure = ""  # why the engine has terminated
+        self.steps = 0
+        self._live: dict[str, InprocRequest] = {}
+        self._past_preemptions = 0
+        self._numbers = itertools.count(1)
+        self._lock = threading.RLock()
+        with self.entered() as parts:
+            settings = parts.engine.vllm_config
+            self._defaults = parts.engine.model_config.get_diff_sampling_param()  # read from a file at each call
+            self.base_model: str = settings.model_config.served_model_name
+            version: str = vllm_module("version").__version__
+            self.version: str | None = version
+            self.shape: EngineShape = shape(parts)
+            self.capabilities: Mapping[Capability, Support] = capabilities(
+                parts, version, digests=options.topology is not None
+            )
+            self._cache_settings = cache_settings(settings)
+            self._adapters = AdapterNames(parts.engine, self.base_model)
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """Return the engine's flags, the command of a server with the same configuration, and the cache settings."""
+        return {
+            "engine": "vLLM's engine core, stepped in this process",
+            "flags": redacted(shlex.join(flags(self.options))),
+            "command": redacted(shlex.join(server_command(self.options, port=SERVER_PORT))),
+            "environment": environment_text(effective_environment()),
+            **self._cache_settings,
+        }
+
+    def clock(self) -> float:
+        """Return the engine's time in seconds, computed from the number of steps."""
+        return seconds(self.steps)
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Serve one request alone."""
+        return serve_one(self.serve, request)
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Step until all requests have ended. See `serve_stepped`."""
+        with self._lock:
+            return serve_stepped(self, arrivals, on_token, between)
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """Return the token ids of a chat, as the server's chat endpoint renders it. Raises RequestRefused."""
+        with self.entered() as parts, refusals():
+            return chat_ids(parts, messages)
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Load or replace an adapter between two steps. Raises RequestRefused."""
+        with self.entered():
+            self._adapters.load(name, path, in_place=in_place)
+
+    def switch_adapter(self, name: str, path: str) -> None:
+        """Raise RequestRefused: vLLM has no such operation."""
+        raise RequestRefused(501, f"{name}, {path}: {NO_SWITCH}")
+
+    def unload_adapter(self, name: str) -> None:
+        """Unload an adapter. Raises RequestRefused for an unknown name."""
+        with self.entered():
+            self._adapters.unload(name)
+
+    def reset_cache(self) -> bool:
+        """Empty the prefix cache. Return whether that worked: it fails while requests hold blocks."""
+        with self.entered() as parts:
+            return bool(parts.engine.reset_prefix_cache())
+
+    def metrics(self) -> Metrics:
+        """Return the counters that the server would publish, and the scheduler's exact count of preemptions."""
+        with self.entered() as parts:
+            running, waiting = parts.core.scheduler.get_request_counts()
+            return Metrics(
+                queried_tokens=parts.stats.queried_tokens,
+                hit_tokens=parts.stats.hit_tokens,
+                **self._second_tier_counters(parts),
+                preemptions=self._past_preemptions + sum(one.preemptions for one in self._live.values()),
+                running=running,
+                waiting=waiting,
+                pool_usage=parts.core.scheduler.get_kv_cache_usage(),
+            )
+
+    def take_events(self) -> Published:
+        """Return and remove the KV events that the scheduler has published; empty if events are disabled."""
+        with self.entered() as parts:
+            if parts.events is None:
+                return Published()
+            seed = os.environ.get(HASH_SEED) or known_seed(self._cache_settings)
+            return Published(batches=parts.events.take(), rule=hash_rule(self._cache_settings, seed))
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Return and remove the wrong reads that the fingerprint worker has recorded."""
+        if self.options.topology is None:
+            return ()
+        with self.entered() as parts:
+            (rows,) = parts.engine.collective_rpc("take_wrong_reads")
+        return tuple(msgspec.convert(row, WrongRead) for row in rows)
+
+    def _second_tier_counters(self, parts: InprocEngineParts) -> dict[str, int]:
+        """Return the counters of the second tier; empty for an engine without one."""
+        if not self.shape.second_tier:
+            return {}
+        names = ("external_queried_tokens", "external_hit_tokens", "resumed_hit_tokens", "failed_loads")
+        return {name: getattr(parts.stats, name) for name in names}
+
+    def alive(self) -> bool:
+        """Return whether the engine can serve: it has not been stopped, and no step has failed."""
+        return self._parts is not None and not self._failure
+
+    def log_tail(self) -> str:
+        """Return the end of vLLM's log of this engine."""
+        try:
+            text = self.options.log.read_text(errors="replace")
+        except OSError as problem:
+            return f"(log unreadable: {problem})"
+        return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+    def stop(self) -> None:
+        """Stop the engine. A call from `between` ends the burst with EngineDied."""
+        with LOCK:
+            parts, self._parts = self._parts, None
+            self._failure = self._failure or "the engine was stopped"
+            self._live.clear()
+            if parts is not None:
+                shut_down(parts)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[InprocEngineParts]:
+        """Hold the lock of vLLM's global state. Raises EngineDied if the engine has terminated."""
+        with LOCK:
+            if self._parts is None or self._failure:
+                raise EngineDied(self._failure)
+            with log_to(self._parts.log):
+                yield self._parts
+
+    def send(self, request: CompletionRequest) -> InprocRequest:
+        """Add a request to the engine. Raises RequestRefused if the server would refuse it."""
+        number = next(self._numbers)
+        name = f"{number:08d}{request.tag}"
+        adapter = self._adapters.lora_request(request.model)
+        with self.entered() as parts:
+            prompt = request.prompt if request.messages is None else self.render(request.messages)
+            try:
+                with refusals():
+                    inner = parts.engine.add_request(
+                        name,
+                        engine_input(parts.engine, request, prompt),
+                        sampling(self._defaults, request),
+                        arrival_time=float(number),  # vLLM uses it only to order requests of equal priority
+                        lora_request=adapter,
+                        priority=request.priority,
+                    )
+            except RequestRefused:
+                parts.engine.abort_request([name])  # the engine may have registered a part of it
+                raise
+            one = InprocRequest(
+                request, name=name, inner=inner, scheduled=parts.core.scheduler.requests, step=self.steps
+            )
+        one.wait_for_grammar()
+        self._live[name] = one
+        return one
+
+    def step(self) -> None:
+        """Execute one step of the engine. Raises EngineDied if it fails."""
+        with self.entered() as parts:
+            try:
+                outputs = parts.engine.step()
+            except Exception as problem:
+                LOGGER.exception("a step failed")
+                self._failure = f"a step of the engine failed: {type(problem).__name__}: {problem}"
+                raise EngineDied(self._failure) from problem
+            self.steps += 1
+            if parts.events is not None:
+                parts.events.stamp(self.clock())
+        for one in self._live.values():
+            one.note_preemptions(self.steps)
+        for output in outputs:
+            one = self._live[output.request_id]
+            one.take(output, self.steps)
+            if one.ended is not None:
+                self._forget(one)
+
+    def disconnect(self, one: InprocRequest) -> None:
+        """Abort a request, one answer after the other: together, vLLM would abort them in a random order."""
+        with self.entered() as parts:
+            for name in one.inner_names:
+                parts.engine.abort_request([name], internal=True)
+        self._forget(one)
+
+    def finished(self, one: InprocRequest) -> Completion | EngineError:
+        """Return the result of a request."""
+        return one.result()
+
+    def close_burst(self, left: Sequence[InprocRequest]) -> None:
+        """Abort the requests that are left, and step while a connector has work, as an idle server does."""
+        for one in left:
+            self.disconnect(one)
+        for _ in range(DRAIN_STEPS):
+            with self.entered() as parts:
+                scheduler = parts.core.scheduler
+                if scheduler.connector is None or not scheduler.has_requests():
+                    return
+            self.step()
+
+    def _forget(self, one: InprocRequest) -> None:
+        self._past_preemptions += one.preemptions
+        del self._live[one.name]
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Convert vLLM's exceptions to the server's error responses: 400 for invalid requests, 500 for other errors."""
+    try:
+        yield
+    except Exception as problem:
+        client_error = getattr(vllm_module("exceptions"), "VLLMClientError", ValueError)
+        invalid = isinstance(problem, (client_error, ValueError, TypeError, OverflowError))
+        raise RequestRefused(400 if invalid else 500, str(problem)) from problem

@@ -1,0 +1,150 @@
+"""A request of the in-process engine: its input, sampling parameters and collected outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from coldproof.adapters.common.stepping import seconds
+from coldproof.adapters.protocol.engine import EngineError, RequestRefused
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
+from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, gap
+from coldproof.adapters.vllm.inproc.setup import vllm_module
+
+
+def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...]) -> Any:
+    """Return a prompt in the engine's form, after the server's checks. Raises ValueError if a check fails."""
+    limits = vllm_module("renderers").TokenizeParams(
+        max_total_tokens=engine.model_config.max_model_len,
+        max_output_tokens=request.max_tokens,
+        max_total_tokens_param="max_model_len",
+        max_output_tokens_param="max_tokens",
+    )
+    extras = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
+    (rendered,) = engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt)}], limits, prompt_extras=extras)
+    return rendered
+
+
+def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
+    """Return the sampling parameters that the server would use for `completions.body`, with the model's defaults."""
+    module, surface = vllm_module("sampling_params"), request.surface
+    pattern = surface.pattern
+    return module.SamplingParams(
+        **{
+            **defaults,
+            "n": surface.answers,
+            "temperature": 0.0 if surface.answers == 1 else 1.0,
+            "seed": SEED,
+            "max_tokens": request.max_tokens,
+            "ignore_eos": not surface.stop and pattern is None,
+            "stop": list(surface.stop),
+            "structured_outputs": None if pattern is None else module.StructuredOutputsParams(regex=pattern),
+            "logprobs": TOP_LOGPROBS if surface.logprobs else None,
+            "prompt_logprobs": 1 if surface.prompt_logprobs else None,
+            "output_kind": module.RequestOutputKind.DELTA,
+        }
+    )
+
+
+class InprocRequest:
+    """A request in the engine.
+
+    `scheduled` is the scheduler's table of requests. It has this request under the name `inner`; for several answers,
+    it has one entry per answer.
+    """
+
+    def __init__(
+        self, request: CompletionRequest, *, name: str, inner: str, scheduled: Mapping[str, Any], step: int
+    ) -> None:
+        self.request, self.name, self.step = request, name, step
+        answers = [inner] if request.surface.answers == 1 else [f"{i}_{inner}" for i in range(request.surface.answers)]
+        self.inner_names = list(dict.fromkeys([*answers, inner]))  # the parent of several answers comes last
+        self.cores = [scheduled[each] for each in answers]
+        self.answers: list[list[Token]] = [[] for _ in answers]
+        self.text = ""
+        self.finish_reason: str | None = None
+        self.cached_tokens: int | None = None
+        self.prompt: tuple[int, ...] | None = None
+        self.prompt_logprobs: tuple[float | None, ...] | None = None
+        self.prompt_best: tuple[float | None, ...] | None = None
+        self.aborted: Stage | None = None
+        self.ended: int | None = None
+        self.preempted_at: list[float] = []
+
+    @property
+    def count(self) -> int:
+        """Return the number of tokens of the first answer so far."""
+        return len(self.answers[0])
+
+    @property
+    def preemptions(self) -> int:
+        """Return the scheduler's number of preemptions, summed over all answers."""
+        return sum(core.num_preemptions for core in self.cores)
+
+    def wait_for_grammar(self) -> None:
+        """Wait until vLLM's thread has compiled the pattern: otherwise the step at which it is ready would vary."""
+        for core in self.cores:
+            grammar = core.structured_output_request
+            while grammar is not None and not grammar.is_grammar_ready:
+                time.sleep(0.001)
+
+    def note_preemptions(self, step: int) -> None:
+        """Record the preemptions of a step. Call it after the step."""
+        new = self.preemptions - len(self.preempted_at)
+        self.preempted_at += [seconds(step - self.step)] * new
+
+    def take(self, output: Any, step: int) -> None:
+        """Add the output of a step."""
+        if self.prompt is None:
+            self.prompt = tuple(output.prompt_token_ids)
+            self.cached_tokens = output.num_cached_tokens
+        if output.prompt_logprobs:
+            rows = zip(self.prompt, output.prompt_logprobs, strict=False)  # a checker reports missing rows
+            self.prompt_logprobs = tuple(row[token].logprob if row and token in row else None for token, row in rows)
+            self.prompt_best = tuple(
+                max(entry.logprob for entry in row.values()) if row else None for row in output.prompt_logprobs
+            )
+        at = seconds(step - self.step)
+        for part in output.outputs:
+            scores = part.logprobs or [None] * len(part.token_ids)
+            for token, row in zip(part.token_ids, scores, strict=True):
+                self.answers[part.index].append(scored_token(token, at, row))
+            if part.index == 0:
+                self.text += part.text
+                self.finish_reason = part.finish_reason
+        if output.finished:
+            self.ended = step
+
+    def stage(self) -> Stage:
+        """Return how far the scheduler has come with it."""
+        running = vllm_module("v1.request").RequestStatus.RUNNING
+        if all(core.status != running for core in self.cores):
+            return Stage.QUEUED
+        return Stage.DECODE if any(core.num_output_tokens for core in self.cores) else Stage.PREFILL
+
+    def result(self) -> Completion | EngineError:
+        """Return the completion; the engine's error if it ended the request with one."""
+        if self.finish_reason == "error":
+            return RequestRefused(500, "the engine ended the request with an error; the engine's log has the reason")
+        return Completion(
+            tokens=tuple(self.answers[0]),
+            finish_reason=self.finish_reason,
+            cached_tokens=self.cached_tokens,
+            text=self.text,
+            others=tuple(tuple(tokens) for tokens in self.answers[1:]),
+            prompt_logprobs=self.prompt_logprobs,
+            prompt=self.prompt,
+            aborted=self.aborted,
+            preemptions=self.preemptions,
+            preempted_at=tuple(self.preempted_at),
+            prompt_best=self.prompt_best,
+        )
+
+
+def scored_token(token: int, at: float, row: Any) -> Token:
+    """Return a token, with logprob and gap if the engine returned a row of token -> rank and logprob."""
+    if row is None:
+        return Token(id=token, at=at)
+    best = [entry.logprob for entry in row.values() if entry.rank <= TOP_LOGPROBS]
+    return Token(id=token, at=at, logprob=row[token].logprob, gap=gap(best))

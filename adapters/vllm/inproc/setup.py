@@ -1,0 +1,215 @@
+"""Starts and stops vLLM's engine in this process.
+
+Only this module imports vLLM, and only when an engine is started. Some of vLLM's state is global (forward context,
+process group, logger), so code that uses it must hold `LOCK`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import logging
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.common import score_noise
+from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.vllm.inproc import kv_events
+from coldproof.adapters.vllm.inproc.kv_events import EventRecorder
+from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
+from coldproof.adapters.vllm.noise_patch import install_noise
+from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
+
+LOCK = threading.RLock()
+LOGGER = logging.getLogger("vllm")
+# Set only during a start: a server that is started later must not inherit them.
+START_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the CPU platform would run the model in a separate process
+    "VLLM_CONFIGURE_LOGGING": "0",  # vLLM would log to Coldproof's standard output
+}
+# They come first, so that the user's flags override them. Without async scheduling, a step is complete when it returns.
+FIRST_FLAGS = ("--no-async-scheduling", "--no-use-tqdm-on-load")
+PARSERS = ("entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")  # newer and older versions of vLLM
+
+_running: set[int] = set()
+
+
+class StatCounters:
+    """Receives vLLM's statistics after each step and adds up the counters that its Prometheus logger exports."""
+
+    def __init__(self) -> None:
+        self.queried_tokens = self.hit_tokens = 0
+        self.external_queried_tokens = self.external_hit_tokens = self.resumed_hit_tokens = self.failed_loads = 0
+
+    def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
+        """Add the statistics of one step. As in the server's counter, lookups after a preemption are not included."""
+        if scheduler_stats is None:
+            return
+        self.queried_tokens += scheduler_stats.prefix_cache_stats.queries
+        self.hit_tokens += scheduler_stats.prefix_cache_stats.hits
+        external = scheduler_stats.connector_prefix_cache_stats
+        if external is not None:
+            self.external_queried_tokens += external.queries
+            self.external_hit_tokens += external.hits
+            self.resumed_hit_tokens += external.preempted_hits
+        self.failed_loads += (scheduler_stats.kv_connector_stats or {}).get(FAILED_LOADS, 0)
+
+    def nothing(self, *_: Any, **__: Any) -> None:
+        """Ignore the other calls of vLLM's interface for statistics."""
+
+    log = log_engine_initialized = record_sleep_state = nothing
+
+
+class InprocEngineParts(msgspec.Struct, frozen=True):
+    """A started engine. `arguments`: the parsed flags of the server; `events`: None if KV events are disabled."""
+
+    engine: Any
+    arguments: Any
+    stats: StatCounters
+    log: logging.Handler
+    events: EventRecorder | None = None
+
+    @property
+    def core(self) -> Any:
+        """Return vLLM's EngineCore, which owns the scheduler and the model."""
+        return self.engine.engine_core.engine_core
+
+
+def vllm_module(name: str) -> Any:
+    """Return a module of vLLM. It is untyped, because mypy would follow an import statement into all of torch."""
+    return importlib.import_module(f"vllm.{name}")
+
+
+def has_module(name: str) -> bool:
+    """Return whether this vLLM has a module of that name."""
+    try:
+        return importlib.util.find_spec(f"vllm.{name}") is not None
+    except ModuleNotFoundError:  # the package that would contain it is missing
+        return False
+
+
+def build(options: VllmOptions) -> InprocEngineParts:
+    """Start an engine with the flags that the server would get. Raises EngineStartError."""
+    check_model(options.model)
+    if importlib.util.find_spec("vllm") is None:
+        raise EngineStartError(f"vLLM is not installed for {sys.executable}: see README.md for how to get it")
+    options.log.parent.mkdir(parents=True, exist_ok=True)
+    log = logging.FileHandler(options.log, mode="w", encoding="utf-8")
+    log.setFormatter(logging.Formatter("%(levelname)s %(asctime)s [%(name)s:%(lineno)d] %(message)s"))
+    try:
+        with LOCK, start_environment(), log_to(log):
+            LOGGER.setLevel(logging.INFO)
+            LOGGER.propagate = False
+            arguments, stats = parse_flags(options), StatCounters()
+            if not _running:
+                gc.freeze()  # a start and a stop collect garbage seven times; this excludes the imported modules
+            engine = make_engine(arguments, stats)
+            _running.add(id(engine))
+            return InprocEngineParts(engine, arguments, stats, log, record_events(engine) if options.events else None)
+    except EngineStartError:
+        log.close()
+        raise
+    except Exception as problem:
+        log.close()
+        raise EngineStartError(f"the engine did not start: {problem}; log: {options.log}") from problem
+
+
+def flags(options: VllmOptions) -> list[str]:
+    """Return the server's flags, preceded by FIRST_FLAGS."""
+    events = kv_events.FLAGS if options.events else ()
+    return [*FIRST_FLAGS, *server_command(options, 0, events)[3:]]  # without `python -m MODULE`
+
+
+def parse_flags(options: VllmOptions) -> Any:
+    """Return the flags as parsed by the server's own parser. Raises EngineStartError for invalid flags."""
+
+    def refuse(message: str) -> None:
+        raise EngineStartError(f"vLLM refuses its flags: {message}")
+
+    for name in PARSERS:
+        if has_module(name):
+            parser = vllm_module("utils.argparse_utils").FlexibleArgumentParser()
+            parser.error = refuse
+            return vllm_module(name).make_arg_parser(parser).parse_args(flags(options))
+    raise EngineStartError("unsupported version of vLLM: its command-line parser was not found")
+
+
+def make_engine(arguments: Any, stats: StatCounters) -> Any:
+    """Create an engine that runs only when `step` is called."""
+    engine_args = vllm_module("engine.arg_utils").EngineArgs.from_cli_args(arguments)
+    context = vllm_module("usage.usage_lib").UsageContext.OPENAI_API_SERVER  # defaults depend on it
+    config = engine_args.create_engine_config(context)
+    if os.environ.get(score_noise.VARIABLE):
+        install_noise()
+    engine = vllm_module("v1.engine.llm_engine").LLMEngine(
+        config,
+        executor_class=vllm_module("v1.executor").Executor.get_class(config),
+        log_stats=True,
+        usage_context=context,
+        stat_loggers=[lambda _config, _index: stats],
+        multiprocess_mode=False,
+    )
+    # vLLM frees requests that are aborted together in the order of a set of random names. This order decides later
+    # evictions, so that a run would not repeat.
+    client = engine.engine_core
+    abort_all = client.abort_requests
+    client.abort_requests = lambda names: [abort_all([name]) for name in names]
+    return engine
+
+
+def record_events(engine: Any) -> EventRecorder:
+    """Replace the engine's KV event publisher by a recorder, and return it."""
+    events = EventRecorder()
+    engine.engine_core.engine_core.scheduler.kv_event_publisher = events
+    return events
+
+
+def shut_down(parts: InprocEngineParts) -> None:
+    """Stop an engine and free its memory. The engines share a process group, so only the last one may end it."""
+    with LOCK, log_to(parts.log):
+        _running.discard(id(parts.engine))
+        module = vllm_module("v1.engine.core")
+        end_group = module.cleanup_dist_env_and_memory
+        try:
+            if _running:
+                module.cleanup_dist_env_and_memory = gc.collect
+            parts.engine.engine_core.shutdown()
+            parts.engine.renderer.shutdown()
+        finally:
+            module.cleanup_dist_env_and_memory = end_group
+    parts.log.close()
+
+
+@contextlib.contextmanager
+def log_to(handler: logging.Handler) -> Iterator[None]:
+    """Send vLLM's log in this context to this handler only. Each engine has its own handler."""
+    before, LOGGER.handlers = LOGGER.handlers, [handler]
+    try:
+        yield
+    finally:
+        LOGGER.handlers = before
+
+
+@contextlib.contextmanager
+def start_environment() -> Iterator[None]:
+    """Set vLLM's environment for a start. After it, restore variables, exception hook and the state of `random`."""
+    for name, value in added_environment().items():
+        os.environ.setdefault(name, value)
+    before, state, hook = dict(os.environ), random.getstate(), sys.excepthook
+    os.environ.update(START_ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+        random.setstate(state)
+        sys.excepthook = hook

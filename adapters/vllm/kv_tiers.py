@@ -1,0 +1,84 @@
+"""Second KV tiers for vLLM, as data for its option `--kv-transfer-config`.
+
+Most connectors are vLLM's own. Some need a GPU, but only for copies: fingerprint/connectors/ replaces these copies.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+CONNECTORS_PACKAGE = "coldproof.adapters.vllm.fingerprint.connectors"
+FOLDER = "(folder of the engine)"  # a placeholder for a folder that only this engine uses
+FAILED_LOADS = "failed_loads"  # the key in the statistics of FailingConnector
+OFFLOADED_BYTES = 2**20
+
+
+class Tier(msgspec.Struct, frozen=True, kw_only=True):
+    """A connector with its options. `ends_requests`: a request ends with an error when one of its loads fails."""
+
+    connector: str
+    module: str | None = None
+    options: dict[str, Any] = {}
+    parts: tuple[Tier, ...] = ()
+    ends_requests: bool = False
+
+
+OFFLOAD = Tier(
+    connector="OffloadingConnector",
+    options={
+        "spec_name": "HostOffloadingSpec",
+        "spec_module_path": f"{CONNECTORS_PACKAGE}.offloading",
+        "cpu_bytes_to_use": OFFLOADED_BYTES,
+        "offload_prompt_only": False,
+    },
+)
+SIMPLE = Tier(connector="SimpleCPUOffloadConnector", options={"cpu_bytes_to_use": OFFLOADED_BYTES})
+
+
+def with_options(tier: Tier, **options: Any) -> Tier:
+    """Return the same connector with additional or changed options."""
+    return msgspec.structs.replace(tier, options={**tier.options, **options})
+
+
+def failing_connector(*, ends_requests: bool = False, **options: Any) -> Tier:
+    """Return Coldproof's own connector; see fingerprint/connectors/failing.py for its options."""
+    return Tier(
+        connector="FailingConnector",
+        module=f"{CONNECTORS_PACKAGE}.failing",
+        options=options,
+        ends_requests=ends_requests,
+    )
+
+
+TIERS = {
+    "offload": OFFLOAD,
+    "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * 4096, block_size=64),
+    "simple": SIMPLE,
+    "simple-lazy": with_options(SIMPLE, lazy_offload=True),
+    "example": Tier(connector="ExampleConnector", options={"shared_storage_path": FOLDER}),
+    "multi": Tier(connector="MultiConnector", parts=(OFFLOAD, SIMPLE)),
+    "kept": failing_connector(),
+    "failing": failing_connector(failing=True),
+    "failing-late": failing_connector(failing=True, asynchronous=True),
+    "failing-ends": failing_connector(failing=True, ends_requests=True),
+    "lmcache": Tier(connector="LMCacheConnectorV1"),
+}
+
+
+def tier_flags(tier: Tier, folder: Path) -> list[str]:
+    """Return the flags with which a vLLM engine uses the tier. `folder` is for connectors that write files."""
+    policy = "fail" if tier.ends_requests else "recompute"
+    return ["--kv-transfer-config", json.dumps({**connector_config(tier, folder), "kv_load_failure_policy": policy})]
+
+
+def connector_config(tier: Tier, folder: Path) -> dict[str, Any]:
+    """Return a connector in the form of vLLM's configuration."""
+    options: dict[str, Any] = {name: str(folder) if value == FOLDER else value for name, value in tier.options.items()}
+    if tier.parts:
+        options["connectors"] = [connector_config(part, folder) for part in tier.parts]
+    module = {} if tier.module is None else {"kv_connector_module_path": tier.module}
+    return {"kv_connector": tier.connector, "kv_role": "kv_both", **module, "kv_connector_extra_config": options}

@@ -1,0 +1,45 @@
+"""How a reproducer starts vLLM's server, or another server with the same API."""
+
+from __future__ import annotations
+
+import re
+
+from coldproof.adapters.spec.reproduction import (
+    FILES,
+    RecordedEngine,
+    Reproduction,
+    attached_command,
+    template_beside,
+)
+from coldproof.adapters.vllm.cells import VllmCell
+
+
+def needs_worker(engine: RecordedEngine) -> bool:
+    """Return whether the cell has layers that only the fingerprint worker has."""
+    return isinstance(engine.cell, VllmCell) and engine.cell.only_fingerprint
+
+
+def note(engine: RecordedEngine) -> str:
+    """Return what the server needs in addition to vLLM; an empty string if nothing."""
+    if not needs_worker(engine):
+        return ""
+    return (
+        "The server needs Coldproof's fingerprint worker (`pip install coldproof` beside it), "
+        "because its layers are of kinds that no model this small has."
+    )
+
+
+def command(engine: RecordedEngine) -> str:
+    """Return the engine's command, preceded by its environment, with the model folder and port of the script."""
+    line = engine.config.get("command")
+    if line is None:
+        return attached_command(engine)
+    line = re.sub(r"--port \d+", "--port 8000", line)
+    if not needs_worker(engine):  # then any model works, and the script does not need Coldproof
+        line = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", line)
+    if engine.generated_model:
+        line = re.sub(r"--model \S+", f"--model {FILES}/model", line)
+    return f"{engine.config.get('environment', '')} {line}".strip()
+
+
+OPENAI = Reproduction(template=template_beside(__file__), command=command, note=note)

@@ -1,0 +1,209 @@
+"""Starts vLLM's OpenAI-compatible server, the default engine, on CPU and on GPU.
+
+The server is started as a user would start it. Only environment variables are added, most of them for CPU engines.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import requests
+import tenacity
+
+from coldproof.adapters.common.process import EngineProcess, free_port, port_is_taken, python_path
+from coldproof.adapters.common.redact import redacted
+from coldproof.adapters.common.score_noise import VARIABLE
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import EngineDied, EngineStartError, MalformedAnswer
+from coldproof.adapters.protocol.kv_events import hash_rule
+from coldproof.adapters.protocol.shape import GroupShape
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.engine import EventStream, ServerEngine
+from coldproof.adapters.server.event_socket import EventSocket
+from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
+from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, topology_flags
+from coldproof.adapters.vllm.kv_tiers import Tier, tier_flags
+
+START_SECONDS = 300.0
+BLOCK = 32  # tokens; the CPU attention kernel needs a multiple of 32
+# With models this small, spinning OpenMP threads are a hundred times slower on a busy machine.
+CPU_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "NUMBA_NUM_THREADS": "1",  # for n-gram speculation; with more threads a server on a busy machine does not start
+}
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # enables /reset_prefix_cache
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+}
+# vLLM computes the root of all block hashes from it. Without it, older versions use a random, unpublished root.
+HASH_SEED = "PYTHONHASHSEED"
+# Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
+GPU_SHARE = "0.25"
+
+
+class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start one server. `arguments` come last on its command line, so they override the other flags."""
+
+    model: str
+    prefix_caching: bool = True
+    arguments: tuple[str, ...] = ()
+    log: Path
+    adapter_path: str | None = None
+    probed: ProbeResult | None = None  # of an identical engine; then this engine gets no probe requests
+    port: int | None = None
+    most_requests: int | None = None  # from the flags, because no metric reports it; see EngineShape
+    topology: Topology | None = None  # the fingerprint worker's layers; None: a model
+    tier: Tier | None = None  # ignored without prefix caching
+    groups: tuple[GroupShape, ...] = ()  # the KV-cache groups of the model, because no metric reports them
+    events: bool = False  # publish KV events
+
+
+def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
+    """Start a server and wait until it answers. `on_process` gets the process at once, so that the caller can stop it.
+
+    Raises EngineStartError, with the end of the log, if the server terminates or is not ready in time.
+    """
+    check_model(options.model)
+    if options.port is not None and port_is_taken(options.port):
+        raise EngineStartError(f"port {options.port} is in use: choose another one in --engine-args, or leave it out")
+    port = options.port or free_port()
+    events = EventSocket() if options.events else None
+    command = server_command(options, port, () if events is None else events.flags)
+    process = EngineProcess([sys.executable, *command[1:]], environment(events=options.events), options.log)
+    on_process(process)
+    client = HttpClient(f"http://127.0.0.1:{port}", alive=process.running)
+    try:
+        wait_ready(client, process)
+        process.record_processes()
+        probed = options.probed or probe(client, spawned=True, adapter_path=options.adapter_path)
+    except (EngineDied, MalformedAnswer) as problem:
+        tail = process.tail()
+        stop_server(process, events)
+        raise EngineStartError(f"{problem} (during the capability probes); the end of its log:\n{tail}") from problem
+    except BaseException:
+        stop_server(process, events)
+        raise
+    shown = effective_environment(events=options.events)
+    config = {"command": redacted(shlex.join(command)), "environment": environment_text(shown)}
+    groups = options.groups if options.topology is None else group_shapes(options.topology, BLOCK)
+    shape = msgspec.structs.replace(
+        probed.shape,
+        block_size=math.lcm(*(group.block for group in groups)) if groups else probed.shape.block_size,
+        most_requests=options.most_requests,
+        groups=() if probed.shape.uniform else groups,
+        failed_load_ends_request=options.tier is not None and options.tier.ends_requests,
+    )
+    capabilities = {
+        **probed.capabilities,
+        Capability.PROVENANCE: provenance_support(digests=options.topology is not None),
+    }
+    if events is not None:
+        evidence = f"the server publishes at {events.stream}, as set by --kv-events-config"
+        capabilities[Capability.KV_EVENTS] = Support(True, evidence)
+    probed = msgspec.structs.replace(probed, shape=shape, capabilities=capabilities)
+    stream = None if events is None else EventStream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
+    return ServerEngine(name="vllm", client=client, probed=probed, config=config, process=process, stream=stream)
+
+
+def stop_server(process: EngineProcess, events: EventSocket | None) -> None:
+    """Stop a server that did not start, and close its event socket."""
+    process.stop()
+    if events is not None:
+        events.close()
+
+
+def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) -> list[str]:
+    """Return the command line of the server. It does not use `vllm serve`, which is incomplete in the CPU package."""
+    caching = "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"
+    command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", options.model]
+    command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--enforce-eager", "--dtype", "float32", "--block-size", str(BLOCK), "--max-model-len", "2048"]
+    command += ["--enable-prompt-tokens-details", "--enable-lora", "--max-loras", "4", "--max-lora-rank", "64"]
+    if not is_cpu_build():
+        command += ["--gpu-memory-utilization", GPU_SHARE]
+    if options.topology is not None:
+        command += topology_flags(options.topology)
+    command += events
+    if options.tier is not None and options.prefix_caching:
+        command += tier_flags(options.tier, options.log.with_suffix(".tier"))
+    if options.prefix_caching:
+        return [*command, caching, *options.arguments]
+    return [*command, *options.arguments, caching]
+
+
+def is_cpu_build() -> bool:
+    """Return whether the installed vLLM is the CPU package."""
+    try:
+        importlib.metadata.distribution("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def added_environment(*, events: bool = False) -> dict[str, str]:
+    """Return the variables that are added to the environment of the engine."""
+    return {**ENVIRONMENT, **(CPU_ENVIRONMENT if is_cpu_build() else {}), **({HASH_SEED: "0"} if events else {})}
+
+
+def environment(*, events: bool = False) -> dict[str, str]:
+    """Return the engine's environment: Coldproof's, plus the additions that the user did not set, and PYTHONPATH."""
+    return {**added_environment(events=events), **os.environ, "PYTHONPATH": python_path()}
+
+
+def effective_environment(*, events: bool = False) -> dict[str, str]:
+    """Return the added variables with their effective values, which the user may have changed."""
+    noise = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+    return {name: os.environ.get(name, value) for name, value in added_environment(events=events).items()} | noise
+
+
+def environment_text(variables: dict[str, str]) -> str:
+    """Return NAME=value pairs in a stable order."""
+    return " ".join(f"{key}={value}" for key, value in sorted(variables.items()))
+
+
+def check_model(model: str) -> None:
+    """Raise EngineStartError for a path without a model, before vLLM spends half a minute on it. Hub names pass."""
+    looks_like_path = model.startswith(("/", ".", "~")) or Path(model).exists() or model.count("/") != 1
+    if looks_like_path and not (Path(model) / "config.json").is_file():
+        raise EngineStartError(f"no model at {model}: --model needs a folder with a config.json, or a hub name")
+
+
+def wait_ready(client: HttpClient, process: EngineProcess) -> None:
+    """Poll /health until it answers. Raises EngineStartError if the process terminates first, or on timeout."""
+
+    def ready() -> bool:
+        if not process.running():
+            raise EngineStartError(
+                f"the engine terminated with exit code {process.exit_code()} before it was ready; the end of its log "
+                f"({process.log}):\n{process.tail()}"
+            )
+        try:
+            return client.session().get(f"{client.url}/health", timeout=2).status_code == 200
+        except requests.RequestException:
+            return False
+
+    started = time.monotonic()
+    try:
+        tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda answer: not answer),
+            stop=tenacity.stop_after_delay(START_SECONDS),
+            wait=tenacity.wait_fixed(0.25),
+        )(ready)
+    except tenacity.RetryError as problem:
+        raise EngineStartError(
+            f"the engine was not ready after {time.monotonic() - started:.0f} s; the end of its log "
+            f"({process.log}):\n{process.tail()}"
+        ) from problem

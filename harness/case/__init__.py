@@ -1,0 +1,1 @@
+"""Saves a counterexample: case file, signature, known issues, bug report, reproducer."""

@@ -1,0 +1,160 @@
+"""Reads the known-issues file: waivers of violations, for an engine version, with a link, a reason and an expiry date.
+
+A waiver must match the failure's signature or its fingerprint, not just the requirement, so that a new fault under the
+same requirement is not waived too. An entry without a link or a reason is refused.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+
+from coldproof.harness.options import UsageError
+from coldproof.reports.assemble.causes import fingerprint
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.results import RequirementResult, Waiver
+from coldproof.reports.schema.verdict import Verdict, worst
+
+FINGERPRINT = r"^[0-9a-f]{8}\Z"  # `$` would also match before a line feed
+
+
+class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One waiver. `cell` and `signature` are shell patterns, `fingerprint` is that of a cause; with both, both must
+    match. `versions` is a PEP 440 specifier. `worker`: only runs with this worker; None: any.
+    """
+
+    requirement: str
+    versions: str
+    reason: str
+    link: str
+    signature: str | None = None
+    fingerprint: Annotated[str, msgspec.Meta(pattern=FINGERPRINT)] | None = None
+    cell: str = "*"
+    worker: Literal["model", "fingerprint"] | None = None
+    expires: datetime.date | None = None
+
+
+class Waivers:
+    """The waivers of a file, for one engine version and one day."""
+
+    def __init__(
+        self, issues: list[KnownIssue], *, version: str | None, today: datetime.date, worker: str = "model"
+    ) -> None:
+        self.issues, self.version, self.today, self.worker = issues, version, today, worker
+
+    def waive(self, case: Case) -> KnownIssue | None:
+        """Return the first waiver in force that matches a case."""
+        return next((issue for issue in self.issues if self.in_force(issue) and matches(issue, case)), None)
+
+    def applies(self, issue: KnownIssue) -> bool:
+        """Return whether an entry is for this engine version and worker. Release candidates count as their release."""
+        if self.version is None or issue.worker not in (None, self.worker):
+            return False
+        try:
+            return SpecifierSet(issue.versions).contains(self.version, prereleases=True)
+        except InvalidVersion:
+            return False
+
+    def in_force(self, issue: KnownIssue) -> bool:
+        """Return whether an entry applies and has not expired."""
+        return self.applies(issue) and (issue.expires is None or self.today <= issue.expires)
+
+    def may_waive(self, requirement: str, cell: str) -> bool:
+        """Return whether a waiver in force is for this requirement and cell, for any failure."""
+        return any(
+            issue.requirement == requirement and fnmatch.fnmatchcase(cell, issue.cell) and self.in_force(issue)
+            for issue in self.issues
+        )
+
+    def report(self, cases: list[Case], requirements: list[RequirementResult]) -> list[Waiver]:
+        """Return every waiver with its state after a run with these cases and verdicts."""
+        return [
+            self.entry(issue, [case.id for case in cases if self.waive(case) is issue], requirements)
+            for issue in self.issues
+        ]
+
+    def entry(self, issue: KnownIssue, used_by: list[str], requirements: list[RequirementResult]) -> Waiver:
+        """Return the row of one waiver."""
+        if used_by:
+            state = "used"
+        elif not self.applies(issue):
+            state = "not applicable"
+        elif not self.in_force(issue):
+            state = "expired"
+        else:
+            state = "stale" if passes(issue, requirements) else "not exercised"
+        return Waiver(
+            requirement=issue.requirement,
+            cell=issue.cell,
+            signature="*" if issue.signature is None else issue.signature,
+            fingerprint=issue.fingerprint,
+            versions=issue.versions,
+            reason=issue.reason,
+            link=issue.link,
+            expires=issue.expires.isoformat() if issue.expires else None,
+            state=state,
+            cases=used_by,
+        )
+
+
+def matches(issue: KnownIssue, case: Case) -> bool:
+    """Return whether a waiver matches a case."""
+    return (
+        issue.requirement == case.requirement
+        and fnmatch.fnmatchcase(case.cell, issue.cell)
+        and (issue.signature is None or fnmatch.fnmatchcase(case.signature, issue.signature))
+        and issue.fingerprint in (None, fingerprint(case.signature))
+    )
+
+
+def passes(issue: KnownIssue, requirements: list[RequirementResult]) -> bool:
+    """Return whether the requirement conforms in every cell of the waiver that ran.
+
+    If it fails in a different way, False: the search ended there, so nothing is known about the waived failure.
+    """
+    cells = [cell for one in requirements if one.id == issue.requirement for cell in one.cells]
+    meant = [cell.verdict for cell in cells if fnmatch.fnmatchcase(cell.cell, issue.cell)]
+    return worst(meant) is Verdict.CONFORMS
+
+
+def incomplete_entry(issue: KnownIssue) -> str:
+    """Return what a known-issues entry lacks, as text; empty if it is complete."""
+    if issue.signature is None and issue.fingerprint is None:
+        return "has neither a signature nor a fingerprint"
+    if not issue.link.strip():
+        return "has an empty link: give the upstream report, or state that none is known"
+    return "" if issue.reason.strip() else "has an empty reason: state why the violation may be waived"
+
+
+def read_known_issues(path: Path | None) -> list[KnownIssue]:
+    """Return the waivers of the file; none without a file. Raises UsageError that names the faulty entry."""
+    if path is None:
+        return []
+    try:
+        raw = tomllib.loads(path.read_text())
+        unknown = sorted(set(raw) - {"issue"})
+        if unknown:
+            raise UsageError(
+                f"cannot use --known-issues {path}: unknown key {unknown[0]!r}; each entry begins with [[issue]]"
+            )
+        issues = msgspec.convert(raw.get("issue", []), list[KnownIssue])
+        for number, issue in enumerate(issues, start=1):
+            SpecifierSet(issue.versions)
+            if incomplete_entry(issue):
+                place = f"entry {number}, for {issue.requirement!r},"
+                raise UsageError(f"cannot use --known-issues {path}: {place} {incomplete_entry(issue)}")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, InvalidSpecifier) as problem:
+        raise UsageError(f"cannot use --known-issues {path}: {problem}") from problem
+    return issues
+
+
+def today() -> datetime.date:
+    """Return the date in UTC, so that a waiver expires at the same time everywhere."""
+    return datetime.datetime.now(datetime.UTC).date()

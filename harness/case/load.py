@@ -1,0 +1,36 @@
+"""Reads a saved case. A case may come from anybody: no path in it may lead outside its own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from coldproof.harness.options import UsageError
+from coldproof.harness.workload.steps import Workload, adapter_changes
+from coldproof.harness.workload.validity import is_valid
+from coldproof.reports.schema.case import SCHEMA_VERSION, Case, read_case
+
+
+def load_case(path: Path) -> tuple[Case, Workload]:
+    """Read a case and its workload. Raises UsageError saying what is wrong with the file."""
+    try:
+        case = read_case(path)
+        workload = msgspec.convert(case.workload, Workload)
+    except OSError as problem:
+        raise UsageError(f"cannot read the case {path}: {problem.strerror}") from problem
+    except msgspec.MsgspecError as problem:
+        raise UsageError(f"{path} is not a case file of this version: {problem}") from problem
+    if case.schema_version != SCHEMA_VERSION:
+        raise UsageError(f"{path} has schema version {case.schema_version}; this version reads {SCHEMA_VERSION}")
+    used = adapter_changes(workload)
+    if not is_valid(workload) or not all(change.content in case.contents for change in used):
+        raise UsageError(f"{path} has a workload that cannot be run; it may have been edited by hand")
+    if not all(stays_inside(change.path) for change in used):
+        raise UsageError(f"{path} refers to adapter files outside its own folder; Coldproof did not write this file")
+    return case, workload
+
+
+def stays_inside(path: str) -> bool:
+    """Return whether a relative path stays inside the folder that it is appended to."""
+    return path.isprintable() and all(part and ".." not in part and part != "." for part in path.split("/"))

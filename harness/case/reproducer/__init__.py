@@ -1,0 +1,1 @@
+"""The stand-alone script and the curl steps."""

@@ -1,0 +1,182 @@
+"""Formats a workload as `curl` commands for the bug report.
+
+Each segment is a shell variable, so that shared parts of prompts are visible. Names, salts and tokens are those of the
+run that failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from coldproof.adapters.protocol.requests import Message
+from coldproof.adapters.registry import curl_of
+from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, CurlSteps
+from coldproof.harness.case.reproducer.for_engine import dialect_of, recorded_engine
+from coldproof.harness.case.reproducer.script import extra_fields, recorded_workload
+from coldproof.harness.history.prompts import alternating_messages
+from coldproof.harness.workload.describe import describe
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Request,
+    Reset,
+    RestoreState,
+    Route,
+    SaveState,
+    Segment,
+    SetAdapter,
+    Step,
+    Unload,
+)
+from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens, text_of, wire_name
+from coldproof.reports.format.text import one_line
+from coldproof.reports.schema.case import Case
+
+
+class ShellStep(msgspec.Struct, frozen=True):
+    """One step: its description and its commands."""
+
+    words: str
+    commands: str
+
+
+class CurlScript:
+    """One case as shell commands. Without commands if the engine runs in the script's own process."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.workload = recorded_workload(case)
+        self.rows = {row.request: row for row in case.requests}
+        self.engine: CurlSteps | None = None if dialect_of(case).in_process else curl_of(recorded_engine(case))
+        self.loaded: set[str] = set()
+        self.chats: dict[int, tuple[Message, ...]] = {}
+
+    def variables(self) -> list[str]:
+        """Return the variables: server, folder, and the token ids of every segment and continued answer."""
+        lines = [
+            "SERVER=http://127.0.0.1:8000",
+            'FILES="$PWD/coldproof-files"',
+            f"nonce={token_list(nonce_tokens(self.case.nonce))}",
+        ]
+        used = dict.fromkeys(s for _, _, r in self.workload.requests() if not r.chat for s in r.prompt.segments)
+        lines += [f"{variable(s)}={token_list(segment_tokens(self.case.nonce, s))}" for s in used]
+        for number in dict.fromkeys(r.prompt.continues for _, _, r in self.workload.requests() if not r.chat):
+            if number is not None:
+                lines.append(
+                    f"answer_{number}={token_list(tuple(self.rows[number].answer))}  # from the run that failed"
+                )
+        return lines
+
+    def steps(self) -> Iterator[ShellStep]:
+        """Yield every step."""
+        first = 0
+        for step in self.workload.steps:
+            words = one_line(describe(step, first), limit=2000)
+            yield ShellStep(words, "" if self.engine is None else self.commands(self.engine, step, first))
+            first += len(step.requests) if isinstance(step, Burst) else 0
+
+    def commands(self, engine: CurlSteps, step: Step, first: int) -> str:
+        """Return one step's commands. `first`: the number of its first request."""
+        match step:
+            case SetAdapter():
+                return engine.set_adapter(self.change(step))
+            case Unload(name=name):
+                self.loaded.discard(name)
+                return engine.unload(name, self.spelled(name))
+            case Reset():
+                return engine.reset
+            case SaveState(name=name):
+                return engine.move_state("save", name, self.spelled(name))
+            case RestoreState(name=name):
+                return engine.move_state("restore", name, self.spelled(name))
+            case Idle(ms=ms):
+                return f"sleep {ms / 1000}"
+            case Burst():
+                return self.burst(engine, step, first)
+
+    def spelled(self, symbol: str) -> str:
+        """Return a name of the workload as the failed run sent it."""
+        return wire_name(symbol, self.case.nonce)
+
+    def change(self, step: SetAdapter) -> AdapterChange:
+        """Return an adapter change as plain values."""
+        loaded = step.name in self.loaded
+        self.loaded.add(step.name)
+        return AdapterChange(
+            name=step.name,
+            served=self.spelled(step.name),
+            content=step.content,
+            folder=self.spelled(step.path),
+            unload_first=loaded and step.route is Route.UNLOAD_LOAD,
+            in_place=loaded and step.route is Route.IN_PLACE,
+            for_all=step.route is Route.SWITCH,
+        )
+
+    def burst(self, engine: CurlSteps, step: Burst, first: int) -> str:
+        """Return all requests of a burst. Several requests run in the background."""
+        commands = [engine.request(self.request(r, first + i)) for i, r in enumerate(step.requests)]
+        if len(commands) == 1 and step.meanwhile is None:
+            return commands[0]
+        lines = [f"( sleep {r.offset_ms / 1000}; {c} ) &" for r, c in zip(step.requests, commands, strict=True)]
+        if step.meanwhile is not None:
+            change = step.meanwhile.change
+            lines.append(
+                f"# once request {first} has {step.meanwhile.after_tokens} tokens (the script waits for them):"
+            )
+            lines.append(self.commands(engine, change, first))
+        return "\n".join([*lines, "wait"])
+
+    def request(self, request: Request, number: int) -> CurlRequest:
+        """Return one request as plain values. A client disconnect is approximated by a time limit."""
+        row = self.rows.get(number)
+        parts = [f"${{{variable(s)}}}" for s in request.prompt.segments]
+        return CurlRequest(
+            model=row.model if row is not None else None,
+            adapter=request.adapter,
+            max_tokens=request.max_tokens,
+            salt=None if request.salt is None else self.spelled(request.salt),
+            extra=extra_fields(request),
+            prompt=",".join([*self.before(request.prompt.continues), *parts]),
+            messages=self.messages(request, number) if request.chat else None,
+            options=disconnect_option(request),
+        )
+
+    def before(self, continues: int | None) -> list[str]:
+        """Return the parts of a prompt before its own segments: the nonce, or the continued request and its answer."""
+        if continues is None:
+            return ["$nonce"]
+        earlier = next(r for n, _, r in self.workload.requests() if n == continues)
+        own = [f"${{{variable(s)}}}" for s in earlier.prompt.segments]
+        return [*self.before(earlier.prompt.continues), *own, f"$answer_{continues}"]
+
+    def messages(self, request: Request, number: int) -> list[dict[str, str]]:
+        """Return a chat's messages, after those of the chat that it continues."""
+        own = [text_of(segment_tokens(self.case.nonce, s)) for s in request.prompt.segments]
+        continues = request.prompt.continues
+        begun: tuple[Message, ...]
+        if continues is None:
+            begun = (Message("system", text_of(nonce_tokens(self.case.nonce)) + own.pop(0)),)
+        else:
+            begun = (*self.chats[continues], Message("assistant", self.rows[continues].answer_text))
+        self.chats[number] = (*begun, *alternating_messages(own))
+        return [{"role": said.role, "content": said.content} for said in self.chats[number]]
+
+
+def disconnect_option(request: Request) -> str:
+    """Return curl's option for a client disconnect; empty without one."""
+    return f"--max-time {max(request.abort.after_ms, 1) / 1000} " if request.abort is not None else ""
+
+
+def variable(segment: Segment) -> str:
+    """Return a shell variable name for a segment, which includes its edits."""
+    edits = "" if segment.changed is None else f"_changed_{segment.changed}"
+    edits += "" if segment.swapped is None else f"_swapped_{segment.swapped}"
+    return "part_" + re.sub(r"\W", "_", segment.name, flags=re.ASCII) + f"_{segment.length}{edits}"
+
+
+def token_list(tokens: tuple[int, ...]) -> str:
+    """Return token ids separated by commas."""
+    return ",".join(map(str, tokens))

@@ -1,0 +1,218 @@
+"""Writes cases/ID.py: a script that reproduces the violation without Coldproof.
+
+The scenario is at the top, one line for each step. The cold answer comes from the same server, under an adapter name, a
+folder and a cache salt that were not used before. Exit code 1 if the bug occurs, 0 if it does not.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+
+from coldproof.adapters.common import tiny_model
+from coldproof.adapters.protocol.requests import PLAIN
+from coldproof.adapters.server.completions import option_fields
+from coldproof.adapters.spec.reproduction import source_of
+from coldproof.harness.case.reproducer.for_engine import (
+    HERE,
+    dialect_of,
+    recorded_engine,
+    uses_generated_model,
+    uses_sliding_window,
+)
+from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Prompt,
+    Request,
+    Reset,
+    RestoreState,
+    Route,
+    SaveState,
+    Segment,
+    SetAdapter,
+    Unload,
+    Workload,
+)
+from coldproof.harness.workload.transform import change_requests, with_timed_aborts
+from coldproof.reports.format.text import one_line
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.verdict import FailureClass
+
+TEMPLATE, ENGINE_TEMPLATE = "script.py.j2", "engine.py.j2"
+# Classes that mean a wrong count if no token is wrong. All other classes concern the answer.
+CACHED_COUNT_FAILURES = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_STATE)
+
+
+def reproducer(case: Case) -> str:
+    """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
+    workload = recorded_workload(case)
+    dialect = dialect_of(case)
+    carried = [source_of(tiny_model), *dialect.carries]
+    of_engine = dialect.template.read_text()
+    templates = jinja2.ChoiceLoader([jinja2.DictLoader({ENGINE_TEMPLATE: of_engine}), jinja2.FileSystemLoader(HERE)])
+    loader = jinja2.Environment(loader=templates, keep_trailing_newline=False, undefined=jinja2.StrictUndefined)
+    template = loader.get_template(TEMPLATE)
+    row = next((r for r in case.requests if r.request == case.failing_request), None)
+    by_count = row is not None and case.first_difference is None and case.failure_class in CACHED_COUNT_FAILURES
+    source: str = template.render(
+        case_id=case.id,
+        sentence=plain(case.sentence),
+        dialect=ENGINE_TEMPLATE,
+        command=repr(dialect.command(recorded_engine(case))),
+        needs=dialect.needs,
+        in_process=dialect.in_process,
+        serves=any(path.name.endswith("_server.py") for path in carried),
+        translates="def translate_files(" in of_engine,
+        imports=imports(carried, dialect.packages),
+        noise=repr(noise(case)),
+        judge=f"judge_{'exact' if case.noise_nats is None else 'noisy'}.py.j2",
+        tiny_model=uses_generated_model(case),
+        maker="make_sliding_window_model" if uses_sliding_window(case) else "make_model",
+        recipes=repr(case.recipes),
+        scenario="\n".join(f"    {line}" for line in scenario(workload)),
+        failing=repr(case.failing_request),
+        at_most=repr(row.cached_at_most if row is not None and by_count else None),
+        at_least=repr(row.cached_at_least if row is not None and by_count else None),
+        carried="\n\n".join(map(source_body, carried)),
+    )
+    return source
+
+
+def recorded_workload(case: Case) -> Workload:
+    """Return the case's workload with the recorded disconnect times, and with logprobs if the comparison uses them."""
+    took = {row.request: row.finished - row.sent for row in case.requests}
+    workload = with_timed_aborts(msgspec.convert(case.workload, Workload), took)
+    return workload if case.noise_nats is None else change_requests(workload, with_scores)
+
+
+def with_scores(request: Request) -> Request:
+    """Return the request with logprobs, as a run on a noisy engine requests them."""
+    return msgspec.structs.replace(request, surface=request.surface.with_scores())
+
+
+def noise(case: Case) -> dict[str, float | None] | None:
+    """Return the noise tolerances in nats, as `judgement.checkers.noise_tolerance` uses them; None without noise."""
+    if case.noise_nats is None:
+        return None
+    if case.band is None:
+        return {"gap": case.noise_nats}
+    return {
+        "gap": case.noise_nats,
+        "score": case.band.score_nats,
+        "margin": case.band.margin_nats,
+        "prompt": case.band.prompt_nats,
+        "flips": flips_needed(case.band) if case.failure_class in MATCHED else None,
+    }
+
+
+def plain(text: str) -> str:
+    """Return text that is safe in a docstring: one line, without quotes and backslashes."""
+    return re.sub(r'["\\]', "'", one_line(text, limit=20_000))
+
+
+def scenario(workload: Workload) -> list[str]:
+    """Return the workload as calls of the script's server class, one line for each step."""
+    lines, number = [], 0
+    for step in workload.steps:
+        match step:
+            case SetAdapter():
+                lines.append(f"server.{change_call(step)}")
+            case Unload(name=name):
+                lines.append(f"server.unload({name!r})")
+            case Reset():
+                lines.append("server.reset()")
+            case SaveState(name=name):
+                lines.append(f"server.save({name!r})")
+            case RestoreState(name=name):
+                lines.append(f"server.restore({name!r})")
+            case Idle(ms=ms):
+                lines.append(f"time.sleep({ms / 1000})")
+            case Burst(requests=requests, meanwhile=meanwhile):
+                asked = ", ".join(request_call(number + i, r) for i, r in enumerate(requests))
+                during = ""
+                if meanwhile is not None:
+                    made = meanwhile.change
+                    change = f"lambda: server.{change_call(made) if isinstance(made, SetAdapter) else 'reset()'}"
+                    during = f", after_tokens={meanwhile.after_tokens}, change={change}"
+                lines.append(f"server.ask([{asked}]{during})")
+                number += len(requests)
+    return lines
+
+
+ROUTE_ARGUMENTS = {
+    Route.LOAD: "",
+    Route.IN_PLACE: ", in_place=True",
+    Route.UNLOAD_LOAD: ", unload_first=True",
+    Route.SWITCH: ", for_every_request=True",
+}
+
+
+def change_call(step: SetAdapter) -> str:
+    """Return one adapter change as a call."""
+    return f"set_adapter({step.name!r}, content={step.content!r}, path={step.path!r}{ROUTE_ARGUMENTS[step.route]})"
+
+
+def request_call(number: int, request: Request) -> str:
+    """Return one request as a `dict(...)` expression."""
+    fields = f"n={number}, to={request.adapter!r}, {prompt_fields(request.prompt)}, tokens={request.max_tokens}"
+    if request.salt is not None:
+        fields += f", salt={request.salt!r}"
+    if request.offset_ms:
+        fields += f", offset_ms={request.offset_ms}"
+    if request.chat:
+        fields += ", chat=True"
+    if request.abort is not None:
+        fields += f", abort=({request.abort.after_tokens}, {request.abort.after_ms})"
+    if extra := extra_fields(request):
+        fields += f", extra={extra!r}"
+    return f"dict({fields})"
+
+
+def extra_fields(request: Request) -> dict[str, Any]:
+    """Return the extra fields of this request's body, as Coldproof sends them."""
+    extra: dict[str, Any] = {"priority": request.priority} if request.priority else {}
+    if request.surface != PLAIN:
+        extra |= option_fields(request.surface, chat=request.chat)
+    if request.surface.answers > 1:
+        extra["temperature"] = 1
+    if request.surface.stop or request.surface.pattern is not None:
+        extra["ignore_eos"] = False
+    return extra
+
+
+def prompt_fields(prompt: Prompt) -> str:
+    """Return a prompt's segments as keyword arguments."""
+    segments = ", ".join(map(segment_literal, prompt.segments))
+    return f"prompt=[{segments}], continues={prompt.continues!r}"
+
+
+def segment_literal(segment: Segment) -> str:
+    """Return a segment as a Python literal. Names may come from a case file, so they are quoted."""
+    swapped = "" if segment.swapped is None else f", {segment.swapped!r}"
+    return f"({segment.name!r}, {segment.length!r}, {segment.changed!r}{swapped})"
+
+
+STANDARD_MODULES = ("hashlib", "json", "os", "queue", "random", "secrets", "shutil", "sys", "threading", "time")
+
+
+def imports(carried: list[Path], packages: tuple[str, ...]) -> str:
+    """Return the script's imports: standard library, then packages, for the script and the sources that it contains."""
+    lines = {f"import {module}" for module in STANDARD_MODULES} | {"from pathlib import Path"}
+    for path in carried:
+        lines |= set(re.findall(r"^(?:import|from) (?!__future__).+$", path.read_text(), re.MULTILINE))
+    ordered = sorted(lines, key=lambda line: (line.startswith("from "), line))
+    beside = "".join(f"\nimport {package}" for package in packages if package == "requests")
+    return "\n".join(ordered) + (f"\n{beside}" if beside else "")
+
+
+def source_body(path: Path) -> str:
+    """Return a file's source without docstring, imports and main block."""
+    source = path.read_text()
+    last = list(re.finditer(r"^(?:import|from) .+$", source, re.MULTILINE))[-1]
+    return source[last.end() :].partition('\nif __name__ == "__main__":')[0].strip() + "\n"

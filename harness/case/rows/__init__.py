@@ -1,0 +1,1 @@
+"""The rows of a case that reports show."""

@@ -1,0 +1,66 @@
+"""Rows for adapter changes, resets, and samples of queue and pool in a case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.harness.history.records import History, QueueSample, StepRecord
+from coldproof.harness.workload.steps import Burst, Reset, SetAdapter, Step, Unload
+from coldproof.reports.schema.case import ChangeRow, QueueRow
+
+
+def change_rows(history: History) -> list[ChangeRow]:
+    """Return every adapter change and reset that ran, in order, including those during a burst."""
+    resets = {reset.began: reset.success for reset in history.resets}
+    rows = (change_row(record, history.workload.steps[record.step], resets) for record in history.steps)
+    return [row for row in rows if row is not None]
+
+
+def change_row(record: StepRecord, step: Step, resets: dict[float, bool]) -> ChangeRow | None:
+    """Return the change of one step; None without one."""
+    began, ended = record.started, record.finished
+    change = step.meanwhile.change if isinstance(step, Burst) and step.meanwhile is not None else step
+    if isinstance(step, Burst):
+        if record.change_began is None or record.change_ended is None:
+            return None
+        began, ended = record.change_began, record.change_ended
+    refused = record.error is not None
+    match change:
+        case SetAdapter(name=name, content=content, route=route):
+            kind = route.value
+        case Unload(name=name):
+            kind, content = "unload", ""
+        case Reset():
+            kind, name, content = "reset", "", ""
+            refused = refused or not any(done for at, done in resets.items() if began <= at <= ended)
+        case _:
+            return None
+    return ChangeRow(step=record.step, kind=kind, name=name, content=content, began=began, ended=ended, refused=refused)
+
+
+def queue_rows(history: History) -> list[QueueRow]:
+    """Return the samples of queue and pool: at the start, while several requests run, and after each burst."""
+    if not history.steps:
+        return []
+    first = history.steps[0]
+    samples = [
+        queue_row(first.started, first.before),
+        *(row for record in history.steps for row in queue_rows_of_step(record, history)),
+    ]
+    return [row for row in samples if (row.running, row.waiting, row.pool_usage) != (None, None, None)]
+
+
+def queue_rows_of_step(record: StepRecord, history: History) -> Iterator[QueueRow]:
+    """Yield the samples of one step. Only bursts have samples."""
+    if isinstance(history.workload.steps[record.step], Burst):
+        yield from (queue_row(sample.at, sample) for sample in record.queue)
+        yield queue_row(record.finished, record.after)
+
+
+def queue_row(at: float, sample: Metrics | QueueSample) -> QueueRow:
+    """Return one sample. Values are floats, so that a file does not change when it is read and written again."""
+    running, waiting, usage = (
+        None if gauge is None else float(gauge) for gauge in (sample.running, sample.waiting, sample.pool_usage)
+    )
+    return QueueRow(at=at, running=running, waiting=waiting, pool_usage=usage)

@@ -1,0 +1,71 @@
+"""Locates the segments of a workload in the prompt tokens that were sent.
+
+Tokens of a chat template are a segment `template`. If the segments of a chat cannot be located, the whole prompt is one
+segment, because a wrong picture is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.workload.steps import Request, Segment
+from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens
+from coldproof.reports.schema.case import SegmentRow
+
+Piece = tuple[SegmentRow, tuple[int, ...]]
+
+NONCE, TEMPLATE = "nonce", "template"
+MIN_UNIQUE_TOKENS = 4  # a piece of this length hardly occurs twice by chance
+
+
+def segment_rows(outcome: Outcome, asked: Mapping[int, Request], history: History) -> list[SegmentRow]:
+    """Return the segments of a prompt in order. Together they cover the whole prompt."""
+    outcomes = {one.request: one for one in history.outcomes}
+    rows = locate_pieces(pieces(outcome.request, asked, outcomes, history.nonce), outcome.prompt)
+    return [SegmentRow(name="chat", tokens=len(outcome.prompt))] if rows is None else rows
+
+
+def pieces(number: int, asked: Mapping[int, Request], outcomes: Mapping[int, Outcome], nonce: str) -> list[Piece]:
+    """Return the pieces of a prompt: the nonce or an earlier request with its answer, then its own segments."""
+    prompt = asked[number].prompt
+    before = outcomes.get(prompt.continues) if prompt.continues is not None else None
+    if before is None:
+        found = [(SegmentRow(name=NONCE, tokens=len(nonce_tokens(nonce))), nonce_tokens(nonce))]
+    else:
+        answer = SegmentRow(name=f"answer of r{before.request}", tokens=len(before.tokens))
+        earlier = [*pieces(before.request, asked, outcomes, nonce), (answer, before.token_ids)]
+        found = [(msgspec.structs.replace(row, inherited=before.request), tokens) for row, tokens in earlier]
+    return [*found, *((segment_row(segment), segment_tokens(nonce, segment)) for segment in prompt.segments)]
+
+
+def segment_row(segment: Segment) -> SegmentRow:
+    """Return the row of a segment."""
+    return SegmentRow(name=segment.name, tokens=segment.length, changed=segment.changed, swapped=segment.swapped)
+
+
+def locate_pieces(wanted: list[Piece], prompt: tuple[int, ...]) -> list[SegmentRow] | None:
+    """Return the pieces with template tokens between them; None if a piece is missing or ambiguous."""
+    rows: list[SegmentRow] = []
+    at = 0
+    for row, tokens in wanted:
+        if not tokens:
+            continue
+        start = find_piece(tokens, prompt, at)
+        if start is None:
+            return None
+        rows += [SegmentRow(name=TEMPLATE, tokens=start - at)] if start > at else []
+        rows.append(row)
+        at = start + len(tokens)
+    return [*rows, SegmentRow(name=TEMPLATE, tokens=len(prompt) - at)] if at < len(prompt) else rows
+
+
+def find_piece(tokens: tuple[int, ...], prompt: tuple[int, ...], at: int) -> int | None:
+    """Return the start of a piece: `at`, or its first place after it. A short piece must occur only once."""
+    size = len(tokens)
+    if prompt[at : at + size] == tokens:
+        return at
+    found = [i for i in range(at, len(prompt) - size + 1) if prompt[i : i + size] == tokens]
+    return found[0] if found and (size >= MIN_UNIQUE_TOKENS or len(found) == 1) else None

@@ -1,0 +1,58 @@
+"""Computes the signature of a case, which known issues match: failure class and circumstances."""
+
+from __future__ import annotations
+
+from coldproof.harness.history.provenance import wrong_read_position
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.checkers.block_hashes import computed
+from coldproof.harness.judgement.evidence.collect import same_path_reloads
+from coldproof.harness.workload.steps import Burst, RestoreState, Route, SetAdapter, adapter_changes
+from coldproof.reports.schema.verdict import FailureClass
+
+
+def signature(history: History, failure_class: FailureClass, about: int | None = None) -> str:
+    """Return the signature: failure class; routes of adapter changes; whether a path was reused; whether requests were
+    running; other features; and whether a change overlapped the failing request, or where it read wrong KV.
+    """
+    changed = [change for change in adapter_changes(history.workload) if change.route is not Route.LOAD]
+    routes = " and ".join(sorted({change.route.value for change in changed})) or "no reload"
+    path = "same path" if same_path_reloads(history) else "other path"
+    busy = any(
+        isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter)
+        for step in history.workload.steps
+    )
+    moment = "under traffic" if busy else "between requests"
+    more = "".join(f"; {feature}" for feature in features(history))
+    if failure_class is FailureClass.API and only_adapters_hashes(history):
+        more += "; only adapters' hashes"
+    if any(outcome.request == about and outcome.overlapped for outcome in history.outcomes):
+        more += "; overlaps the change"
+    elif failure_class is FailureClass.CORRUPT and wrong_read_position(history, about):
+        more += f"; {wrong_read_position(history, about)}"
+    if not changed:
+        return f"{failure_class.value}; no reload{more}"
+    return f"{failure_class.value}; {routes}; {path}; {moment}{more}"
+
+
+def only_adapters_hashes(history: History) -> bool:
+    """Return whether published hashes differ from the computed ones, and only for blocks of adapters."""
+    wrong = [one.block for one in computed(history) if not one.agrees]
+    return bool(wrong) and all(block.lora_name is not None for block in wrong)
+
+
+def features(history: History) -> list[str]:
+    """Return other features of a history that may affect a cache."""
+    asked = [request for _, _, request in history.workload.requests()]
+    happened = {
+        "preempted": bool(history.steps) and bool(history.steps[-1].after.preemptions),
+        "reset": bool(history.resets),
+        "restored": any(isinstance(step, RestoreState) for step in history.workload.steps),
+        "aborted": any(request.abort for request in asked),
+        "chat": any(request.chat for request in asked),
+        "priorities": any(request.priority for request in asked),
+        "several answers": any(request.surface.answers > 1 for request in asked),
+        "prompt logprobs": any(request.surface.prompt_logprobs for request in asked),
+        "stop string": any(request.surface.stop for request in asked),
+        "structured output": any(request.surface.pattern for request in asked),
+    }
+    return [name for name, true in happened.items() if true]

@@ -1,1 +1,0 @@
-"""Checkers: pure functions of a history and the oracle's answers."""

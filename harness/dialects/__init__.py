@@ -1,1 +1,0 @@
-"""How each engine is spoken to by reproducers, which know nothing of Coldproof."""

@@ -1,0 +1,42 @@
+"""The run's events, appended to events.ndjson as they happen.
+
+Every report is a view of this file, so an interrupted run has lost nothing up to that moment. Each line is appended
+with one write, so that parallel workers can share a file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+CONFIRMING = "confirming"  # the stage of a phase that replays a counterexample; other phases have no stage
+
+
+class EventLog:
+    """Appends events to a file and passes them on to subscribers (the terminal)."""
+
+    def __init__(self, path: Path) -> None:
+        """Raise OSError if the file cannot be appended to."""
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._listeners: list[Callable[[str, dict[str, object]], None]] = []
+
+    def subscribe(self, listener: Callable[[str, dict[str, object]], None]) -> None:
+        """Call `listener(kind, fields)` with every later event of this process."""
+        self._listeners.append(listener)
+
+    def emit(self, kind: str, **fields: object) -> None:
+        """Write one event. Values are plain data or msgspec structs."""
+        line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), **fields}) + b"\n"
+        while line:  # on a full disk a write may be incomplete; then the next one raises
+            line = line[os.write(self._file, line) :]
+        for listener in self._listeners:
+            listener(kind, fields)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)

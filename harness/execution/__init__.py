@@ -1,0 +1,1 @@
+"""Runs workloads: engines, oracles, calibration and the runner."""

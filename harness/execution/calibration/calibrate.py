@@ -1,0 +1,239 @@
+"""Calibrates an engine before a run: how exact comparisons can be, and which mixtures of adapters it answers correctly.
+
+The same prompts are answered cold, alone twice and in a batch of the same adapter. Mixtures (several adapters, base
+model with adapters) are checked separately: if one fails, the engine is at fault and not the cache (GROUND-1), and the
+other requirements run without this mixture.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from coldproof.harness.execution.calibration.noise_band import measure_band
+from coldproof.harness.execution.calibration.progress import SILENT, Progress
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.history.computed_tokens import common_prefix
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.oracle import Answer, Question
+from coldproof.harness.options import UsageError, is_other_engine
+from coldproof.harness.workload.generators.prompts import (
+    ADAPTERS_TOGETHER,
+    BASE_WITH_ADAPTER,
+    DEFAULT_BLOCK,
+    whole_unit,
+)
+from coldproof.harness.workload.steps import Segment
+from coldproof.harness.workload.tokens import segment_tokens
+from coldproof.reports.schema.case import NoiseBand
+from coldproof.reports.schema.results import Calibration, read_results
+
+ROUNDS = 4
+# A stall is no progress for as long as STALL_LATENCIES cold answers take, within these bounds (seconds). It is generous
+# because machines are shared.
+STALL_LATENCIES, SHORTEST_STALL, LONGEST_STALL = 100, 20.0, 120.0
+TOKENS = 12
+# If scores differ by more, equal tokens are luck: with such noise, one token in a thousand would change. A different
+# order of float32 additions changes scores by about 1e-6.
+REPEATED_NATS = 1e-3
+MIXED_TOKENS = 40  # a busy server admits requests one by one; short answers would end before the last is admitted
+
+
+class Repeats(msgspec.Struct, frozen=True):
+    """How well cold answers repeat: the largest difference in nats, and the number of repeated answers that differ."""
+
+    noise: float
+    differing: int
+    latency: float  # seconds of one answer
+
+    @property
+    def exact(self) -> bool:
+        """Return whether warm answers must equal cold ones token by token."""
+        return self.differing == 0 and self.noise <= REPEATED_NATS
+
+
+def calibrate(
+    oracle: EngineOracle,
+    digests: list[str],
+    *,
+    cell: str,
+    block: int | None,
+    slots: int,
+    progress: Progress = SILENT,
+) -> tuple[Calibration, Rule]:
+    """Send the probes and return the calibration and the rule. Raises OracleError if the oracle cannot answer."""
+    block = whole_unit(block or DEFAULT_BLOCK)
+    run = secrets.token_hex(4)
+    identities: list[str | None] = [None, *digests[:2]]
+    prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]
+    probes = [Question(prompt, identity, TOKENS) for identity in identities for prompt in prompts]
+    with progress.counting("calibrating", oracle, of=3 * len(probes)):
+        alone, repeats = repeated(oracle, probes)
+    noise, exact = repeats.noise, repeats.exact
+    rule = Rule(exact=exact, noise=None if exact or math.isinf(noise) else noise)
+    band = None if exact else measure_band(oracle, identities, block, progress=progress)
+    if isinstance(band, NoiseBand):
+        rule = rule_by_scores(band)
+    mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
+    if exact and len(digests) >= 2:
+        oracle.fill_slots(slots)
+        mixtures = mixtures_that_hold(oracle, side_by_side(identities, prompts), alone, progress)
+    calibration = Calibration(
+        cell=cell,
+        oracle=oracle.name,
+        rule=str(rule),
+        exact=exact,
+        noise_nats=rule.noise if rule.band else noise if math.isfinite(noise) else None,
+        band=rule.band,
+        probes=3 * len(probes),
+        differing=repeats.differing,
+        mixtures=mixtures,
+        notes=[*noise_notes(band), *notes(oracle, mixtures)],
+        latency_seconds=round(repeats.latency, 4),
+        stall_seconds=round(min(LONGEST_STALL, max(SHORTEST_STALL, STALL_LATENCIES * repeats.latency)), 1),
+    )
+    return calibration, rule
+
+
+def repeated(oracle: EngineOracle, probes: list[Question]) -> tuple[dict[Question, Answer], Repeats]:
+    """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers."""
+    began = oracle.engine.clock()
+    alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
+    latency = (oracle.engine.clock() - began) / len(probes)
+    compared = [compare(alone[probe], oracle.ask_without_memo(probe)) for probe in probes]
+    for identity in dict.fromkeys(probe.adapter for probe in probes):
+        batch = [probe for probe in probes if probe.adapter == identity]
+        answers = oracle.ask_together(batch)
+        compared += [compare(alone[probe], answer) for probe, answer in zip(batch, answers, strict=True)]
+    noise = max(delta for delta, _ in compared)
+    return alone, Repeats(noise=noise, differing=sum(not same for _, same in compared), latency=latency)
+
+
+def mixtures_that_hold(
+    oracle: EngineOracle, mixed: list[Question], alone: dict[Question, Answer], progress: Progress
+) -> dict[str, bool]:
+    """Return, for each mixture, whether concurrent requests get the same answers as alone."""
+    adapters = [probe for probe in mixed if probe.adapter is not None]
+    most = len(mixed) + ROUNDS * (len(adapters) + len(mixed))
+    with progress.counting("checking concurrent requests of several adapters", oracle, of=most) as count:
+        alone = alone | {probe: oracle.ask_without_memo(probe) for probe in mixed}
+        return {
+            ADAPTERS_TOGETHER: holds(oracle, adapters, alone, count.show),
+            BASE_WITH_ADAPTER: holds(oracle, mixed, alone, count.show),
+        }
+
+
+def rule_by_scores(band: NoiseBand) -> Rule:
+    """Return the rule by scores. For answers without cold scores, the oracle's margin must exceed the tolerance."""
+    return Rule(exact=False, noise=band.margin_nats, band=band)
+
+
+def noise_notes(band: NoiseBand | str | None) -> list[str]:
+    """Return notes for the reader about a nondeterministic engine."""
+    if band is None:
+        return []
+    if isinstance(band, str):
+        return [
+            f"Answers are not judged by their scores: {band}. Only the oracle's top-2 margin at the first token that "
+            "differs is used."
+        ]
+    return [
+        f"Cold answers are nondeterministic. {band.positions:,} scores of {band.answers} answers, alone and in "
+        f"batches, differ by at most {band.all_nats:.3g} nats, half of them by at most {band.half_nats:.3g}; at most "
+        f"{band.flips:.2%} of the tokens are not the cold engine's choice. A fault that changes scores by less than "
+        "the tolerance is not detected."
+    ]
+
+
+def earlier_calibration(source: Path, *, cell: str, version: str | None) -> tuple[Calibration, Rule] | None:
+    """Return the calibration and the rule of an earlier run; None if that run used another cell.
+
+    They are valid only for the same engine, model and machine; only the version is checked. Raises UsageError if the
+    file has no calibration that fits.
+    """
+    try:
+        results = read_results(source)
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise UsageError(f"--calibration {source} is not a results.json of this version: {problem}") from problem
+    found, engine = results.calibration, results.engine
+    if found is None or engine is None:
+        raise UsageError(f"--calibration {source}: that run found no comparison rule")
+    if engine.version != version:
+        raise UsageError(f"--calibration {source} is of version {engine.version}; this engine is {version}")
+    if is_other_engine(found.oracle):
+        raise UsageError(
+            f"--calibration {source}: that run compared with {found.oracle}; give a run that compared the engine with "
+            "itself"
+        )
+    if found.cell != cell:
+        return None
+    rule = Rule(exact=found.exact, noise=None if found.exact else found.noise_nats, band=found.band)
+    note = f"Taken from the run of {results.started}, not measured again."
+    return msgspec.structs.replace(found, notes=[*found.notes, note]), rule
+
+
+def lengths(block: int) -> tuple[int, ...]:
+    """Return prompt lengths around block boundaries, in tokens."""
+    return (block - 1, 2 * block, 4 * block + 1)
+
+
+def ask_together(oracle: EngineOracle, batch: list[Question]) -> list[tuple[Question, Answer]]:
+    """Send a batch at once and return its questions with their answers."""
+    for probe in batch:  # load adapters before, so that the requests really run concurrently
+        if probe.adapter is not None:
+            oracle.model(probe.adapter)
+    with ThreadPoolExecutor(len(batch)) as pool:
+        return list(zip(batch, pool.map(oracle.ask_without_memo, batch), strict=True))
+
+
+def compare(left: Answer, right: Answer) -> tuple[float, bool]:
+    """Return (largest difference in nats, whether all tokens agree).
+
+    At the first token that differs, each side's top-2 margin counts as noise too, because noise has exceeded it. A
+    margin that the engine does not report counts as infinite.
+    """
+    shared = common_prefix(left.ids, right.ids)
+    differences = [
+        abs(a.logprob - b.logprob)
+        for a, b in zip(left.tokens[:shared], right.tokens[:shared], strict=True)
+        if a.logprob is not None and b.logprob is not None
+    ]
+    if left.ids != right.ids:
+        parting = [answer.tokens[shared].gap for answer in (left, right) if shared < len(answer.tokens)]
+        differences += [math.inf if gap is None else gap for gap in parting]
+    return max(differences, default=0.0), left.ids == right.ids
+
+
+def side_by_side(identities: list[str | None], prompts: list[tuple[int, ...]]) -> list[Question]:
+    """Return the probes of one mixed batch, with alternating identities and answers long enough to overlap."""
+    return [Question(prompt, identity, MIXED_TOKENS) for prompt in prompts for identity in reversed(identities)]
+
+
+def holds(
+    oracle: EngineOracle, batch: list[Question], alone: dict[Question, Answer], after_round: Callable[[], None]
+) -> bool:
+    """Return whether a mixture gets the same answers as alone, over several rounds."""
+    for _ in range(ROUNDS):
+        answers = ask_together(oracle, batch)
+        after_round()
+        if any(alone[probe].ids != answer.ids for probe, answer in answers):
+            return False
+    return True
+
+
+def notes(oracle: EngineOracle, mixtures: dict[str, bool]) -> list[str]:
+    """Return notes for the reader of the verdicts."""
+    said = [
+        f"Concurrent requests of the mixture '{mixture}' get other answers than alone, without any cache: see "
+        "GROUND-1. Other requirements run without this mixture."
+        for mixture, holds_true in mixtures.items()
+        if not holds_true
+    ]
+    if oracle.salted:
+        said.append("The same-engine oracle bypasses the cache with unused salts: it cannot detect ignored salts.")
+    return said

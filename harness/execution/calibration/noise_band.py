@@ -1,0 +1,164 @@
+"""Measures the noise of an engine's scores without any cache: the tolerance for judging warm answers.
+
+It is used only if the probes of the calibration do not repeat exactly. Many prompts are answered alone and in batches
+of two sizes, with lengths around block boundaries and up to a thousand tokens. Each answer is then judged as a warm one
+will be: one prefill of prompt and answer scores tokens that decode computed one by one. No two ways to split a prompt
+into chunks differ more than these two.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+from collections.abc import Iterator
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.requests import Token
+from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail, quantile
+from coldproof.harness.execution.calibration.progress import SILENT, Progress
+from coldproof.harness.execution.oracles.cross_engine import room
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.history.computed_tokens import common_prefix
+from coldproof.harness.judgement.checkers.score_deviation import places
+from coldproof.harness.judgement.oracle import SCORED, Answer, Question
+from coldproof.harness.workload.steps import Segment
+from coldproof.harness.workload.tokens import segment_tokens
+from coldproof.reports.schema.case import NoiseBand
+
+PROMPTS, TOKENS, LONGEST = 48, 24, 1024
+BATCHES = (4, 16)
+# One false positive in a million requests: none is expected in a qualification of a hundred thousand requests.
+ERROR_RATE = 1e-6
+LONGEST_ANSWER = 64  # tokens of an answer, each of which may exceed the tolerance
+COMPARISONS = 3  # for each token: its score, its margin, its score as a prompt token
+NEEDED = (Capability.LOGPROBS, Capability.PROMPT_LOGPROBS)
+
+
+class Samples(msgspec.Struct):
+    """Differences in nats between two cold computations of the same tokens, and how often the best token differs."""
+
+    scores: list[float] = msgspec.field(default_factory=list)
+    margins: list[float] = msgspec.field(default_factory=list)
+    prompts: list[float] = msgspec.field(default_factory=list)
+    flips: int = 0
+    positions: int = 0
+    answers: int = 0
+
+
+def measure_band(
+    oracle: EngineOracle, identities: list[str | None], block: int, *, progress: Progress = SILENT
+) -> NoiseBand | str:
+    """Return the tolerance, or why answers cannot be judged by scores. Raises OracleError if the oracle cannot answer.
+
+    `block`: tokens of a block, around which prompt lengths are chosen.
+    """
+    for need in NEEDED:
+        support = oracle.engine.capabilities[need]
+        if support.present is not True:
+            return f"the engine does not report {need.value} ({support.evidence})"
+    each = -(-PROMPTS // len(identities))
+    ways = 1 + len(BATCHES)  # each prompt is answered alone and in batches; each answer is scored alone and in a batch
+    with progress.counting("measuring the noise of cold answers", oracle, of=3 * ways * each * len(identities)):
+        return band_of(sampled(oracle, identities, block, each))
+
+
+def sampled(oracle: EngineOracle, identities: list[str | None], block: int, each: int) -> Samples:
+    """Send `each` prompts of every identity. The requests of a batch have one identity; GROUND-1 tests mixtures."""
+    found = Samples()
+    run = secrets.token_hex(4)
+    most = room(oracle.engine) - TOKENS - 1
+    lengths = [min(length, most) for length in (block - 1, 2 * block, 4 * block + 1, 9 * block, LONGEST)]
+    for number, identity in enumerate(identities):
+        questions = [
+            Question(segment_tokens(run, Segment(f"noise {number}.{i}", length)), identity, TOKENS)
+            for i, length in zip(range(each), itertools.cycle(lengths), strict=False)
+        ]
+        drawn = [[oracle.ask_without_memo(question) for question in questions]]
+        for size in BATCHES:
+            drawn.append([answer for batch in in_batches(questions, size) for answer in oracle.ask_together(batch)])
+        for answers in drawn:
+            add_differences(oracle, questions, answers, found)
+        for one, other in itertools.combinations(drawn, 2):
+            for mine, yours in zip(one, other, strict=True):
+                found.margins += margin_differences(mine.tokens, yours.tokens)
+    return found
+
+
+def add_differences(oracle: EngineOracle, questions: list[Question], answers: list[Answer], found: Samples) -> None:
+    """Let the oracle score each answer's tokens alone and in a batch, and add the differences to `found`."""
+    forced = [
+        Question((*question.prompt, *answer.ids), question.adapter, 1, SCORED)
+        for question, answer in zip(questions, answers, strict=True)
+    ]
+    alone = [oracle.ask_without_memo(question) for question in forced]
+    beside = [a for batch in in_batches(forced, BATCHES[0]) for a in oracle.ask_together(batch)]
+    for question, answer, first, second in zip(questions, answers, alone, beside, strict=True):
+        found.answers += 1
+        for scored in (first, second):
+            for place in places(answer.tokens, len(question.prompt), scored):
+                found.positions += 1
+                found.flips += place.flipped
+                found.scores += [] if place.score is None else [place.score]
+                found.margins += [place.margin] if place.margin else []
+        length = len(question.prompt)
+        found.prompts += list(score_differences(first.prompt_logprobs or (), second.prompt_logprobs or (), length))
+
+
+def score_differences(mine: tuple[float | None, ...], other: tuple[float | None, ...], length: int) -> Iterator[float]:
+    """Yield the differences between two scores of each prompt token."""
+    for a, b in zip(mine[:length], other[:length], strict=True):
+        if a is not None and b is not None:
+            yield abs(a - b)
+
+
+def margin_differences(mine: tuple[Token, ...], other: tuple[Token, ...]) -> list[float]:
+    """Return the differences between the top-2 margins of two answers, up to the first token that differs.
+
+    For this token, the two best tokens have swapped, so the difference is the sum of both margins.
+    """
+    shared = common_prefix(tuple(t.id for t in mine), tuple(t.id for t in other))
+    pairs = list(zip(mine, other, strict=False))
+    found = [abs(a.gap - b.gap) for a, b in pairs[:shared] if a.gap is not None and b.gap is not None]
+    for a, b in pairs[shared : shared + 1]:
+        found += [a.gap + b.gap] if a.gap is not None and b.gap is not None else []
+    return found
+
+
+def band_of(found: Samples) -> NoiseBand | str:
+    """Return the tolerance from the tails of the samples, or why there is none."""
+    tails = [fit_tail(values) for values in (found.scores, found.margins, found.prompts)]
+    known = [tail for tail in tails if isinstance(tail, ParetoTail)]
+    if len(known) < len(tails):
+        return next(tail for tail in tails if isinstance(tail, str))
+    rate = ERROR_RATE / (COMPARISONS * LONGEST_ANSWER)
+    score, margin, prompt = (rounded_up(tail.beyond(rate)) for tail in known)
+    seen = found.flips + 3 + 2 * math.sqrt(found.flips)  # upper confidence bound of the number of flips
+    half, most, every = (float(f"{quantile(found.scores, share):.3g}") for share in (0.5, 0.99, 1.0))
+    return NoiseBand(
+        score_nats=score,
+        margin_nats=margin,
+        prompt_nats=prompt,
+        error_rate=ERROR_RATE,
+        positions=len(found.scores),
+        answers=found.answers,
+        flips=round(min(1.0, seen / found.positions), 6),
+        half_nats=half,
+        most_nats=most,
+        all_nats=every,
+    )
+
+
+def in_batches(questions: list[Question], size: int) -> Iterator[list[Question]]:
+    """Split questions into batches of `size`."""
+    return (questions[start : start + size] for start in range(0, len(questions), size))
+
+
+def rounded_up(nats: float) -> float:
+    """Round up to three significant digits."""
+    if nats == 0.0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(nats)) - 2)
+    return float(f"{math.ceil(nats / unit) * unit:.6g}")

@@ -1,0 +1,78 @@
+"""Extrapolates from a sample of noise to the threshold that noise exceeds only at a given rate.
+
+The largest of a few thousand differences says little about the largest of a million. The tail of almost any
+distribution follows a generalised Pareto law (Pickands, Balkema and de Haan). It is fitted by probability-weighted
+moments (Hosking and Wallis, 1987) and extrapolated to the given rate. In doubt, the threshold is larger: a shape below
+zero (a tail with an end) is replaced by an exponential tail, and the scale by the upper end of its uncertainty. A tail
+so heavy that it has no variance gives no threshold.
+
+The rate holds as far as the law does; no calibration can observe the far end of the tail. Normal noise stays well below
+the rate, also if some positions are several times as noisy as others. A tail with a power law does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+# The share of a sample to which the tail is fitted: small enough to contain only the noisiest positions.
+ABOVE = 0.03
+LEAST = 1000  # positions; with fewer, the tail has fewer than thirty
+HEAVIEST = 0.5  # shape from which on there is no variance, and no bound
+DEVIATIONS = 2.0  # standard errors that are added to the scale
+
+
+class ParetoTail(msgspec.Struct, frozen=True, kw_only=True):
+    """The generalised Pareto law of a sample above `start`, and facts about the sample."""
+
+    start: float
+    scale: float
+    shape: float
+    share: float  # of the sample that lies above the start
+    largest: float
+    count: int
+
+    def beyond(self, rate: float) -> float:
+        """Return the value that is exceeded at this rate, and at least the largest value of the sample."""
+        times = self.share / rate
+        if times <= 1:
+            return self.largest
+        reach = math.log(times) if self.shape == 0 else math.expm1(self.shape * math.log(times)) / self.shape
+        return max(self.largest, self.start + self.scale * reach)
+
+
+def fit_tail(values: Sequence[float]) -> ParetoTail | str:
+    """Fit the tail of a sample of absolute differences. Return the reason if it cannot be fitted."""
+    if len(values) < LEAST:
+        return f"{len(values)} scores are too few to measure noise; {LEAST} are needed"
+    ordered = sorted(values)
+    at = int(len(ordered) * (1 - ABOVE))
+    start, above = ordered[at - 1], [value - ordered[at - 1] for value in ordered[at:]]
+    count = len(above)
+    mean = sum(above) / count
+    if mean == 0:  # all are equal, for example zero
+        share = count / len(values)
+        return ParetoTail(start=start, scale=0.0, shape=0.0, share=share, largest=ordered[-1], count=len(values))
+    if not math.isfinite(mean):
+        return "scores are missing or infinite, so that noise cannot be measured"
+    weighted = sum((1 - (i + 0.65) / count) * value for i, value in enumerate(above)) / count
+    shape = 2 - mean / (mean - 2 * weighted)
+    if shape >= HEAVIEST:
+        return f"the largest differences have no bound (tail shape {shape:.2f})"
+    scale = mean if shape <= 0 else 2 * mean * weighted / (mean - 2 * weighted)
+    return ParetoTail(
+        start=start,
+        scale=scale * (1 + DEVIATIONS / math.sqrt(count)),
+        shape=max(0.0, shape),
+        share=count / len(values),
+        largest=ordered[-1],
+        count=len(values),
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value below which this share of a sample lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -1,0 +1,208 @@
+"""The engines of one cell: the one under test, the cold one of the oracle, fresh ones; and the runs on them.
+
+A lost engine is replaced. A failure of the cold engine is never a verdict on the engine under test.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import EngineDied
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.execution.engines.cell_start import (
+    ComparisonRules,
+    StartedEngines,
+    find_rules,
+    start_engines,
+    usable_contents,
+)
+from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.execution.engines.standby import Standby
+from coldproof.harness.execution.models.contents import Contents
+from coldproof.harness.execution.oracles.closed_form import ClosedForm
+from coldproof.harness.execution.oracles.cross_engine import OtherEngine
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.oracle import Oracle, question
+from coldproof.harness.judgement.trial import Ran
+from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.tokens import new_nonce
+
+REMEMBERED = 200  # latest runs of an engine that are kept
+
+
+class CellEngines:
+    """The engines of one cell, its oracle and its comparison rule."""
+
+    def __init__(self, pool: EnginePool, cell: Cell, started: StartedEngines, rules: ComparisonRules) -> None:
+        """Use started engines and found rules. `open` does all of this."""
+        self.pool, self.cell = pool, cell
+        self.engine, self.oracle_engine = started.tested, started.cold_engine
+        self.oracle, self.cold = started.oracle, started.cold
+        self.calibration, self.rule, self.own_rule = rules.calibration, rules.rule, rules.own_rule
+        self.calibration_seconds = rules.seconds
+        self.standby = Standby(pool, cell)
+        self.successors: dict[CheckedEngine, CheckedEngine] = {}  # a lost engine -> its replacement
+        self.ledgers: WeakKeyDictionary[CheckedEngine, EventLedger] = WeakKeyDictionary()
+        self.ran: WeakKeyDictionary[CheckedEngine, deque[Ran]] = WeakKeyDictionary()
+        self.at_first: WeakKeyDictionary[CheckedEngine, Metrics] = WeakKeyDictionary()  # at the start of its first run
+        self._background = ThreadPoolExecutor(1)
+
+    @classmethod
+    def open(cls, pool: EnginePool, cell: Cell) -> CellEngines:
+        """Start the engines of a cell and calibrate. Raises EngineStartError, OracleError or UsageError."""
+        started = start_engines(pool, cell)
+        return cls(pool, cell, started, find_rules(pool, cell, started))
+
+    @property
+    def contents(self) -> Contents:
+        """Return the adapter contents of the cell; none if requests cannot choose an adapter."""
+        return usable_contents(self.pool, self.cell, self.engine)
+
+    def oracle_and_rule(self, *, ground: bool) -> tuple[Oracle, Rule]:
+        """Return the oracle and the rule. `ground`: those for the engine without its cache, compared with itself."""
+        own = ground and isinstance(self.oracle, OtherEngine)
+        return (self.cold, self.own_rule) if own else (self.oracle, self.rule)
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether the engine under test has a capability."""
+        return self.engine.capabilities[capability].present is True
+
+    def run(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> History:
+        """Run a workload under a new nonce, or under `nonce`, and return its history."""
+        separate = self.oracle_engine is not None and engine is not self.oracle_engine
+        prefetch = self.prefetch if separate else lambda _: None
+        ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
+        nonce, started = nonce or new_nonce([one.nonce for one in ran]), time.monotonic()
+        history = WorkloadRun(
+            engine,
+            workload,
+            nonce,
+            self.contents,
+            self.pool.workspace.folder(),
+            on_outcome=prefetch,
+            stall_seconds=self.calibration.stall_seconds,
+            ledger=self.ledgers.setdefault(engine, EventLedger()),
+            scored=self.own_rule.band is not None,
+        ).history()
+        ran.append(Ran(workload, nonce, time.monotonic() - started))
+        began = history.steps[0].before if history.steps else Metrics()
+        return msgspec.structs.replace(history, left_over=left_over(self.at_first.setdefault(engine, began), began))
+
+    def runs_of(self, engine: CheckedEngine) -> tuple[Ran, ...]:
+        """Return the latest runs of the engine under test. Return () for other engines, which also answer questions."""
+        return tuple(self.ran.get(engine, ())) if engine is self.engine else ()
+
+    def prefetch(self, outcome: Outcome) -> None:
+        """Query the oracle about a request in the background. The answer is in its memory when the judge asks."""
+        if outcome.answered and not outcome.refused:
+            for identity in outcome.identities:
+                self._background.submit(self.oracle.ask, question(outcome, identity))
+
+    def live_engine(self, engine: CheckedEngine) -> CheckedEngine:
+        """Return the engine or its replacement. Replace the tested or the cold engine if it has terminated.
+
+        Raises EngineStartError, or EngineDied for an attached server.
+        """
+        while engine in self.successors:
+            engine = self.successors[engine]
+        return engine if engine.alive() else self.replace_lost(engine)
+
+    def replace_lost(self, engine: CheckedEngine, *, lost: bool = True) -> CheckedEngine:
+        """Replace the tested or the cold engine and return the new one. Return any other engine unchanged."""
+        if engine is self.engine:
+            self.engine = self.successors[engine] = self.replace(engine, lost=lost)
+        elif engine is self.oracle_engine:
+            self.successors[engine] = self.replace_oracle(engine)
+        return self.successors.get(engine, engine)
+
+    def replace(self, engine: CheckedEngine, *, lost: bool = True) -> CheckedEngine:
+        """Stop an engine and return a new one. `lost`: it crashed. Raises EngineDied for an attached server."""
+        if self.pool.options.attached:
+            raise EngineDied(
+                f"{engine.config.get('url', 'the engine')} has terminated, and Coldproof does not manage it"
+            )
+        if lost:
+            self.pool.log.emit("engine_lost", cell=self.cell.name, log_tail=engine.log_tail())
+        self.pool.close_engine(engine)
+        new = self.pool.open_engine(self.cell, purpose="tested")
+        if isinstance(self.oracle, EngineOracle) and self.oracle.engine is engine:
+            self.oracle = self.cold = self.pool.oracles.oracle_for(self.oracle.name, new, self.cell)
+        return new
+
+    def replace_oracle(self, dead: CheckedEngine) -> CheckedEngine:
+        """Return a new cold engine in place of one that crashed."""
+        self.pool.log.emit("engine_lost", cell=self.cell.name, log_tail=dead.log_tail())
+        self.pool.close_engine(dead)
+        self.oracle_engine = self.pool.cold_engine(self.cell).result()
+        self.cold = self.pool.oracles.oracle_for("cold-engine", self.oracle_engine, self.cell)
+        if isinstance(self.oracle, EngineOracle):
+            self.oracle = self.cold
+        elif isinstance(self.oracle, ClosedForm | OtherEngine):
+            self.oracle.cold = self.cold
+        return self.oracle_engine
+
+    def control(self, *, cold: bool) -> tuple[CheckedEngine | None, bool]:
+        """Return the engine for the control 'caching off', and whether it was started for this.
+
+        The oracle's engine is used if it has this cell's configuration. Another cell's has another pool and scheduler.
+        """
+        if cold or self.oracle_engine is None:
+            return None, False
+        if self.pool.oracles.cell_of_answers(self.cell) == self.cell:
+            return self.oracle_engine, False
+        engine, _ = self.standby.take(caching=False)
+        return engine, True
+
+    def exclude_mixture(self, mixture: str) -> None:
+        """Record that a mixture failed with caching off, so that no workload contains it from now on."""
+        self.calibration = msgspec.structs.replace(
+            self.calibration,
+            mixtures={**self.calibration.mixtures, mixture: False},
+            notes=[
+                *self.calibration.notes,
+                f"The mixture '{mixture}' failed with caching off and has been left out since.",
+            ],
+        )
+        self.emit_calibration()
+
+    def emit_calibration(self) -> None:
+        """Emit the current calibration."""
+        self.pool.log.emit(
+            "calibration", calibration=self.calibration, seconds=self.calibration_seconds, own_rule=self.own_rule
+        )
+
+    def cancel_questions(self) -> None:
+        """Cancel the pending questions in the background. The engines are stopped with the pool."""
+        self._background.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """Stop the engines that no other cell uses, including unused fresh ones."""
+        self.cancel_questions()
+        self.standby.discard()
+        self.pool.close_engine(self.engine)
+        if self.oracle_engine is not None and not self.pool.oracles.shares_answers(self.cell):
+            self.pool.close_engine(self.oracle_engine)
+
+
+def left_over(at_first: Metrics, now: Metrics) -> Metrics:
+    """Return the gauges that earlier runs may have left above zero.
+
+    A gauge that was above zero before the first run is None: the engine itself holds something, whatever was run on it.
+    """
+    return Metrics(
+        running=None if at_first.running else now.running,
+        waiting=None if at_first.waiting else now.waiting,
+        pool_usage=None if at_first.pool_usage else now.pool_usage,
+    )

@@ -1,0 +1,164 @@
+"""Starts the engines of one cell and finds the rule by which their answers are compared."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration
+from coldproof.harness.execution.calibration.cross_engine import calibrate_between
+from coldproof.harness.execution.calibration.progress import Progress
+from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.execution.models.contents import Contents
+from coldproof.harness.execution.oracles.closed_form import ClosedForm
+from coldproof.harness.execution.oracles.cross_engine import OtherEngine
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.execution.oracles.fresh_engine import FreshOracle
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.oracle import Oracle
+from coldproof.harness.options import UsageError
+from coldproof.reports.schema.results import Calibration
+
+
+class StartedEngines(msgspec.Struct, frozen=True, kw_only=True):
+    """The engines of a cell and the oracles over them. `cold_engine` is None if no second engine is started."""
+
+    tested: CheckedEngine
+    cold_engine: CheckedEngine | None
+    oracle: Oracle
+    cold: EngineOracle
+
+
+class ComparisonRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a calibration: the rule for the oracle's answers and the one for the engine's own cold answers."""
+
+    calibration: Calibration
+    rule: Rule
+    own_rule: Rule
+    seconds: float = 0.0
+
+
+def start_engines(pool: EnginePool, cell: Cell) -> StartedEngines:
+    """Start the engines that the chosen oracle needs, both at once. Raises EngineStartError."""
+    options = pool.options
+    name, other = options.oracle, options.other_engine
+    starting = pool.cold_engine(cell) if name != "same-engine" and not options.attached else None
+    beside = pool.other_engine(cell, other) if other is not None else None
+    tested = pool.open_engine(cell, purpose="tested")
+    pool.vet_contents(tested, cell)
+    check_mode(tested.shape, cell, other)
+    cold_engine = starting.result() if starting is not None else None
+    if beside is not None:
+        pool.vet_contents(beside.result(), cell)
+    cold = (
+        pool.oracles.oracle_for("cold-engine", cold_engine, cell)
+        if cold_engine is not None
+        else pool.oracles.oracle_for("same-engine", tested, cell)
+    )
+    oracle: Oracle = cold
+    if other is not None:
+        oracle = other_oracle(pool, cell, other, cold)
+    elif cold_engine is not None and name == "fresh-engine":
+        oracle = FreshOracle(
+            lambda: pool.fresh(cell, caching=True),
+            list(pool.files.contents_of(cell).values()),
+            memo=pool.oracles.memo(cell),
+        )
+    elif cold_engine is not None and name == "closed-form":
+        oracle = ClosedForm(cold)
+    return StartedEngines(tested=tested, cold_engine=cold_engine, oracle=oracle, cold=cold)
+
+
+def other_oracle(pool: EnginePool, cell: Cell, name: str, cold: EngineOracle) -> OtherEngine:
+    """Return the oracle over another engine, which is restarted if it crashes."""
+
+    def reopen() -> EngineOracle:
+        return pool.oracles.other_oracle(cell, name, pool.other_engine(cell, name).result())
+
+    return OtherEngine(reopen(), cold, reopen=reopen)
+
+
+def usable_contents(pool: EnginePool, cell: Cell, engine: CheckedEngine) -> Contents:
+    """Return the adapter contents of a cell; none if requests cannot choose an adapter."""
+    return pool.files.contents_of(cell) if engine.capabilities[Capability.ADAPTER_CHOICE].present is True else {}
+
+
+def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> ComparisonRules:
+    """Calibrate the engines of a cell. Cells with the same cold answers share one calibration.
+
+    Raises OracleError, or UsageError for an earlier calibration that does not fit.
+    """
+    began = time.monotonic()
+    progress = Progress(pool.log.emit)
+    calibration, own_rule = own_rules(pool, cell, started, progress)
+    rule = own_rule
+    if isinstance(started.oracle, OtherEngine):
+        calibration, rule = rules_between(pool, cell, started, started.oracle, calibration, progress)
+    return ComparisonRules(
+        calibration=calibration,
+        rule=msgspec.structs.replace(rule, lossy=cell.lossy),
+        own_rule=own_rule,
+        seconds=round(time.monotonic() - began, 2),
+    )
+
+
+def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: Progress) -> tuple[Calibration, Rule]:
+    """Find the rule for the engine's own cold answers, or take it from an earlier run."""
+    key = cell.name if started.cold_engine is None else pool.oracles.cell_of_answers(cell).name
+    if key not in pool.calibrations:
+        digests = [files.digest for files in usable_contents(pool, cell, started.tested).values()]
+        shape = (started.cold_engine or started.tested).shape
+        source = pool.options.calibration
+        earlier = earlier_calibration(source, cell=key, version=started.tested.version) if source else None
+        pool.calibrations[key] = earlier or calibrate(
+            started.cold,
+            digests,
+            cell=key,
+            block=shape.block_size,
+            slots=shape.adapter_slots or 1,
+            progress=progress,
+        )
+        if isinstance(started.oracle, ClosedForm):
+            started.oracle.verify(digests)
+    return pool.calibrations[key]
+
+
+def rules_between(
+    pool: EnginePool, cell: Cell, started: StartedEngines, oracle: OtherEngine, found: Calibration, progress: Progress
+) -> tuple[Calibration, Rule]:
+    """Find the rule for comparing with another engine. `found` is the calibration of this cell's own cold engine."""
+    key = f"{oracle.name}, {found.cell}"
+    if key not in pool.calibrations:
+        contents = usable_contents(pool, cell, started.tested)
+        pool.calibrations[key] = calibrate_between(
+            started.cold,
+            oracle.other,
+            {files.digest: name for name, files in contents.items()},
+            name=oracle.name,
+            block=started.tested.shape.block_size,
+            found=found,
+            progress=progress,
+        )
+    return pool.calibrations[key]
+
+
+def check_mode(shape: EngineShape, cell: Cell, other: str | None) -> None:
+    """Check that the cell allows for modes that change answers by design, and that no other engine is the oracle then.
+
+    Raises UsageError.
+    """
+    if shape.moves_pieces_of and shape.prefix_caching and not cell.lossy:
+        raise UsageError(
+            f"the engine reuses KV of {shape.moves_pieces_of}-token pieces at other positions (non-prefix KV reuse), "
+            f"which changes answers by design, but cell {cell.name!r} requires exact answers: choose a cell for this "
+            "mode (--cells list)"
+        )
+    if other is not None and (shape.moves_pieces_of or shape.shifts_context):
+        raise UsageError(
+            f"cell {cell.name!r} changes answers by design, so they cannot be compared with another engine's"
+        )

@@ -1,0 +1,220 @@
+"""The engines of one run: started when first needed and stopped together.
+
+Only this module knows how many engines are running: the one under test, a cold one for the oracle, and for a short time
+a fresh one on which a counterexample is confirmed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.registry import ENGINES, attached, catalogue, plain_cell
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.engine_spec import StartOptions
+from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.engines.workspace import Workspace
+from coldproof.harness.execution.models.contents import Contents, ServedFiles
+from coldproof.harness.execution.oracles.factory import OracleFactory
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.options import PROFILES, Options, Profile, UsageError
+from coldproof.reports.schema.results import Calibration
+
+ENGINE_BYTES = 3 * 2**30  # twice the memory that a small CPU engine needs
+
+
+class EnginePool:
+    """All engines of one run, with their files, oracles and folders. It outlives a single requirement."""
+
+    def __init__(self, options: Options, log: EventLog) -> None:
+        self.options = options
+        self.log = log
+        self.workspace = Workspace(options.cache_dir, options.shared_dir)
+        self.files = ServedFiles(options, self.workspace.cache)
+        self.oracles = OracleFactory(self.files)
+        self.engines: list[CheckedEngine] = []
+        self.tested: list[CheckedEngine] = []
+        self.processes: list[EngineProcess] = []
+        self.closing = False
+        self.remembered: dict[Any, Any] = {}  # data that the starts of one kind of engine share
+        self.cold: dict[str, CheckedEngine] = {}  # cold engines; cells with the same cold answers share one
+        self.others: dict[str, CheckedEngine] = {}  # the other engine that --oracle names, for each kind of model
+        self.calibrations: dict[str, tuple[Calibration, Rule]] = {}
+        self.starts: list[float] = []
+        self.started_engines = 0
+        self.injected = contextlib.ExitStack()
+        self.inject()
+        self._starter = ThreadPoolExecutor(1)  # one start at a time: two at once would take twice as long each
+
+    @property
+    def profile(self) -> Profile:
+        """Return the chosen profile."""
+        return PROFILES[self.options.profile]
+
+    def inject(self) -> None:
+        """Start all engines of this run with the chosen fault and the chosen noise."""
+        fault, noise = self.options.fault, self.options.noise
+        if fault is not None:
+            self.injected.enter_context(catalogue(self.options.engine).injected(fault, self.fault_folder))
+        inject_noise = ENGINES[self.options.engine].noise if noise is not None else None
+        if noise is not None and inject_noise is not None:
+            self.injected.enter_context(inject_noise(noise, self.workspace.scratch / "noise"))
+
+    @property
+    def fault_folder(self) -> Path:
+        """Return the folder in which engines record that an injected fault acted."""
+        return self.workspace.scratch / "fault"
+
+    def fault_acted(self) -> bool:
+        """Return whether the injected fault has acted in any engine so far."""
+        return self.options.fault is not None and catalogue(self.options.engine).acted(self.fault_folder)
+
+    def prepare(self) -> None:
+        """Generate or check the model and the adapters. Raises UsageError."""
+        if not self.options.attached:
+            self.files.contents_of(plain_cell(self.options.engine))
+
+    def open_engine(self, cell: Cell, *, caching: bool = True, purpose: str, other: str | None = None) -> CheckedEngine:
+        """Start or attach an engine. `other`: the name of an engine that is not the one under test.
+
+        Raises EngineStartError or UsageError.
+        """
+        began = time.monotonic()
+        if other is not None:
+            engine = self.start(cell, caching=caching, purpose=purpose, name=other, arguments=())
+        elif self.options.attached:
+            engine = self.attach(cell)
+        else:
+            name, arguments = self.options.engine, self.options.engine_args
+            engine = self.start(cell, caching=caching, purpose=purpose, name=name, arguments=arguments)
+        checked = CheckedEngine(engine)
+        self.engines.append(checked)
+        if purpose == "tested":
+            self.tested.append(checked)
+        self.starts.append(round(time.monotonic() - began, 1))
+        return checked
+
+    def start(self, cell: Cell, *, caching: bool, purpose: str, name: str, arguments: tuple[str, ...]) -> Engine:
+        """Start an engine. Raises EngineStartError or UsageError."""
+        start = ENGINES[name].start
+        if start is None:
+            raise UsageError(f"--engine {name} needs --engine-url http://HOST:PORT")
+        self.started_engines += 1
+        log = self.options.report_dir / f"engine-{self.started_engines:02d}-{purpose}.log"
+        return start(
+            StartOptions(
+                model=self.files.model(cell),
+                adapters=tuple(files.folder for files in self.files.contents_of(cell).values()),
+                cell=cell,
+                caching=caching,
+                arguments=(*cell.arguments, *arguments),
+                log=log.resolve(),
+                on_process=self.keep,
+                worker=self.options.worker,
+                tested=purpose == "tested",
+                generated_model=self.options.model is None,
+                remembered=self.remembered,
+            )
+        )
+
+    def cold_engine(self, cell: Cell) -> Future[CheckedEngine]:
+        """Return the engine for a cell's cold answers, with caching off. Cells with the same answers share it."""
+        key = self.oracles.cell_of_answers(cell)
+        return self.shared_engine(self.cold, key.name, lambda: self.open_engine(key, caching=False, purpose="cold"))
+
+    def other_engine(self, cell: Cell, name: str) -> Future[CheckedEngine]:
+        """Return another engine with caching off in its plain cell. All cells with the same model share it."""
+        plain = msgspec.structs.replace(plain_cell(name), sliding_window=cell.sliding_window)
+        key = self.oracles.across(cell, name)
+
+        def start() -> CheckedEngine:
+            return self.open_engine(plain, caching=False, purpose="other", other=name)
+
+        return self.shared_engine(self.others, key, start)
+
+    def shared_engine(
+        self, engines: dict[str, CheckedEngine], key: str, start: Callable[[], CheckedEngine]
+    ) -> Future[CheckedEngine]:
+        """Return a shared engine. Start it if there is none or if it has terminated."""
+        engine = engines.get(key)
+        if engine is not None and engine.alive():
+            done: Future[CheckedEngine] = Future()
+            done.set_result(engine)
+            return done
+
+        def started() -> CheckedEngine:
+            engines[key] = start()
+            return engines[key]
+
+        return self._starter.submit(started)
+
+    def keep(self, process: EngineProcess) -> None:
+        """Register a starting process. If the run is closing already, stop it at once."""
+        self.processes.append(process)
+        if self.closing:
+            process.stop()
+
+    def open_in_background(self, cell: Cell, *, caching: bool, purpose: str) -> Future[CheckedEngine]:
+        """Start an engine in the background."""
+        return self._starter.submit(self.open_engine, cell, caching=caching, purpose=purpose)
+
+    def attach(self, cell: Cell) -> Engine:
+        """Attach to the user's server; adapters are generated for the model that it reports. Raises UsageError."""
+
+        def adapter_for(root: str | None) -> str | None:
+            self.files.make_for(self.options.model or root, cell)
+            return first_path(self.files.contents_of(cell))
+
+        spec = attached(self.options.engine, self.options.engine_url)
+        if self.options.engine_url is None or spec is None or spec.attach is None:
+            raise UsageError(f"--engine {self.options.engine} needs --engine-url http://HOST:PORT")
+        return spec.attach(self.options.engine_url, adapter_for=adapter_for)
+
+    def vet_contents(self, engine: CheckedEngine, cell: Cell) -> None:
+        """Load every adapter content once and keep only those that the engine accepts. Raises UsageError."""
+        self.files.vet_contents(engine, cell, left_out=lambda words: self.log.emit("phase", words=words))
+
+    def close_engine(self, engine: CheckedEngine) -> None:
+        """Stop one engine."""
+        engine.stop()
+        self.engines = [other for other in self.engines if other is not engine]
+
+    def has_room(self) -> bool:
+        """Return whether there is enough memory to start an engine in advance."""
+        return psutil.virtual_memory().available > ENGINE_BYTES
+
+    def close(self) -> None:
+        """Stop every engine and remove the scratch files. It also works after Ctrl-C during a start."""
+        self.closing = True
+        for process in list(self.processes):
+            process.stop()
+        for engine in self.engines:
+            engine.stop()
+        self._starter.shutdown(wait=True, cancel_futures=True)
+        self.injected.close()
+        self.workspace.remove()
+
+    @contextlib.contextmanager
+    def fresh(self, cell: Cell, *, caching: bool) -> Iterator[CheckedEngine]:
+        """Yield a fresh engine and stop it when the block ends."""
+        engine = self.open_engine(cell, caching=caching, purpose="fresh")
+        try:
+            yield engine
+        finally:
+            self.close_engine(engine)
+
+
+def first_path(contents: Contents) -> str | None:
+    """Return the folder of the first adapter; None if there is none."""
+    first = next(iter(contents.values()), None)
+    return str(first.folder.resolve()) if first else None

@@ -1,0 +1,64 @@
+"""Runs workloads on the engines of a cell and judges them for a requirement."""
+
+from __future__ import annotations
+
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.judge import Judgement, judge
+from coldproof.harness.judgement.oracle import OracleError
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.workload.steps import Workload
+
+LASTING = ("liveness", "conservation")  # checkers whose findings mean that the engine's state may be corrupted
+
+
+class Observer:
+    """Runs and judges workloads for one requirement. It replaces an engine of the cell that is lost at once."""
+
+    def __init__(self, engines: CellEngines, requirement: Requirement) -> None:
+        self.engines, self.requirement = engines, requirement
+        self.renewed = 0  # engines that were replaced because a failure may have corrupted their state
+
+    def __call__(
+        self, engine: CheckedEngine, workload: Workload, nonce: str | None = None, *, ground: bool = False
+    ) -> Judgement:
+        """Run a workload once and judge it, under a new nonce if `nonce` is None.
+
+        `ground`: compare with the engine's own cold answers. Raises EngineError or OracleError.
+        """
+        engine = self.engines.live_engine(engine)
+        history = self.engines.run(engine, workload, nonce)
+        attached = self.engines.pool.options.attached
+        # An attached server that stalled may continue after its requests were aborted. Then it can still be judged.
+        if history.engine_lost is not None and not (attached and engine.alive()):
+            self.engines.replace_lost(engine)
+        judgement = self.judged(history, engine, ground=ground or self.requirement.without_cache)
+        if history.engine_lost is None and any(f.checker in LASTING for f in judgement.findings):
+            self.renew(engine)
+        return judgement
+
+    def judged(self, history: History, engine: CheckedEngine, *, ground: bool) -> Judgement:
+        """Judge a history. If the cold engine has crashed, replace it and try again."""
+        cold = self.engines.oracle_engine
+        exclusive = not self.engines.pool.options.attached and engine is not cold
+        try:
+            judgement = judge(history, *self.engines.oracle_and_rule(ground=ground), exclusive=exclusive)
+        except OracleError:
+            if cold is None or cold.alive() or engine is cold:
+                raise
+            self.engines.replace_lost(cold)
+            judgement = judge(history, *self.engines.oracle_and_rule(ground=ground), exclusive=exclusive)
+        wanted = self.requirement
+        return judgement.limited(overlapped_too=wanted.overlapped_too, hashes_too=wanted.hashes_too)
+
+    def renew(self, engine: CheckedEngine) -> None:
+        """Replace the engine under test, so that the next failure does not depend on this one.
+
+        Engines with a quick start are replaced every time, servers once.
+        """
+        pool = self.engines.pool
+        if engine is self.engines.engine and not pool.options.attached and (pool.options.quick or not self.renewed):
+            self.renewed += 1
+            pool.log.emit("phase", words="restarting the engine: the failure may have corrupted its state")
+            self.engines.replace_lost(engine, lost=False)

@@ -1,0 +1,1 @@
+"""The oracles, which give cold answers."""

@@ -1,0 +1,125 @@
+"""Cold answers from an engine: one with prefix caching off, a fresh one, or the one under test with unused salts.
+
+It sends one request at a time, because GROUND-1 tests whether batches change answers. Each adapter content is loaded
+once, under a unique name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import Engine, EngineError
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, ResponseOptions
+from coldproof.harness.execution.models.lora import AdapterFiles
+from coldproof.harness.judgement.oracle import Answer, Answers, OracleError, Question
+
+
+class EngineOracle:
+    """An oracle over an engine. `salted`: bypass the engine's own cache with salts that are used once.
+
+    A salted oracle cannot detect an engine that ignores salts; the report says so.
+    """
+
+    def __init__(
+        self, name: str, engine: Engine, adapters: list[AdapterFiles], *, memo: Answers, salted: bool = False
+    ) -> None:
+        self.name = name
+        self.engine = engine
+        self.adapters = {files.digest: files for files in adapters}
+        self.memo = memo
+        self.salted = salted
+        # Requests to a fresh engine stay as plain as possible. An engine without scores may refuse a request for them.
+        self.scores = name != "fresh-engine" and engine.capabilities[Capability.LOGPROBS].present is not False
+        self.loaded: dict[str, str] = {}
+        self.lock = threading.Lock()  # one question at a time
+        self.on_answer: Callable[[], None] = lambda: None  # called after every answer, by any thread
+
+    def ask(self, question: Question) -> Answer:
+        """Return the cold answer, from memory if known. Raises OracleError."""
+        with self.lock:
+            if question not in self.memo:
+                self.memo[question] = self.ask_without_memo(question)
+            return self.memo[question]
+
+    def ask_without_memo(self, question: Question) -> Answer:
+        """Query the engine without using the memory. Raises OracleError if it cannot answer."""
+        with self.oracle_errors():
+            return self.answer(question, self.engine.complete(self.request(question)))
+
+    def ask_together(self, batch: list[Question]) -> list[Answer]:
+        """Send a batch at once, without using the memory, and return its answers. Raises OracleError."""
+        with self.oracle_errors():
+            arrivals = [Arrival(self.request(question)) for question in batch]
+            served = self.engine.serve(arrivals, lambda *_: None, lambda: None)
+            answers = []
+            for question, one in zip(batch, served, strict=True):
+                if isinstance(one.result, EngineError):
+                    raise one.result
+                answers.append(self.answer(question, one.result))
+            return answers
+
+    @contextlib.contextmanager
+    def oracle_errors(self) -> Iterator[None]:
+        """Raise OracleError for any EngineError in the block."""
+        try:
+            yield
+        except EngineError as problem:
+            raise OracleError(f"the {self.name} oracle cannot answer: {problem}") from problem
+
+    def request(self, question: Question) -> CompletionRequest:
+        """Return the request for a question."""
+        return CompletionRequest(
+            model=self.engine.base_model if question.adapter is None else self.model(question.adapter),
+            prompt=question.prompt,
+            max_tokens=question.max_tokens,
+            cache_salt=self.salt(),
+            surface=self.surface(question),
+        )
+
+    def answer(self, question: Question, completion: Completion) -> Answer:
+        """Convert a completion to an answer. Raises OracleError if it hit a cache or is too long."""
+        if completion.cached_tokens and question.surface.answers == 1:  # several answers hit one another
+            raise OracleError(
+                f"the {self.name} oracle was not cold: {completion.cached_tokens} prompt tokens came from a cache"
+            )
+        if len(completion.tokens) > question.max_tokens:
+            raise OracleError(
+                f"the {self.name} oracle returned {len(completion.tokens)} tokens, but at most {question.max_tokens} "
+                "were requested"
+            )
+        self.on_answer()
+        return Answer(
+            completion.tokens,
+            completion.others,
+            completion.prompt_logprobs,
+            completion.finish_reason,
+            completion.text,
+            completion.prompt_best,
+        )
+
+    def surface(self, question: Question) -> ResponseOptions:
+        """Return the question's response options, with logprobs if this oracle requests them."""
+        return question.surface.with_scores() if self.scores else question.surface
+
+    def fill_slots(self, slots: int) -> None:
+        """Load adapters into all slots of the engine. Some faults occur only if the last slot is in use."""
+        digests = list(self.adapters)
+        for i in range(slots if digests else 0):
+            path = str(self.adapters[digests[i % len(digests)]].folder)
+            self.engine.load_adapter(f"slot-{i}-{secrets.token_hex(4)}", path, in_place=False)
+
+    def salt(self) -> str | None:
+        """Return a unique salt to bypass the cache; None if there is no need."""
+        return f"cold-{secrets.token_hex(12)}" if self.salted else None
+
+    def model(self, digest: str) -> str:
+        """Return the served name of an adapter content. Load it at its first use."""
+        if digest not in self.loaded:
+            name = f"oracle-{digest}-{secrets.token_hex(4)}"
+            self.engine.load_adapter(name, str(self.adapters[digest].folder), in_place=False)
+            self.loaded[digest] = name
+        return self.loaded[digest]

@@ -1,0 +1,1 @@
+"""Runs a workload on an engine and records its history."""

@@ -1,0 +1,111 @@
+"""Monitors a burst while its requests are in flight: makes a change, samples the queue, detects a stall.
+
+Everything runs in one thread, between two polls of the engine. Tokens arrive as counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import Engine, EngineError
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.harness.history.records import CachePartition, Identity, Outcome, QueueSample
+from coldproof.harness.workload.steps import Burst, Meanwhile, SetAdapter
+
+QUEUE_SECONDS = 0.2  # between two samples of the queue: a sample costs a server as much as a token
+FIRST_SAMPLE_SECONDS = 0.02  # a fast engine may have answered the whole burst before the second sample
+QUEUE_REQUESTS = 4  # the queue of a smaller burst is not sampled
+
+
+class Change:
+    """A change during a burst, and the requests that it overlaps."""
+
+    def __init__(self, meanwhile: Meanwhile, make: Callable[[], None], clock: Callable[[], float]) -> None:
+        self.change, self.after_tokens = meanwhile.change, meanwhile.after_tokens
+        self.make, self.clock = make, clock
+        self.due = meanwhile.after_tokens == 0
+        self.tried = self.made = False
+        self.problem: EngineError | None = None
+        self.began = self.ended = 0.0
+
+    def attempt(self) -> None:
+        """Make the change, once. An error is kept for the step's record."""
+        self.tried = True
+        self.began = self.clock()
+        try:
+            self.make()
+            self.made = True
+        except EngineError as problem:
+            self.problem = problem
+        finally:
+            self.ended = self.clock()
+
+    def widen(self, outcome: Outcome, digest: str, load: int | None) -> Outcome:
+        """Return the outcome with the new identity in addition to the old one, if this change overlapped the request.
+
+        After a refused change, both identities may be right for later requests as well.
+        """
+        if not isinstance(self.change, SetAdapter) or outcome.residence.name != self.change.name:
+            return outcome
+        new = Identity(digest, outcome.residence.salt)
+        if outcome.sent > self.ended and self.made:
+            identities: tuple[Identity, ...] = (new,)
+        elif outcome.finished < self.began:
+            identities = outcome.identities
+        else:
+            identities = (*outcome.identities, new) if new not in outcome.identities else outcome.identities
+        residence = outcome.residence
+        if identities == (new,) and load is not None:
+            residence = CachePartition(residence.name, load, residence.salt)
+        return msgspec.structs.replace(outcome, identities=identities, residence=residence)
+
+
+class BurstMonitor:
+    """Monitors one burst. `stalled` is the queue at the time when a stall was detected; None if there was none."""
+
+    def __init__(
+        self,
+        burst: Burst,
+        engine: Engine,
+        *,
+        change: Change | None,
+        clock: Callable[[], float],
+        metrics: Callable[[], Metrics],
+        stall_seconds: float,
+    ) -> None:
+        self.engine, self.change, self.clock, self.metrics = engine, change, clock, metrics
+        self.stall_seconds = stall_seconds
+        self.samples_queue = len(burst.requests) >= QUEUE_REQUESTS
+        self.last_progress = clock()
+        self.next_sample = self.last_progress + FIRST_SAMPLE_SECONDS
+        self.queue: list[QueueSample] = []
+        self.stalled: QueueSample | None = None
+
+    def on_token(self, number: int, count: int) -> None:
+        """Note the progress of a request. The tokens of the first request may make the change due."""
+        self.last_progress = self.clock()
+        if self.change is not None and number == 0 and count >= self.change.after_tokens:
+            self.change.due = True
+
+    def between(self) -> None:
+        """Make the change, sample the queue or detect a stall, if due. Called repeatedly during the burst."""
+        if self.change is not None and self.change.due and not self.change.tried:
+            self.change.attempt()
+            self.last_progress = self.clock()  # a slow load delays every request: that is not a stall
+            return
+        now = self.clock()
+        if self.samples_queue and now >= self.next_sample and self.stalled is None:
+            self.next_sample = now + QUEUE_SECONDS
+            self.queue.append(self.sample())
+        if now - self.last_progress > self.stall_seconds and self.stalled is None:
+            self.stalled = self.sample()
+            if self.engine.capabilities[Capability.SPAWNABLE].present:
+                self.engine.stop()  # the only way to end requests that never end by themselves
+
+    def sample(self) -> QueueSample:
+        """Return the current state of the engine's queue."""
+        seen = self.metrics()
+        return QueueSample(at=self.clock(), running=seen.running, waiting=seen.waiting, pool_usage=seen.pool_usage)

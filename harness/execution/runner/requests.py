@@ -1,0 +1,112 @@
+"""Converts a workload's requests to requests of the engine, and the engine's answers to outcomes.
+
+An error of the engine becomes part of the outcome. Nothing is compared here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import Engine, EngineError, EngineSilent, RequestRefused, Served
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.harness.execution.runner.adapter_names import AdapterNames
+from coldproof.harness.execution.runner.burst import Change
+from coldproof.harness.history.prompts import messages_of, tokens_of
+from coldproof.harness.history.provenance import request_tag
+from coldproof.harness.history.records import CachePartition, Identity, Outcome
+from coldproof.harness.workload.steps import Request, SetAdapter
+
+
+class RunRequests:
+    """The requests of one run, and the outcomes of those that have ended.
+
+    `scored`: request the logprobs of all answers' tokens, if the engine supports them.
+    """
+
+    def __init__(self, engine: Engine, nonce: str, adapters: AdapterNames, *, scored: bool) -> None:
+        self.engine, self.nonce, self.adapters = engine, nonce, adapters
+        self.outcomes: dict[int, Outcome] = {}
+        self.chats: dict[int, tuple[Message, ...]] = {}
+        self.scored = scored and engine.capabilities[Capability.LOGPROBS].present is True
+        self.tells_writers = engine.capabilities[Capability.PROVENANCE].present is True
+
+    def plan(self, number: int, step: int, request: Request) -> Outcome:
+        """Return the outcome to be filled in later, with the prompt, model name and identity as of now."""
+        salt = self.adapters.actual(request.salt) if request.salt is not None else None
+        return Outcome(
+            request=number,
+            step=step,
+            model=self.adapters.model(request.adapter),
+            prompt=self.prompt(number, request),
+            max_tokens=request.max_tokens,
+            surface=request.surface,
+            identities=(Identity(self.adapters.digest(request.adapter), salt),),
+            residence=CachePartition(request.adapter, self.adapters.load(request.adapter) or 0, salt),
+            sent=0.0,
+            finished=0.0,
+        )
+
+    def prompt(self, number: int, request: Request) -> tuple[int, ...]:
+        """Return a request's token ids. For a chat, these are what the engine renders its messages to."""
+        if not request.chat:
+            return tokens_of(request, self.nonce, self.outcomes)
+        self.chats[number] = messages_of(request, self.nonce, self.chats, self.outcomes)
+        return self.engine.render(self.chats[number])
+
+    def wire(self, plan: Outcome, request: Request) -> Arrival:
+        """Return the request as the adapter gets it, with its time."""
+        sent = CompletionRequest(
+            model=plan.model,
+            prompt=plan.prompt,
+            max_tokens=request.max_tokens,
+            cache_salt=plan.residence.salt,
+            priority=request.priority,
+            messages=self.chats.get(plan.request),
+            surface=request.surface.with_scores() if self.scored else request.surface,
+            abort=request.abort,
+            tag=request_tag(self.nonce, plan.request) if self.tells_writers else "",
+        )
+        return Arrival(sent, request.offset_ms)
+
+    def widened(self, outcome: Outcome, change: Change | None) -> Outcome:
+        """Return the outcome with every identity that a change during its burst allows."""
+        if change is None or not isinstance(change.change, SetAdapter):
+            return outcome
+        digest = self.adapters.contents[change.change.content].digest
+        return change.widen(outcome, digest, self.adapters.load(change.change.name))
+
+
+def outcome(plan: Outcome, served: Served, *, began: float, stall: str | None) -> Outcome:
+    """Return the outcome of a planned request. `began`: start of the run; `stall`: why the burst was aborted, if so."""
+    times = {"sent": round(served.sent - began, 6), "finished": round(served.finished - began, 6)}
+    answer = served.result
+    if isinstance(answer, EngineError):
+        refused = is_refusal(answer)
+        silent = isinstance(answer, EngineSilent) or (stall is not None and not refused)
+        said = stall if stall is not None and silent else str(answer)
+        return msgspec.structs.replace(plan, **times, error=said, refused=refused, silent=silent)
+    return answered(msgspec.structs.replace(plan, **times), answer)
+
+
+def answered(plan: Outcome, answer: Completion) -> Outcome:
+    """Return a planned request with its answer."""
+    return msgspec.structs.replace(
+        plan,
+        tokens=answer.tokens,
+        text=answer.text,
+        others=answer.others,
+        prompt_logprobs=answer.prompt_logprobs,
+        rendered=answer.prompt,
+        finish_reason=answer.finish_reason,
+        cached_tokens=answer.cached_tokens,
+        cached_between=answer.cached_between,
+        preemptions=answer.preemptions,
+        preempted_at=answer.preempted_at,
+        aborted=answer.aborted,
+    )
+
+
+def is_refusal(problem: EngineError) -> bool:
+    """Return whether the engine refused this one request."""
+    return isinstance(problem, RequestRefused) and problem.status < 500

@@ -1,0 +1,287 @@
+"""Runs a workload on an engine and records its history.
+
+The runner compares nothing. If the engine refuses, crashes or does not answer, the history records it. Only a failure
+of the harness itself raises an exception.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import Engine, EngineDied, EngineError, EngineSilent, RequestRefused, Served
+from coldproof.adapters.protocol.kv_events import Published
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.optional import SavesState
+from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.harness.execution.models.lora import AdapterFiles
+from coldproof.harness.execution.runner.adapter_names import AdapterNames
+from coldproof.harness.execution.runner.burst import BurstMonitor, Change
+from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
+from coldproof.harness.execution.runner.requests import RunRequests, outcome
+from coldproof.harness.history.kv_events import RunEvents
+from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord, StepRecord
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Meanwhile,
+    Reset,
+    RestoreState,
+    SaveState,
+    SetAdapter,
+    Step,
+    Unload,
+    Workload,
+)
+
+Reported = TypeVar("Reported")
+
+STALL_SECONDS = 60.0  # used if no calibration has measured how fast the engine answers
+SETTLE_SECONDS, SETTLE_POLLS = 5.0, 25  # how long an engine may take to free everything
+
+
+class StepEffects(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step did, apart from its requests' outcomes."""
+
+    queue: tuple[QueueSample, ...] = ()
+    change_began: float | None = None
+    change_ended: float | None = None
+    moved_tokens: int | None = None
+    problem: EngineError | None = None
+
+
+class WorkloadRun:
+    """One workload on one engine under one nonce."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        workload: Workload,
+        nonce: str,
+        contents: dict[str, AdapterFiles],
+        folder: Path,
+        *,
+        on_outcome: Callable[[Outcome], None] = lambda _: None,
+        stall_seconds: float = STALL_SECONDS,
+        settle_seconds: float = SETTLE_SECONDS,
+        ledger: EventLedger | None = None,
+        scored: bool = False,
+    ) -> None:
+        self.engine, self.workload, self.nonce = engine, workload, nonce
+        self.on_outcome = on_outcome
+        self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
+        self.ledger = ledger or EventLedger()
+        self.adapters = AdapterNames(engine, nonce, contents, folder)
+        self.requests = RunRequests(engine, nonce, self.adapters, scored=scored)
+        self.resets: list[ResetRecord] = []
+        self.stalled: QueueSample | None = None
+        self.lost: str | None = None
+        self.baseline = self.last_metrics = Metrics()
+        self.began = engine.clock()
+
+    def history(self) -> History:
+        """Run every step, until the end or until the engine is lost, unload all adapters and return the history."""
+        self.empty_first()
+        self.ledger.pass_over(self.take_events())
+        self.baseline = self.scrape()
+        self.last_metrics = self.baseline.since(self.baseline)
+        steps = self.steps()
+        self.unless_lost(self.adapters.clean_up, None)
+        events = self.events()
+        unread: tuple[WrongRead, ...] = ()
+        wrong_reads = self.unless_lost(self.engine.wrong_reads, unread)
+        outcomes = self.requests.outcomes
+        return History(
+            workload=self.workload,
+            nonce=self.nonce,
+            shape=self.engine.shape,
+            outcomes=tuple(outcomes[key] for key in sorted(outcomes)),
+            steps=steps,
+            contents={name: files.digest for name, files in self.adapters.contents.items()},
+            resets=tuple(self.resets),
+            events=events,
+            wrong_reads=wrong_reads,
+            stalled=self.stalled,
+            engine_lost=self.lost,
+            log_tail=self.engine.log_tail() if self.lost is not None else "",
+        )
+
+    def empty_first(self) -> None:
+        """Reset the cache of an engine that drops all blocks at once when it is full.
+
+        Otherwise, blocks of earlier runs could fill it.
+        """
+        resets = self.engine.capabilities[Capability.CACHE_RESET].present is True
+        if resets and self.engine.shape.drops_all_below is not None:
+            self.unless_lost(self.engine.reset_cache, False)
+
+    def steps(self) -> tuple[StepRecord, ...]:
+        """Run the steps in order, until the end or until the engine is lost."""
+        records, first_request = [], 0
+        for number, step in enumerate(self.workload.steps):
+            records.append(self.step(number, step, first_request))
+            first_request += len(step.requests) if isinstance(step, Burst) else 0
+            if self.lost is not None:
+                break
+        return tuple(records)
+
+    def step(self, number: int, step: Step, first_request: int) -> StepRecord:
+        """Run one step and return its record, with the metrics before and after it."""
+        before, started = self.last_metrics, self.clock()
+        try:
+            effects = self.perform(number, step, first_request)
+        except EngineError as problem:
+            effects = StepEffects(problem=problem)
+        if effects.problem is not None:
+            self.note_loss(effects.problem)
+        finished = self.clock()
+        if isinstance(step, Burst):  # no other step changes a counter
+            self.last_metrics = self.metrics()
+        return StepRecord(
+            step=number,
+            started=started,
+            finished=finished,
+            before=before,
+            after=self.last_metrics,
+            queue=effects.queue,
+            change_began=effects.change_began,
+            change_ended=effects.change_ended,
+            moved_tokens=effects.moved_tokens,
+            error=None if effects.problem is None else str(effects.problem),
+            silent=isinstance(effects.problem, EngineSilent),
+        )
+
+    def perform(self, number: int, step: Step, first_request: int) -> StepEffects:
+        """Execute a step. Raises EngineError."""
+        match step:
+            case Burst():
+                return self.burst(number, step, first_request)
+            case SaveState() | RestoreState():
+                return StepEffects(moved_tokens=self.move_state(step))
+            case SetAdapter():
+                self.adapters.set_adapter(step)
+            case Unload(name=name):
+                self.adapters.unload(name)
+            case Reset():
+                self.reset()
+            case Idle(ms=ms):
+                self.idle(ms)
+        return StepEffects()
+
+    def burst(self, number: int, step: Burst, first_request: int) -> StepEffects:
+        """Send all requests, make the change during them if the step has one, and wait for all."""
+        change = self.change(step.meanwhile) if step.meanwhile else None
+        plans = [self.requests.plan(first_request + i, number, request) for i, request in enumerate(step.requests)]
+        arrivals = [self.requests.wire(plan, request) for plan, request in zip(plans, step.requests, strict=True)]
+        monitor = BurstMonitor(
+            step,
+            self.engine,
+            change=change,
+            clock=self.clock,
+            metrics=self.metrics,
+            stall_seconds=self.stall_seconds,
+        )
+        served = self.engine.serve(arrivals, monitor.on_token, monitor.between)
+        if monitor.stalled is not None:
+            self.stalled = monitor.stalled
+            self.lost = f"no progress for {self.stall_seconds:.0f} s with requests in flight ({monitor.stalled})"
+        elif change is not None and not change.tried:
+            change.attempt()  # the first request ended before it had enough tokens
+        for plan, one in zip(plans, served, strict=True):
+            self.record(plan, one, change)
+        queue = tuple(monitor.queue)
+        if change is None or not change.tried:
+            return StepEffects(queue=queue)
+        return StepEffects(queue=queue, change_began=change.began, change_ended=change.ended, problem=change.problem)
+
+    def change(self, meanwhile: Meanwhile) -> Change:
+        """Return the change that a burst makes while its requests are in flight."""
+        made = meanwhile.change
+        return Change(
+            meanwhile, lambda: self.reset() if isinstance(made, Reset) else self.adapters.set_adapter(made), self.clock
+        )
+
+    def record(self, plan: Outcome, served: Served, change: Change | None) -> None:
+        """Record the outcome of a request."""
+        ended = outcome(plan, served, began=self.began, stall=self.lost if self.stalled is not None else None)
+        if isinstance(served.result, EngineError):
+            self.note_loss(served.result)
+        widened = self.requests.widened(ended, change)
+        self.requests.outcomes[widened.request] = widened
+        self.on_outcome(widened)
+
+    def reset(self) -> None:
+        """Reset the cache and record what the engine reports. A refusal is recorded as an unsuccessful reset."""
+        began = self.clock()
+        try:
+            success = self.engine.reset_cache()
+        except RequestRefused:
+            success = False
+        self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success))
+
+    def move_state(self, step: SaveState | RestoreState) -> int:
+        """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported."""
+        if not isinstance(self.engine, SavesState):
+            raise RequestRefused(501, self.engine.capabilities[Capability.SAVED_STATE].evidence)
+        move = self.engine.save_state if isinstance(step, SaveState) else self.engine.restore_state
+        return move(self.adapters.actual(step.name))
+
+    def idle(self, ms: int) -> None:
+        """Wait `ms` milliseconds, then until the engine reports that it is empty, at most for `settle_seconds`.
+
+        Stop waiting if the engine's clock does not advance by itself.
+        """
+        began = self.clock()
+        time.sleep(ms / 1000)
+        for _ in range(SETTLE_POLLS):
+            self.last_metrics = self.metrics()
+            holds = self.last_metrics.running or self.last_metrics.waiting or self.last_metrics.pool_usage
+            if not holds or self.clock() == began:
+                return
+            time.sleep(self.settle_seconds / SETTLE_POLLS)
+
+    def metrics(self) -> Metrics:
+        """Return the engine's counters since this run began."""
+        return self.scrape().since(self.baseline)
+
+    def scrape(self) -> Metrics:
+        """Return the engine's counters; all are None if it is lost."""
+        return self.unless_lost(self.engine.metrics, Metrics())
+
+    def take_events(self) -> Published:
+        """Return what the engine has published since the last call; nothing if it is lost."""
+        return self.unless_lost(self.engine.take_events, Published())
+
+    def events(self) -> RunEvents | None:
+        """Return what was published during this run. Return None without KV events, or if the engine is lost, because
+        then the events are incomplete."""
+        if self.engine.capabilities[Capability.KV_EVENTS].present is not True:
+            return None
+        published = self.take_events()
+        if self.lost is not None:
+            return None
+        return self.ledger.record(published, self.requests.outcomes.values(), began=self.began)
+
+    def unless_lost(self, call: Callable[[], Reported], nothing: Reported) -> Reported:
+        """Call the engine. Return `nothing` if it is lost or fails."""
+        if self.lost is not None:
+            return nothing
+        try:
+            return call()
+        except EngineError as problem:
+            self.note_loss(problem)
+            return nothing
+
+    def note_loss(self, problem: EngineError) -> None:
+        """Record that the engine is lost, if it has terminated or no longer answers."""
+        if isinstance(problem, EngineDied | EngineSilent) and self.lost is None:
+            self.lost = str(problem)
+
+    def clock(self) -> float:
+        """Return the seconds since the run began."""
+        return round(self.engine.clock() - self.began, 6)

@@ -1,0 +1,1 @@
+"""Merges the results of a fleet's runs into one report."""

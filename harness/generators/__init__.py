@@ -1,1 +1,0 @@
-"""Hypothesis strategies that draw whole workloads."""

@@ -1,0 +1,1 @@
+"""The record of a run, and what follows from its tokens alone."""

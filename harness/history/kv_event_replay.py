@@ -1,0 +1,213 @@
+"""A consumer of KV events. It replays them and records what can be hit when, and where the stream contradicts itself.
+
+It trusts every event and repairs nothing, like a router that has only the stream. It knows no requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Removed, Stored
+from coldproof.harness.history.kv_events import HOLD_ALL, Block, BlockKey, Keys, ResidentBlock, blocks_of
+from coldproof.harness.history.records import Outcome
+
+POOL = (None, "GPU")  # the medium of the pool's blocks
+
+Key = tuple[str | None, int | None, str]  # medium, group and hash
+
+
+class Contradiction(msgspec.Struct, frozen=True):
+    """A contradiction in the stream, and the rule that it breaks."""
+
+    rule: str
+    sentence: str
+
+
+class HitSpan(msgspec.Struct):
+    """The event counts after which a block could be hit in a medium, and could not be hit any more."""
+
+    medium: str | None
+    first: int
+    last: float = math.inf
+
+
+class EventCache:
+    """What the events so far imply about the cache.
+
+    With `forgets`, it is used for an engine's whole life: it stores neither times nor contradictions, and drops blocks
+    that cannot be hit any more where layers hold all their blocks.
+    """
+
+    def __init__(
+        self, before: Iterable[ResidentBlock] = (), *, expected: int | None = 0, in_pool: int = 0, forgets: bool = False
+    ) -> None:
+        """Start with what could be hit already (`before`), the number of copies in the pool and, if it is known, the
+        number of the next batch (`expected`).
+        """
+        self.expected, self.forgets = expected, forgets
+        self.blocks: dict[BlockKey, Block] = {}
+        self.children: dict[tuple[int | None, str | None], list[Block]] = {}
+        self.copies: Counter[Key] = Counter()
+        self.spans: dict[BlockKey, list[HitSpan]] = {}
+        self.marks: list[tuple[float, int]] = []  # time of a batch, and the number of events including it
+        self.faults: list[Contradiction] = []
+        self.events = self.stored = self.removed = self.cleared = 0
+        self.in_pool = self.most_in_pool = 0
+        for held in before:
+            self.register(held.block)
+            for medium, count in held.copies:
+                self.add((medium, *held.block.place), count)
+        self.in_pool = self.most_in_pool = in_pool
+
+    def take(self, batch: EventBatch) -> None:
+        """Replay a batch."""
+        if self.expected is not None and batch.sequence != self.expected:
+            self.fault("gap", f"batch {batch.sequence} arrived instead of batch {self.expected}")
+        self.expected = batch.sequence + 1
+        for event in batch.events:
+            self.events += 1
+            match event:
+                case Stored():
+                    self.store(event)
+                case Removed():
+                    for hashed in event.hashes:
+                        self.remove((event.medium, event.group, hashed))
+                case Cleared():
+                    self.clear()
+        if not self.forgets:
+            self.marks.append((batch.at, self.events))
+
+    def store(self, event: Stored) -> None:
+        """Record that the blocks of an event can be hit from now on."""
+        if not event.hashes:
+            self.fault("empty", f"an event stores no block, but {len(event.tokens)} tokens")
+            return
+        if len(event.tokens) != event.block_size * len(event.hashes):
+            sizes = f"{len(event.tokens)} tokens for {len(event.hashes)} blocks of {event.block_size}"
+            self.fault("shape", f"an event stores {sizes}, so that the tokens of each block are unknown")
+        if event.parent is not None and not self.has_parent(event):
+            self.fault("parent", f"block {event.hashes[0]} is stored after {event.parent}, which cannot be hit")
+        for block in blocks_of(event):
+            self.register(block)
+            self.add((event.medium, *block.place), 1)
+            self.stored += 1
+
+    def has_parent(self, event: Stored) -> bool:
+        """Return whether the parent of the first block can be hit or, where layers discard blocks, ever could be."""
+        parent = event.parent or ""
+        if event.kind in HOLD_ALL:
+            return any(self.copies[medium, event.group, parent] for medium in {event.medium, *POOL})
+        return any((group, parent) in self.blocks for group in {group for group, _ in self.blocks})
+
+    def register(self, block: Block) -> None:
+        """Record which block a hash identifies."""
+        known = self.blocks.get(block.place)
+        if known is None:
+            self.blocks[block.place] = block
+            self.children.setdefault((block.group, block.parent), []).append(block)
+        elif known != block:
+            self.fault("collision", f"hash {block.hash} identifies two blocks: {known}; and {block}")
+
+    def add(self, key: Key, count: int) -> None:
+        """Add copies of a block."""
+        if count and not self.copies[key] and not self.forgets:
+            self.spans.setdefault(key[1:], []).append(HitSpan(key[0], self.events))
+        self.copies[key] += count
+        if key[0] in POOL:
+            self.in_pool += count
+            self.most_in_pool = max(self.most_in_pool, self.in_pool)
+
+    def remove(self, key: Key) -> None:
+        """Remove one copy of a block."""
+        self.removed += 1
+        if not self.copies[key]:
+            self.fault("removed", f"block {key[2]} is removed, but no copy of it exists")
+            return
+        self.copies[key] -= 1
+        self.in_pool -= key[0] in POOL
+        if not self.copies[key]:
+            self.end(key)
+
+    def clear(self) -> None:
+        """Record that nothing can be hit any more."""
+        self.cleared += 1
+        self.in_pool = 0
+        for key in [key for key, count in self.copies.items() if count]:
+            self.end(key)
+
+    def end(self, key: Key) -> None:
+        """Record that a block has no copy left."""
+        del self.copies[key]
+        for span in self.spans.get(key[1:], ()):
+            if span.medium == key[0] and span.last == math.inf:
+                span.last = self.events
+        block = self.blocks[key[1:]]
+        if self.forgets and block.kind in HOLD_ALL:
+            del self.blocks[block.place]
+            self.children[block.group, block.parent].remove(block)
+
+    def fault(self, rule: str, sentence: str) -> None:
+        """Record a contradiction."""
+        if not self.forgets:
+            self.faults.append(Contradiction(rule, sentence))
+
+    def count_at(self, moment: float) -> int:
+        """Return how many events had been published by then."""
+        return max((count for at, count in self.marks if at <= moment), default=0)
+
+    def could_be_hit(self, place: BlockKey, first: int, last: int) -> bool:
+        """Return whether a block could be hit at some time between two event counts."""
+        return any(span.first <= last and span.last > first for span in self.spans.get(place, ()))
+
+    def could_always_be_hit(self, place: BlockKey, first: int, last: int) -> bool:
+        """Return whether a block could be hit all the time between two event counts."""
+        return any(span.first <= first and span.last > last for span in self.spans.get(place, ()))
+
+    def chain(self, group: int | None, prompt: tuple[int, ...], keys: Keys) -> Iterator[list[Block]]:
+        """Yield the known blocks for the beginning of a prompt with these keys, for one depth after the other. A depth
+        has several blocks where events distinguish them only by hash.
+        """
+        parents: list[tuple[str | None, int]] = [(None, 0)]
+        depth = 0
+        while True:
+            found = [
+                (block, begin + len(block.tokens))
+                for parent, begin in parents
+                for block in self.children.get((group, parent), ())
+                if block.tokens
+                and block.tokens == prompt[begin : begin + len(block.tokens)]
+                and (block.lora_name, block.extra_keys) == (keys.lora_name, keys.at(depth))
+            ]
+            if not found:
+                return
+            yield [block for block, _ in found]
+            parents, depth = [(block.hash, end) for block, end in found], depth + 1
+
+    def blocks_up_to(self, group: int | None, last: str | None) -> tuple[Block, ...] | None:
+        """Return the blocks from a prompt's start up to this one; None if one of them is unknown."""
+        found: list[Block] = []
+        while last is not None:
+            block = self.blocks.get((group, last))
+            if block is None or not block.tokens or len(found) > len(self.blocks):
+                return None
+            found.append(block)
+            last = block.parent
+        return tuple(reversed(found))
+
+    def held(self, places: Iterable[BlockKey]) -> Iterator[ResidentBlock]:
+        """Yield the known blocks of these places, with the copies that can be hit."""
+        media = {medium for medium, _, _ in self.copies}
+        for place in places:
+            if place in self.blocks:
+                copies = ((medium, self.copies.get((medium, *place), 0)) for medium in sorted(media, key=str))
+                yield ResidentBlock(self.blocks[place], tuple((medium, count) for medium, count in copies if count))
+
+
+def request_keys(outcome: Outcome) -> Keys:
+    """Return what the key of a request's blocks contains, as events spell it: the adapter's name, not its content."""
+    named = outcome.residence.name is not None
+    return Keys(outcome.model if named else None, outcome.residence.salt)

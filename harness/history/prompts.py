@@ -1,0 +1,36 @@
+"""From symbolic prompts to what is sent: token ids, or the messages of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coldproof.adapters.protocol.requests import Message
+from coldproof.harness.history.records import Outcome
+from coldproof.harness.workload.steps import Request
+from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens, text_of
+
+
+def tokens_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> tuple[int, ...]:
+    """Return the tokens of a prompt with a nonce, after the earlier request and its answer if it continues one."""
+    own = tuple(t for segment in request.prompt.segments for t in segment_tokens(nonce, segment))
+    before = outcomes.get(request.prompt.continues) if request.prompt.continues is not None else None
+    if before is None:
+        return nonce_tokens(nonce) + own
+    return before.prompt + before.token_ids + own
+
+
+def messages_of(
+    request: Request, nonce: str, chats: Mapping[int, tuple[Message, ...]], outcomes: Mapping[int, Outcome]
+) -> tuple[Message, ...]:
+    """Return the messages of a chat: its segments, after the earlier chat and its answer's text if it continues one."""
+    own = [text_of(segment_tokens(nonce, segment)) for segment in request.prompt.segments]
+    before = request.prompt.continues
+    if before is not None and before in outcomes and before in chats:
+        return (*chats[before], Message("assistant", outcomes[before].text), *alternating_messages(own))
+    system = Message("system", text_of(nonce_tokens(nonce)) + own[0])
+    return (system, *alternating_messages(own[1:]))
+
+
+def alternating_messages(texts: list[str]) -> list[Message]:
+    """Return messages of user and assistant alternately."""
+    return [Message(("user", "assistant")[i % 2], text) for i, text in enumerate(texts)]

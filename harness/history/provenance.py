@@ -1,0 +1,102 @@
+"""Descriptions of the KV that a request read, for an engine whose KV digests name their writer.
+
+The numbers of requests and steps are those of the history.
+"""
+
+from __future__ import annotations
+
+from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, NO_BLOCK, ZEROED, Writer, WrongRead
+from coldproof.harness.history.records import History
+from coldproof.harness.workload.steps import Burst, SetAdapter, Unload
+
+MOST_SENTENCES = 5
+
+
+def request_tag(nonce: str, number: int) -> str:
+    """Return the part of the engine's request name that identifies a request."""
+    return f"{nonce}.{number}."
+
+
+def describe_wrong_reads(history: History, about: int | None) -> list[str]:
+    """Return descriptions of the wrong reads of each request of the history, request `about` first."""
+    numbered = [(request_number(read.request, history), read) for read in history.wrong_reads]
+    mine = [(number, read) for number, read in numbered if number is not None]
+    mine.sort(key=lambda pair: (pair[0] != about, pair[0]))
+    return [describe_wrong_read(number, read, history) for number, read in mine[:MOST_SENTENCES]]
+
+
+def wrong_read_position(history: History, about: int | None) -> str:
+    """Return where in its blocks a request first read wrong KV: text without numbers, for a signature; empty if
+    unknown.
+
+    A block that was never written or belongs to another request is wrong from its start. A block that was written or
+    copied in part is wrong within.
+    """
+    read = next((r for r in history.wrong_reads if request_number(r.request, history) == about), None)
+    if about is None or read is None:
+        return ""
+    if read.block == NO_BLOCK:
+        return "read no block"
+    known = read.group < len(history.shape.groups)
+    if not known and read.column:
+        return ""
+    start = read.column * history.shape.groups[read.group].block if known else 0
+    return "wrong from a block's start" if read.first <= start else "wrong within a block"
+
+
+def request_number(name: str, history: History) -> int | None:
+    """Return the history's number of a request by its name in the engine; None for requests of other histories."""
+    return next((o.request for o in history.outcomes if request_tag(history.nonce, o.request) in name), None)
+
+
+def describe_wrong_read(number: int, read: WrongRead, history: History) -> str:
+    """Return which block was wrong, and what it contained."""
+    place = f"block {read.column} of group {read.group}, physical block {read.block}, layer {read.layer}"
+    where = f"Request {number} read wrong KV at {format_positions(read.first, read.last)} ({place})"
+    return f"{where}: {describe_content(number, read, history)}."
+
+
+def format_positions(first: int, last: int) -> str:
+    """Format one position or a range of positions."""
+    return f"position {first}" if first == last else f"positions {first}-{last}"
+
+
+def describe_content(number: int, read: WrongRead, history: History) -> str:
+    """Return what the position contained."""
+    if read.block == NO_BLOCK:
+        return "its block table has no block there"
+    if read.found == NEVER_WRITTEN:
+        return "it was never written"
+    if read.found == ZEROED:
+        return "it was zeroed and not written since"
+    if read.writer is None:
+        return "it contains KV of an unknown writer"
+    return f"it contains KV that {describe_writer(number, read, read.writer, history)}"
+
+
+def describe_writer(number: int, read: WrongRead, writer: Writer, history: History) -> str:
+    """Return who wrote the KV, and with which adapter."""
+    by = request_number(writer.request, history)
+    name = "a request of an earlier run" if by is None else "the request itself" if by == number else f"request {by}"
+    wrote = f"{name} wrote"
+    aside = "" if writer.position == read.first else f" for its position {writer.position}"
+    version = f", weights version {writer.version}" if writer.version else ""
+    if writer.adapter is None or writer.content is None:
+        return f"{wrote}{aside} for the base model{version}"
+    return f"{wrote}{aside} with {history.describe_adapter(writer.content)} ({describe_load(writer, history)}){version}"
+
+
+def describe_load(writer: Writer, history: History) -> str:
+    """Return the name that the adapter was loaded as, and the step that replaced it."""
+    name = (writer.adapter or "").removesuffix(f"-{history.nonce}")
+    loaded, replaced = False, ""
+    for number, step in enumerate(history.workload.steps):
+        change = step.meanwhile.change if isinstance(step, Burst) and step.meanwhile is not None else step
+        if isinstance(change, SetAdapter) and change.name == name:
+            is_it = history.contents.get(change.content) == writer.content
+            if loaded and not is_it and not replaced:
+                replaced = f", replaced at step {number}"
+            loaded = loaded or is_it
+        elif isinstance(change, Unload) and change.name == name and loaded and not replaced:
+            replaced = f", unloaded at step {number}"
+    return f"loaded as '{name}'{replaced}"

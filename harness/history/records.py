@@ -1,0 +1,176 @@
+"""The record of one run of a workload: frozen facts that can be written to JSON and read again, without judgement.
+
+A history can be judged without the engine. So it contains all that a checker or a report needs: tokens with times,
+counts, errors, the adapter versions that a request may have used, and the metrics around each step.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.harness.history.kv_events import RunEvents
+from coldproof.harness.workload.steps import Workload
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """All that a token's KV depends on besides the tokens before it: adapter content (never its name) and salt."""
+
+    adapter: str | None
+    salt: str | None
+
+
+class CachePartition(msgspec.Struct, frozen=True):
+    """What an engine may key a prefix by: an adapter name, one of its loads, and a salt.
+
+    Reuse is required only within one partition; it is allowed within one identity.
+    """
+
+    name: str | None
+    load: int
+    salt: str | None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as sent and as answered. Times are seconds since the run began.
+
+    `identities` has every identity that the engine may correctly have used: one, or two if an adapter change overlapped
+    the request. `error` says why there is no answer; `tokens` are then those before the error.
+    """
+
+    request: int
+    step: int
+    model: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    identities: tuple[Identity, ...]
+    residence: CachePartition
+    surface: ResponseOptions = PLAIN
+    tokens: tuple[Token, ...] = ()
+    text: str = ""
+    others: tuple[tuple[Token, ...], ...] = ()
+    prompt_logprobs: tuple[float | None, ...] | None = None
+    rendered: tuple[int, ...] | None = None  # the prompt's ids as the engine reports them, if it does
+    finish_reason: str | None = None
+    cached_tokens: int | None = None
+    cached_between: tuple[int, int] | None = None  # bounds from the engine's steps, where it reports no count
+    preemptions: int | None = None
+    preempted_at: tuple[float, ...] = ()  # seconds since it was sent, where the engine reports it
+    aborted: Stage | None = None
+    sent: float
+    finished: float
+    error: str | None = None
+    refused: bool = False  # the error is the engine's refusal
+    silent: bool = False
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Return the token ids of the answer."""
+        return tuple(token.id for token in self.tokens)
+
+    @property
+    def hit_at_least(self) -> int:
+        """Return the known lower bound of the prompt tokens that came from the cache; 0 if nothing is known."""
+        if self.cached_tokens is not None:
+            return self.cached_tokens
+        return 0 if self.cached_between is None else self.cached_between[0]
+
+    @property
+    def hit_at_most(self) -> int | None:
+        """Return the known upper bound of the prompt tokens that came from the cache; None if nothing is known."""
+        if self.cached_tokens is not None:
+            return self.cached_tokens
+        return None if self.cached_between is None else self.cached_between[1]
+
+    @property
+    def answered(self) -> bool:
+        """Return whether there is a complete answer to judge."""
+        return self.error is None and self.aborted is None
+
+    @property
+    def overlapped(self) -> bool:
+        """Return whether an adapter change overlapped this request."""
+        return len(self.identities) > 1
+
+
+class QueueSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample of the engine's queue and pool; None where it does not report a value."""
+
+    at: float
+    running: float | None
+    waiting: float | None
+    pool_usage: float | None
+
+    def __str__(self) -> str:
+        known = {"running": self.running, "waiting": self.waiting}
+        words = [f"{name} {count:.0f}" for name, count in known.items() if count is not None]
+        words += [f"pool {self.pool_usage:.0%} in use"] if self.pool_usage is not None else []
+        return ", ".join(words) or "the engine does not report its queue"
+
+
+class ResetRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A cache reset: when it was requested, when it was answered, and whether the engine reported success."""
+
+    began: float
+    ended: float
+    success: bool
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One step: when it ran, its error, and the engine's metrics before and after it.
+
+    Counters count from the run's start. `queue` was sampled while several requests ran; `change_began` and
+    `change_ended` are the times of the change during a burst. `moved_tokens` is the number of tokens that the engine
+    reports as saved or restored.
+    """
+
+    step: int
+    started: float
+    finished: float
+    before: Metrics
+    after: Metrics
+    queue: tuple[QueueSample, ...] = ()
+    change_began: float | None = None
+    change_ended: float | None = None
+    moved_tokens: int | None = None
+    error: str | None = None
+    silent: bool = False
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete run of one workload."""
+
+    workload: Workload
+    nonce: str
+    shape: EngineShape
+    outcomes: tuple[Outcome, ...]
+    steps: tuple[StepRecord, ...]
+    contents: dict[str, str]  # symbolic content -> digest of the adapter files
+    resets: tuple[ResetRecord, ...] = ()
+    events: RunEvents | None = None  # published KV events, where the engine has them
+    wrong_reads: tuple[WrongRead, ...] = ()  # where the engine reports whose KV was read
+    left_over: Metrics = Metrics()  # gauges: what earlier runs left on an engine that was idle at first
+    stalled: QueueSample | None = None  # the queue when there was no progress for too long
+    engine_lost: str | None = None  # why the engine was lost, if it was
+    log_tail: str = ""  # the end of its log in that case
+
+    def describe_adapter(self, digest: str | None) -> str:
+        """Return an adapter content by the name that the steps use, or by its digest if they use none."""
+        if digest is None:
+            return "base model"
+        named = (f"adapter {name}" for name, known in self.contents.items() if known == digest)
+        return next(named, f"adapter content {digest}")
+
+    def describe_identity(self, identity: Identity) -> str:
+        """Return a description of an identity."""
+        adapter = self.describe_adapter(identity.adapter)
+        return adapter if identity.salt is None else f"{adapter}, salt {identity.salt!r}"
+
+
+def hit_shares(history: History) -> str:
+    """Return the cached share of each prompt as text, in the order of sending."""
+    shares = (f"{100 * (o.cached_tokens or 0) / len(o.prompt):.1f} % of {len(o.prompt):,}" for o in history.outcomes)
+    return ", ".join(shares) + " tokens"

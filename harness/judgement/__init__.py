@@ -1,0 +1,1 @@
+"""History + cold answers -> findings, evidence, verdict; pure, needs no engine."""

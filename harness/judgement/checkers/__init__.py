@@ -1,0 +1,1 @@
+"""The checkers, one in each file: they turn a history into findings."""

@@ -1,0 +1,104 @@
+"""Checks that published KV events are consistent, belong to requests that were sent, and explain the hits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Stored
+from coldproof.harness.history.kv_events import blocks_of
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.judgement.kv_events.expected_hits import View, may_have_stored, view
+from coldproof.reports.schema.verdict import FailureClass
+
+UNREADABLE = ("gap", "shape")  # after these faults the content of the cache is unknown
+RULES = (*UNREADABLE, "parent", "removed", "collision", "empty")  # faults within the stream, gravest first
+INVALID = ("shape", "empty")  # an event's own fields are invalid, whatever the cache holds
+
+
+def check_events(history: History) -> list[Finding]:
+    """Return a finding for the first violation of each rule. Return none if the engine publishes no events."""
+    seen = view(history)
+    if seen is None:
+        return []
+    found = [*contradictions(seen), *overflows(seen), *unknown_blocks(seen), *unreported_resets(seen)]
+    if not any(fault.rule in UNREADABLE for fault in seen.cache.faults):
+        found += unexplained(seen)
+    return found
+
+
+def finding(
+    sentence: str, request: int | None = None, failure_class: FailureClass = FailureClass.ACCOUNTING
+) -> Finding:
+    """Return the finding for a violated rule."""
+    return Finding(checker="events", failure_class=failure_class, sentence=f"KV events: {sentence}.", request=request)
+
+
+def contradictions(seen: View) -> Iterator[Finding]:
+    """Yield findings within the stream: gaps, removals of absent blocks, absent parents, one hash for two blocks."""
+    first = {fault.rule: fault.sentence for fault in reversed(seen.cache.faults)}
+    for rule in sorted(first, key=RULES.index):
+        yield finding(first[rule], failure_class=FailureClass.API if rule in INVALID else FailureClass.ACCOUNTING)
+
+
+def overflows(seen: View) -> Iterator[Finding]:
+    """Yield a finding if more blocks can be hit than the pool has: then removals were not published."""
+    pool, most = seen.history.shape.pool_blocks, seen.cache.most_in_pool
+    if pool is not None and seen.history.shape.uniform and most > pool:
+        yield finding(f"according to the events, {most} blocks can be hit, but the pool has only {pool}")
+
+
+def unknown_blocks(seen: View) -> Iterator[Finding]:
+    """Yield a finding for stored blocks whose tokens, adapter name or extra keys match no request of this history."""
+    for batch in seen.events.batches:
+        for event in batch.events:
+            if isinstance(event, Stored) and is_unknown(seen, batch, event):
+                blocks = list(blocks_of(event))
+                yield finding(
+                    f"the blocks {blocks[0].hash} to {blocks[-1].hash} were stored with {blocks[-1]}, but no request "
+                    "until then has these tokens with this adapter name and these extra keys"
+                )
+                return
+
+
+def is_unknown(seen: View, batch: EventBatch, event: Stored) -> bool:
+    """Return whether no request can have stored these blocks. False if not all of their parents are known."""
+    chain = seen.cache.blocks_up_to(event.group, event.parent)
+    blocks = tuple(blocks_of(event))
+    if chain is None or not blocks or not blocks[0].tokens:
+        return False
+    until = batch.at + seen.events.slack
+    return not any(may_have_stored(o, chain + blocks) for o in seen.history.outcomes if o.sent <= until)
+
+
+def unreported_resets(seen: View) -> Iterator[Finding]:
+    """Yield a finding for a successful reset that no event reports, even after a later request."""
+    slack = seen.events.slack
+    cleared = [b.at for b in seen.events.batches if any(isinstance(event, Cleared) for event in b.events)]
+    for reset in seen.history.resets:
+        later = [o.finished for o in seen.history.outcomes if o.answered and o.sent >= reset.ended]
+        reported = any(reset.began - slack <= at <= min(later, default=0.0) + slack for at in cleared)
+        if reset.success and later and not reported:
+            yield finding(f"the cache reset at {reset.ended:.3f} s reported success, but no event reports it")
+            return
+
+
+def unexplained(seen: View) -> Iterator[Finding]:
+    """Yield findings for hits of blocks that were absent according to the events, and misses of present blocks."""
+    bounds = seen.bounds()
+    for outcome in seen.history.outcomes:
+        limits, cached = bounds.get(outcome.request), outcome.cached_tokens or 0
+        if limits is None:
+            continue
+        if cached > limits.at_most:
+            yield finding(
+                f"request {outcome.request} hit {cached} tokens, but according to the events at most "
+                f"{limits.at_most} could be hit",
+                outcome.request,
+            )
+        elif limits.at_least is not None and cached < limits.at_least:
+            yield finding(
+                f"request {outcome.request} hit {cached} tokens, but according to the events {limits.at_least} could "
+                "be hit from before it was sent until it ended",
+                outcome.request,
+            )

@@ -1,0 +1,1 @@
+"""The counters that show that a requirement was exercised."""

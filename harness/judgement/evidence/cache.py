@@ -1,0 +1,153 @@
+"""Evidence about blocks: hits, evictions, preemptions, resets and aborts. Pure."""
+
+from __future__ import annotations
+
+from coldproof.adapters.protocol.requests import Stage
+from coldproof.harness.history.computed_tokens import common_prefix, written_tokens
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.reference_cache import bounds, least_blocks, lost_tokens, never_fits
+from coldproof.harness.workload.steps import Idle
+
+LONG_BLOCKS = 2  # blocks of a prompt that is long enough to share
+MOST_OF_POOL = 0.75
+DEFAULT_BLOCK = 16
+
+
+def reuse_facts(history: History) -> dict[str, float]:
+    """Return the counters of hits by their kind."""
+    hits = [o for o in history.outcomes if o.hit_at_least]
+    chats = {number for number, _, request in history.workload.requests() if request.chat}
+    counters = bool(history.steps) and history.steps[-1].after.hit_tokens is not None
+    return {
+        Evidence.CHATS: sum(o.request in chats for o in history.outcomes if o.error is None),
+        Evidence.SHARED_HITS: sum(any(diverges_from(p, o) for p in prior(history, o)) for o in hits),
+        Evidence.DECODE_HITS: sum(any(decoded_for(p, o) for p in prior(history, o)) for o in hits),
+        Evidence.REPEAT_HITS: sum(sent_before(history, o) and not others_between(history, o) for o in hits),
+        Evidence.RETURN_HITS: sum(sent_before(history, o) and others_between(history, o) for o in hits),
+        Evidence.OWED: sum(bool(limits.at_least) for limits in bounds(history).values()),
+        Evidence.COUNTED: len(hits) if counters else 0,
+    }
+
+
+def pressure_facts(history: History) -> dict[str, float]:
+    """Return the counters of a pool that is too small: evictions, preemptions, waiting and refused requests."""
+    refused = [o for o in history.outcomes if o.refused and never_fits(history, o)]
+    first_refused = min((o.sent for o in refused), default=None)
+    preempted = [r for r in history.steps if (r.after.preemptions or 0) > (r.before.preemptions or 0)]
+    return {
+        Evidence.EVICTED: sum(lost_tokens(history, o) for o in history.outcomes),
+        Evidence.PREEMPTIONS: history.steps[-1].after.preemptions or 0 if history.steps else 0,
+        Evidence.AFTER_PREEMPTION: sum(
+            o.hit_at_least > 0 and any(r.finished <= o.sent for r in preempted) for o in history.outcomes
+        ),
+        Evidence.IDENTICAL: sum(identical(history, o) for o in history.outcomes),
+        Evidence.WAITED: sum(bool(sample.waiting) for r in history.steps for sample in r.queue),
+        Evidence.REFUSED: len(refused),
+        Evidence.BESIDE_REFUSED: sum(
+            o.answered and first_refused is not None and o.finished > first_refused for o in history.outcomes
+        ),
+        Evidence.FULL_POOL: sum(o.answered and fills_pool(history, o) for o in history.outcomes),
+        Evidence.IDLE_LOOKS: sum(
+            isinstance(history.workload.steps[r.step], Idle) and r.after.pool_usage is not None for r in history.steps
+        ),
+    }
+
+
+def control_facts(history: History) -> dict[str, float]:
+    """Return the counters of resets and aborts, and of the requests after them."""
+    stages = [o.aborted for o in history.outcomes]
+    return {
+        Evidence.RESETS: sum(r.success for r in history.resets),
+        Evidence.RESETS_UNDER_LOAD: sum(
+            any(o.sent < r.began < o.finished for o in history.outcomes) for r in history.resets
+        ),
+        Evidence.AFTER_RESET: sum(after_reset(history, o) for o in history.outcomes),
+        Evidence.ABORTED_QUEUED: stages.count(Stage.QUEUED),
+        Evidence.ABORTED_PREFILL: stages.count(Stage.PREFILL),
+        Evidence.ABORTED_DECODE: stages.count(Stage.DECODE),
+        Evidence.AFTER_ABORT: sum(
+            o.answered and any(p.aborted and shares(history, p, o) for p in prior(history, o)) for o in history.outcomes
+        ),
+    }
+
+
+def surface_facts(history: History) -> dict[str, float]:
+    """Return the counters of response options on a cached prefix."""
+    answered = [o for o in history.outcomes if o.answered]
+    hits = [o for o in answered if o.hit_at_least]
+    return {
+        Evidence.SCORED_PROMPTS: sum(
+            o.surface.prompt_logprobs and any(shares(history, p, o) for p in prior(history, o)) for o in answered
+        ),
+        Evidence.SEVERAL: sum(o.surface.answers > 1 for o in hits),
+        Evidence.STOPPED: sum(bool(o.surface.stop) and o.finish_reason == "stop" for o in hits),
+        Evidence.PATTERNED: sum(o.surface.pattern is not None for o in hits),
+    }
+
+
+def prior(history: History, outcome: Outcome) -> list[Outcome]:
+    """Return the requests of the same identity that were sent before this one."""
+    return [
+        p
+        for p in history.outcomes
+        if p.request != outcome.request and p.sent < outcome.sent and set(p.identities) & set(outcome.identities)
+    ]
+
+
+def shares(history: History, earlier: Outcome, outcome: Outcome) -> bool:
+    """Return whether this request's prompt shares at least one block with an earlier request."""
+    return common_prefix(written_tokens(earlier), outcome.prompt) >= (history.shape.block_size or DEFAULT_BLOCK)
+
+
+def diverges_from(earlier: Outcome, outcome: Outcome) -> bool:
+    """Return whether a request hit the prefix of another prompt that continues differently."""
+    shared = common_prefix(written_tokens(earlier), outcome.prompt)
+    parted = shared < len(outcome.prompt) and shared < len(earlier.prompt)
+    return parted and shared >= outcome.hit_at_least > 0
+
+
+def decoded_for(earlier: Outcome, outcome: Outcome) -> bool:
+    """Return whether a hit extends beyond an earlier prompt into its answer."""
+    return len(earlier.prompt) < outcome.hit_at_least <= common_prefix(written_tokens(earlier), outcome.prompt)
+
+
+def sent_before(history: History, outcome: Outcome) -> bool:
+    """Return whether the same prompt was sent before under the same identity."""
+    return any(p.prompt == outcome.prompt for p in prior(history, outcome))
+
+
+def others_between(history: History, outcome: Outcome) -> bool:
+    """Return whether another prompt was sent between this one and the previous request with the same prompt."""
+    latest = max(p.sent for p in prior(history, outcome) if p.prompt == outcome.prompt)
+    return any(latest < p.sent < outcome.sent and p.prompt != outcome.prompt for p in history.outcomes)
+
+
+def identical(history: History, outcome: Outcome) -> bool:
+    """Return whether the request was answered and has a long prompt that another request of its burst has as well."""
+    long = len(outcome.prompt) >= LONG_BLOCKS * (history.shape.block_size or DEFAULT_BLOCK)
+    beside = (o for o in history.outcomes if o.step == outcome.step and o.request != outcome.request)
+    return long and outcome.answered and any(o.prompt == outcome.prompt for o in beside)
+
+
+def fills_pool(history: History, outcome: Outcome) -> bool:
+    """Return whether a request needs most of the pool, together with the requests of its burst that share no block."""
+    pool = history.shape.pool_blocks
+    if pool is None or history.shape.block_size is None or not outcome.answered:
+        return False
+    apart: list[Outcome] = []
+    for beside in (outcome, *(o for o in history.outcomes if o.step == outcome.step and o is not outcome)):
+        if beside.answered and not any(shares(history, known, beside) for known in apart):
+            apart.append(beside)
+    needed = sum(least_blocks(history, len(o.prompt) + o.max_tokens) for o in apart)
+    return needed >= MOST_OF_POOL * pool
+
+
+def after_reset(history: History, outcome: Outcome) -> bool:
+    """Return whether a prefix of the prompt was computed before a successful reset, and not since."""
+    resets = [r for r in history.resets if r.success and r.ended <= outcome.sent]
+    if not resets or not outcome.answered:
+        return False
+    last = max(r.ended for r in resets)
+    shared = [p for p in prior(history, outcome) if shares(history, p, outcome)]
+    return bool(shared) and all(p.finished <= last for p in shared)

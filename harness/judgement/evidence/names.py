@@ -1,0 +1,75 @@
+"""The names of the evidence counters."""
+
+from __future__ import annotations
+
+import enum
+
+from coldproof.reports.schema.evidence import ReportedEvidence
+
+
+class Evidence(enum.StrEnum):
+    """Counters of one history; they are summed over the examples of a requirement."""
+
+    REQUESTS = "requests"
+    HIT_TOKENS = ReportedEvidence.HIT_TOKENS.value
+    HITS = "requests that hit the cache"
+    WARM_HITS = "hits before an adapter change"
+    IN_PLACE_RELOADS = "in-place reloads acknowledged"
+    UNLOAD_LOADS = "unload + load acknowledged"
+    SWITCHES = "adapter switches for all requests"
+    SAME_PATH_RELOADS = "reloads from the same path with changed files"
+    STALE_CHANCES = "requests that could have hit another identity's blocks"
+    TELLING = ReportedEvidence.TELLING.value
+    RETURNS = "requests after an earlier content came back"
+    AFTER_OVERLAP = "requests that could have hit blocks written across a change"
+    OVERLAPPED = "requests running while their adapter was changed"
+    TOGETHER = "concurrent requests"
+    MIXED = "concurrent base and adapter requests"
+    BEYOND_SLOTS = "adapter names in use beyond the engine's slots"
+    SALTED_HITS = "hits under a salt"
+    CHATS = "chat requests"
+    SHARED_HITS = "hits on a prefix of another prompt"
+    DECODE_HITS = "hits on blocks written by decode"
+    REPEAT_HITS = "hits of a prompt repeated immediately"
+    RETURN_HITS = "hits of a prompt repeated after others"
+    OWED = "requests with a minimum expected hit"
+    COUNTED = "hits counted per request and by the metrics"
+    EVICTED = ReportedEvidence.EVICTED.value
+    PREEMPTIONS = ReportedEvidence.PREEMPTIONS.value
+    AFTER_PREEMPTION = "hits after a preemption"
+    IDENTICAL = "concurrent identical long prompts"
+    WAITED = "queue samples with requests waiting"
+    REFUSED = "prompts refused because they can never fit"
+    BESIDE_REFUSED = "requests answered with or after a refused one"
+    FULL_POOL = "requests that need most of the pool"
+    IDLE_LOOKS = "idle gaps after which pool usage was sampled"
+    RESETS = "cache resets that reported success"
+    RESETS_UNDER_LOAD = "cache resets under load"
+    AFTER_RESET = "requests that could have hit what a reset removed"
+    ABORTED_QUEUED = "requests aborted in the queue"
+    ABORTED_PREFILL = "requests aborted in prefill"
+    ABORTED_DECODE = "requests aborted while decoding"
+    AFTER_ABORT = "requests that share a prefix with an aborted one before them"
+    SCORED_PROMPTS = "prompt logprobs of a cached prompt"
+    SEVERAL = "several answers on a hit"
+    STOPPED = "answers ended by a stop string on a hit"
+    PATTERNED = "structured outputs on a hit"
+    STORED = "blocks stored, by KV events"
+    REMOVED = "blocks removed, by KV events"
+    CLEARED = "all-blocks-cleared events"
+    EXPLAINED = "hits explained by earlier KV events"
+    OWED_BY_EVENTS = "requests whose blocks were resident, by KV events"
+    RECOMPUTED = "block hashes recomputed from their events"
+    RECOMPUTED_ADAPTER = "recomputed block hashes of adapters"
+    LOADED = "tokens loaded from the second tier"
+    LOADED_EVICTED = "bursts that loaded evicted blocks"
+    LOADED_RESET = "bursts that loaded after a reset had emptied the pool"
+    LOADED_RESUMED = "tokens that preempted requests loaded back"
+    FAILED_LOADS = "loads from the second tier that failed"
+    RESTORED = "hits that only a restore explains"
+    RESTORED_ELSE = "requests for restored KV under another identity"
+    MOVED = "prompt tokens reused at another position"
+    MAY_BE_CHANGED = "answers that a lossy mode may have changed"
+    OUTGROWN = "answers longer than their context"
+    AFTER_OUTGROWN = "requests that share a prefix with an earlier one longer than its context"
+    AFTER_FAILURE = "requests answered in or after a burst with a failed load"

@@ -1,0 +1,133 @@
+"""Judges a history with the oracle's answers and the checkers.
+
+Only the queries to the oracle are impure. Everything else is computed by pure functions, so that a stored history with
+its answers can be judged again without an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from coldproof.harness.history.records import History, Identity
+from coldproof.harness.judgement.checkers.block_hashes import check_hashes
+from coldproof.harness.judgement.checkers.block_pool import check_concurrency, check_conservation, check_gauge
+from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
+from coldproof.harness.judgement.checkers.kv_events import check_events
+from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
+from coldproof.harness.judgement.checkers.preemption_order import check_order
+from coldproof.harness.judgement.checkers.response_options import check_surface
+from coldproof.harness.judgement.checkers.tokens import check_tokens
+from coldproof.harness.judgement.evidence.collect import evidence, older_identities
+from coldproof.harness.judgement.finding import Finding, Rule
+from coldproof.harness.judgement.oracle import (
+    Answers,
+    Oracle,
+    Question,
+    distinguishing_question,
+    question,
+    questions,
+    scoring_questions,
+)
+
+ORDER = (
+    "liveness",
+    "tokens",
+    "surface",
+    "bounds",
+    "accounting",
+    "concurrency",
+    "order",
+    "conservation",
+    "events",
+    "hashes",
+)
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """A history with its cold answers, the findings of the checkers and the evidence.
+
+    `noise`: findings that do not count by the rule. `permitted`: differences that a lossy mode may cause.
+    `rule` and `exclusive` are the arguments of the judgement, so that the history can be judged again.
+    """
+
+    history: History
+    answers: Answers
+    findings: tuple[Finding, ...]
+    noise: tuple[Finding, ...]
+    permitted: tuple[Finding, ...] = ()
+    evidence: dict[str, float]
+    rule: Rule = Rule(exact=True)
+    exclusive: bool = True
+
+    def limited(self, *, overlapped_too: bool, hashes_too: bool) -> Judgement:
+        """Return the judgement without the findings that only another requirement judges.
+
+        Without `overlapped_too`, these are wrong answers of requests that an adapter change overlapped. Without
+        `hashes_too`, these are wrong block hashes.
+        """
+        overlapped = set() if overlapped_too else {("tokens", o.request) for o in self.history.outcomes if o.overlapped}
+        kept = (f for f in self.findings if (f.checker, f.request) not in overlapped)
+        return msgspec.structs.replace(self, findings=tuple(f for f in kept if hashes_too or f.checker != "hashes"))
+
+    def worst(self) -> Finding:
+        """Return the gravest finding: by the order of the checkers, then the first request."""
+        return min(self.findings, key=lambda f: (ORDER.index(f.checker), f.request if f.request is not None else -1))
+
+
+def needed_questions(history: History, rule: Rule) -> Iterator[Question]:
+    """Yield the questions whose answers every judgement of this history needs."""
+    yield from questions(history)
+    if rule.band is not None:
+        yield from scoring_questions(history)
+    for outcome, identity in older_identities(history):
+        yield distinguishing_question(outcome, identity)
+
+
+def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> Judgement:
+    """Query the oracle and judge the history. For wrong answers, also query every other adapter content, to find out
+    whose answer it may be. Raises OracleError."""
+    answers = {asked: oracle.ask(asked) for asked in needed_questions(history, rule)}
+    suspects = {f.request for f in check_tokens(history, answers, rule) if needs_explanation(history, f, answers, rule)}
+    for outcome in history.outcomes:
+        if outcome.request in suspects:
+            for digest in (None, *history.contents.values()):
+                asked = question(outcome, Identity(digest, None))
+                answers[asked] = oracle.ask(asked)
+    return judge_again(history, answers, rule, exclusive=exclusive)
+
+
+def needs_explanation(history: History, found: Finding, answers: Answers, rule: Rule) -> bool:
+    """Return whether to find out whose answer a wrong one is. Noise that explains every token needs no other source."""
+    outcome = next(o for o in history.outcomes if o.request == found.request)
+    one = None if rule.band is None else measure_deviation(history, outcome, answers, rule.band)
+    return not found.explained or rule.band is None or (one is not None and beyond_chance(one, rule.band))
+
+
+def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bool) -> Judgement:
+    """Judge a history with known answers. Pure: the same arguments always give the same judgement."""
+    found = [
+        *check_liveness(history),
+        *check_tokens(history, answers, rule),
+        *check_surface(history, answers, rule),
+        *check_bounds(history),
+        *check_accounting(history, exclusive=exclusive),
+        *check_concurrency(history),
+        *check_order(history),
+        *check_conservation(history, exclusive=exclusive),
+        *check_gauge(history),
+        *check_events(history),
+        *check_hashes(history),
+    ]
+    return Judgement(
+        history=history,
+        answers=answers,
+        findings=tuple(f for f in found if not f.noise and not f.permitted),
+        noise=tuple(f for f in found if f.noise),
+        permitted=tuple(f for f in found if f.permitted),
+        evidence=evidence(history, answers),
+        rule=rule,
+        exclusive=exclusive,
+    )

@@ -1,0 +1,142 @@
+"""Computes the minimum and maximum expected hit of each request from a history's KV events alone.
+
+Blocks are identified by the hashes in the events. Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Protocol
+
+import msgspec
+
+from coldproof.harness.history.computed_tokens import common_prefix
+from coldproof.harness.history.kv_event_replay import EventCache, request_keys
+from coldproof.harness.history.kv_events import HOLD_ALL, Block, RunEvents
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.reference_cache import Bounds
+
+
+class View(msgspec.Struct, frozen=True):
+    """A history's events and the cache state that a subscriber derives from all of them."""
+
+    history: History
+    events: RunEvents
+    cache: EventCache
+
+    @property
+    def groups(self) -> list[int | None]:
+        """Return the block groups that keep all blocks, so that every hit needs their blocks from the first token."""
+        return sorted({b.group for b in self.cache.blocks.values() if b.kind in HOLD_ALL}, key=str)
+
+    def bounds(self) -> dict[int, Bounds]:
+        """Return the expected hits by request number, for the requests with a reported count of one lookup."""
+        counted = [o for o in self.history.outcomes if o.error is None and o.cached_tokens is not None]
+        counted = [o for o in counted if o.surface.answers == 1]  # several answers hit one another
+        return {o.request: Bounds(at_least=self.at_least(o), at_most=self.at_most(o)) for o in counted}
+
+    def at_most(self, outcome: Outcome) -> int:
+        """Return the tokens that could be hit when the request was sent, or that concurrent requests stored later.
+
+        The request's own blocks do not count.
+        """
+        slack = self.events.slack
+        first, sent = self.cache.count_at(outcome.sent - slack), self.cache.count_at(outcome.sent + slack)
+        last = self.cache.count_at(outcome.finished + slack)
+        shared = max((self.shared(other, outcome) for other in self.history.outcomes), default=0)
+
+        def ready(block: Block, end: int) -> bool:
+            there = self.cache.could_be_hit(block.place, first, sent)
+            return there or (end <= shared and self.cache.could_be_hit(block.place, first, last))
+
+        return min((self.reach(group, outcome, ready) for group in self.groups), default=0)
+
+    def at_least(self, outcome: Outcome) -> int | None:
+        """Return the tokens, in whole blocks, that could be hit from before the request was sent until it ended.
+
+        Return None if a miss proves nothing: for prompt logprobs, which may bypass the cache, for requests that overlap
+        an adapter change, without prefix caching, and for several kinds of layers. Blocks that differ only by their
+        hash do not count, because it is unknown whose they are.
+        """
+        shape, slack = self.history.shape, self.events.slack
+        if not shape.uniform or not shape.prefix_caching or outcome.overlapped or outcome.surface.prompt_logprobs:
+            return None
+        first, last = self.cache.count_at(outcome.sent - slack), self.cache.count_at(outcome.finished + slack)
+        reach = [
+            self.reach(
+                group, outcome, lambda block, _: self.cache.could_always_be_hit(block.place, first, last), alone=True
+            )
+            for group in self.groups
+        ]
+        return min(reach, default=0)
+
+    def reach(self, group: int | None, outcome: Outcome, ready: Ready, *, alone: bool = False) -> int:
+        """Return how many leading tokens of a prompt have ready blocks. The last token never counts.
+
+        `alone`: stop at a block that is ambiguous.
+        """
+        end = 0
+        for blocks in self.cache.chain(group, outcome.prompt, request_keys(outcome)):
+            further = end + len(blocks[0].tokens)
+            if further > len(outcome.prompt) - 1 or not any(ready(block, further) for block in blocks):
+                break
+            if alone and len(blocks) > 1:
+                break
+            end = further
+        return end
+
+    def shared(self, other: Outcome, outcome: Outcome) -> int:
+        """Return how many of a request's leading tokens a concurrent request with the same keys may have computed."""
+        slack = self.events.slack
+        over = other.finished <= outcome.sent - slack and not open_ended(other)
+        if other.request == outcome.request or over or other.sent >= outcome.finished + slack:
+            return 0
+        if request_keys(other) != request_keys(outcome):
+            return 0
+        return max(common_prefix(sequence, outcome.prompt) for sequence in sequences(other))
+
+
+class Ready(Protocol):
+    """Decides whether a block can be hit; `end` is the number of tokens up to the block's end."""
+
+    def __call__(self, block: Block, end: int, /) -> bool:
+        """Return whether the block can be hit."""
+
+
+@functools.lru_cache(maxsize=4)
+def replayed(events: RunEvents) -> EventCache:
+    """Replay the events of a run. The result is cached and must not be changed."""
+    cache = EventCache(events.before, expected=events.expected, in_pool=events.in_pool)
+    for batch in events.batches:
+        cache.take(batch)
+    return cache
+
+
+def view(history: History) -> View | None:
+    """Return a history's events with its replayed cache; None if the history has no events."""
+    return None if history.events is None else View(history, history.events, replayed(history.events))
+
+
+def sequences(outcome: Outcome) -> list[tuple[int, ...]]:
+    """Return, for each answer of a request, the tokens whose KV it wrote: all but the last sampled token."""
+    answers = [outcome.tokens, *outcome.others]
+    return [outcome.prompt + tuple(token.id for token in tokens[:-1]) for tokens in answers]
+
+
+def open_ended(outcome: Outcome) -> bool:
+    """Return whether the engine may have computed more tokens than its client saw: after a client disconnect, or if a
+    stop string was found outside of the engine."""
+    return not outcome.answered or bool(outcome.surface.stop)
+
+
+def may_have_stored(outcome: Outcome, blocks: tuple[Block, ...]) -> bool:
+    """Return whether a chain of blocks can be this request's, by its tokens, adapter name and extra keys."""
+    keys = request_keys(outcome)
+    if any((b.lora_name, b.extra_keys) != (keys.lora_name, keys.at(i)) for i, b in enumerate(blocks)):
+        return False
+    tokens = tuple(token for block in blocks for token in block.tokens)
+    for sequence in sequences(outcome):
+        same = common_prefix(sequence, tokens)
+        if same == len(tokens) or (open_ended(outcome) and same == len(sequence)):
+            return True
+    return False

@@ -1,0 +1,118 @@
+"""Questions to an oracle and its answers.
+
+A question names an adapter's content, never its name. Its answer therefore holds under every name, and is asked only
+once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
+from coldproof.harness.history.records import History, Identity, Outcome
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A prompt under an adapter content (None: the base model). Salt and priority change no cold answer."""
+
+    prompt: tuple[int, ...]
+    adapter: str | None
+    max_tokens: int
+    surface: ResponseOptions = PLAIN
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A cold answer, with the top-2 logprob margin of each token if the engine reports it. `text` is None if the
+    answer was computed without an engine."""
+
+    tokens: tuple[Token, ...]
+    others: tuple[tuple[Token, ...], ...] = ()
+    prompt_logprobs: tuple[float | None, ...] | None = None
+    finish_reason: str | None = None
+    text: str | None = None
+    prompt_best: tuple[float | None, ...] | None = None  # logprob of the best token at each position, if reported
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Return the token ids."""
+        return tuple(token.id for token in self.tokens)
+
+
+Answers = dict[Question, Answer]
+
+
+class OracleError(Exception):
+    """The oracle cannot answer: the harness, not the engine under test, has failed."""
+
+
+class Oracle(Protocol):
+    """Gives cold-start answers."""
+
+    name: str
+
+    def ask(self, question: Question) -> Answer:
+        """Return the cold answer. Raises OracleError."""
+
+
+def question(outcome: Outcome, identity: Identity) -> Question:
+    """Return the question for a request's cold answer under one identity."""
+    return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.surface)
+
+
+SCORED = ResponseOptions(prompt_logprobs=True)
+
+
+def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Question | None:
+    """Return the question that lets a cold engine score every token of an answer: one prefill of prompt and answer.
+
+    Return None if the scores are not comparable: for several sampled answers, or for structured output. The tokens are
+    cut to `longest - 1`, because the engine must have room to generate one.
+    """
+    plain = outcome.surface.answers == 1 and outcome.surface.pattern is None
+    tokens = (*outcome.prompt, *outcome.token_ids)[: longest - 1]
+    if not plain or len(tokens) <= len(outcome.prompt):
+        return None
+    return Question(tokens, identity.adapter, 1, SCORED)
+
+
+TELLING_TOKENS = 4  # enough to distinguish two random adapters, and cheap: asked whenever a stale hit is possible
+
+
+def distinguishing_question(outcome: Outcome, identity: Identity) -> Question:
+    """Return a short question that shows whether another identity has a different answer to this prompt."""
+    return Question(outcome.prompt, identity.adapter, min(outcome.max_tokens, TELLING_TOKENS))
+
+
+def comparable_outcomes(history: History) -> list[Outcome]:
+    """Return the requests whose tokens can be compared with a cold answer.
+
+    A request that exceeds the context length has none, because the engine may refuse it or truncate the answer. An
+    engine that shifts its context answers it, and so does a cold engine of that kind.
+    """
+    longest = math.inf if history.shape.shifts_context else history.shape.max_model_tokens
+    return [
+        o
+        for o in history.outcomes
+        if o.error is None and (o.tokens or o.aborted is None) and len(o.prompt) + o.max_tokens <= longest
+    ]
+
+
+def questions(history: History) -> Iterable[Question]:
+    """Yield the question for each allowed cold answer of each request."""
+    for outcome in comparable_outcomes(history):
+        for identity in outcome.identities:
+            yield question(outcome, identity)
+
+
+def scoring_questions(history: History) -> Iterable[Question]:
+    """Yield the questions that a judgement by scores needs in addition: the cold scores of each answer's tokens."""
+    longest = history.shape.max_model_tokens
+    for outcome in comparable_outcomes(history):
+        for identity in outcome.identities:
+            asked = scoring_question(outcome, identity, longest=longest)
+            if asked is not None:
+                yield asked

@@ -1,0 +1,290 @@
+"""A reference model of a prefix cache: it bounds the cached-token count of every request.
+
+The maximum expected hit is the longest prefix of the prompt that was computed under the same identity. More is a hit
+that should have been a miss, even if the tokens are right. The minimum expected hit is what an earlier request of the
+same cache partition left behind, in whole blocks, as long as the pool had room. Less is a lost hit, which comparing
+tokens does not detect. If the pool is too small, the model assumes that the blocks freed last are evicted last, as vLLM
+and most engines document. Pure. It knows an engine only by the shape that the engine reports.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+
+import msgspec
+
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.harness.history.computed_tokens import common_prefix, requests_with_same_identity, written_tokens
+from coldproof.harness.history.non_prefix_reuse import reusable_tokens
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.workload.steps import Burst, RestoreState, save_of
+from coldproof.harness.workload.tokens import NONCE_TOKENS
+
+AHEAD = 8  # tokens for which an engine may allocate slots in advance: drafts, a step ahead
+MOST_GROUPS = 16  # assumed number of KV-cache block groups of layers of different kinds, if it is unknown
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Allowed cached-token counts of one request. `at_least` is None if the engine reports no block size."""
+
+    at_least: int | None
+    at_most: int
+
+
+def all_computed(outcome: Outcome) -> list[tuple[int, ...]]:
+    """Return the computed tokens of each answer of a request: another prompt may continue as a sampled answer does."""
+    return [written_tokens(outcome), *(outcome.prompt + tuple(t.id for t in tokens[:-1]) for tokens in outcome.others)]
+
+
+def bounds(history: History) -> dict[int, Bounds]:
+    """Return the bounds of every request of a history, by request number."""
+    kept = kept_tokens(history) if history.shape.sequences or not has_room(history) else None
+    return {
+        outcome.request: Bounds(
+            at_least=at_least(history, outcome) if kept is None else at_least(history, outcome, kept) or None,
+            at_most=at_most(history, outcome),
+        )
+        for outcome in history.outcomes
+    }
+
+
+def at_most(history: History, outcome: Outcome) -> int:
+    """Return the maximum expected hit in tokens.
+
+    It is the longest prefix computed under any identity that the request may have had, including non-prefix KV reuse.
+    The last token is never cached, because its logits have to be computed. A second tier may load it with the rest.
+    """
+    if history.shape.prefix_caching is False:
+        return 0
+    if outcome.surface.answers > 1:  # its answers share the prompt as soon as one of them has computed it
+        return len(outcome.prompt) - 1
+    shared = (
+        reusable_tokens(history.shape, tokens, outcome.prompt)
+        for other in writers(history, outcome)
+        for tokens in all_computed(other)
+    )
+    longest = max(by_chance(history.shape), max(shared, default=0))
+    return min(longest, len(outcome.prompt) - (0 if history.shape.second_tier else 1))
+
+
+def by_chance(shape: EngineShape) -> int:
+    """Return how many tokens a prompt may share with one of another run. It is 0 if blocks are longer than a nonce."""
+    return NONCE_TOKENS - 1 if shape.block_size is None or shape.block_size < NONCE_TOKENS else 0
+
+
+def writers(history: History, outcome: Outcome) -> list[Outcome]:
+    """Return the other requests that may have written blocks of this request's identity before its lookup.
+
+    A request that ended before a successful reset leaves nothing behind, except in a second tier.
+    """
+    resets = [] if history.shape.second_tier else [r for r in history.resets if r.success]
+    return [
+        other
+        for other in requests_with_same_identity(history, outcome)
+        if not any(other.finished <= r.began and r.ended <= outcome.sent for r in resets)
+    ]
+
+
+def at_least(
+    history: History, outcome: Outcome, kept: Callable[[Outcome, Outcome], float] = lambda _other, _outcome: math.inf
+) -> int | None:
+    """Return the minimum expected hit in tokens: whole blocks that ended requests of the same cache partition left.
+
+    `kept(other, outcome)` returns how many tokens of `other` the pool still held. Return None if the block size is
+    unknown. Nothing is expected from requests that exceeded their context, overlapped an adapter change or were
+    aborted, nor from before a reset, even one that reported no success. Nothing is expected for prompt logprobs,
+    because engines may bypass the cache to compute them. If layers keep blocks sparsely (sliding windows, states), vLLM
+    promises only the replay boundary of a prompt (prefix_cache_retention_interval 0): then only a repeated prompt must
+    hit.
+    """
+    block = history.shape.block_size
+    known = history.shape.uniform or history.shape.groups  # else the unit of hits is unknown
+    if block is None or history.shape.prefix_caching is None or not known:
+        return None
+    if not history.shape.prefix_caching or outcome.overlapped or outcome.surface.prompt_logprobs:
+        return 0
+    if outcome.surface.answers > 1:
+        return 0
+    reset = max((r.ended for r in history.resets if r.began < outcome.finished), default=-math.inf)
+    shared = (
+        min(common_prefix(written_tokens(other), outcome.prompt), kept(other, outcome))
+        for other in history.outcomes
+        if other.finished <= outcome.sent  # may be equal: a clock that counts steps stands still between them
+        and other.sent >= reset
+        and other.answered
+        and not outgrows(history, other)
+        and not other.surface.prompt_logprobs
+        and not other.overlapped
+        and other.residence == outcome.residence
+        and not changed_between(history, other, outcome)
+        and (history.shape.sequences or not restored_between(history, other, outcome))
+        and (history.shape.uniform or other.prompt == outcome.prompt)
+    )
+    return int(min(max(shared, default=0), len(outcome.prompt) - 1)) // block * block
+
+
+def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
+    """Return whether an adapter change overlapped a request of this adapter name between two requests."""
+    return any(
+        other.overlapped and other.residence.name == first.residence.name and first.sent <= other.sent <= then.sent
+        for other in history.outcomes
+    )
+
+
+def restored_between(history: History, first: Outcome, then: Outcome) -> bool:
+    """Return whether a restore between two requests may have replaced what the first one left."""
+    return any(isinstance(step, RestoreState) for step in history.workload.steps[first.step : then.step])
+
+
+def lost_tokens(history: History, outcome: Outcome) -> int:
+    """Return the number of prompt tokens that were computed before and missed: they were evicted."""
+    owed, hit = at_least(history, outcome), outcome.hit_at_most
+    return 0 if owed is None or hit is None else max(0, owed - hit)
+
+
+def blocks_needed(history: History, tokens: int) -> int | None:
+    """Return the number of whole blocks for `tokens`; None if the engine reports no block size."""
+    block = history.shape.block_size
+    return None if block is None else math.ceil(tokens / block)
+
+
+def never_fits(history: History, outcome: Outcome) -> bool:
+    """Return whether the prompt with one token of answer exceeds the context length or the whole pool."""
+    return too_long(history, len(outcome.prompt) + 1)
+
+
+def may_be_refused(history: History, outcome: Outcome) -> bool:
+    """Return whether the prompt with its whole answer is too long: an engine may refuse it or truncate the answer."""
+    return too_long(history, len(outcome.prompt) + outcome.max_tokens)
+
+
+def too_long(history: History, tokens: int) -> bool:
+    """Return whether a request of `tokens` tokens exceeds the context length or the whole pool."""
+    needed, pool = blocks_needed(history, tokens), history.shape.pool_blocks
+    return tokens > history.shape.max_model_tokens or (needed is not None and pool is not None and needed > pool)
+
+
+def outgrows(history: History, outcome: Outcome) -> bool:
+    """Return whether a request exceeded its context, in an engine that then drops the oldest tokens."""
+    return history.shape.shifts_context and len(outcome.prompt) + outcome.max_tokens > history.shape.max_model_tokens
+
+
+def has_room(history: History) -> bool:
+    """Return whether the pool has room for everything that this history computed, so that nothing was evicted."""
+    block, pool = history.shape.block_size, history.shape.pool_blocks
+    if block is None or pool is None:
+        return False
+    pool -= history.shape.drops_all_below or 0
+    return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
+
+
+def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
+    """Return the function `kept(other, outcome)`: how many leading tokens of `other` the pool still held for `outcome`.
+
+    It is for a pool that is too small for the whole history. An engine that evicts the blocks freed longest ago, and
+    the end of a prefix before its beginning, evicts every other block first. What remains is the pool without the
+    blocks of all requests since the burst of `other` began; aborted requests may still run. A block that several
+    requests share counts once. The result is 0 for steps with a preemption, which takes blocks twice, and for engines
+    that free blocks while a request runs, have a second tier, or drop all blocks at once.
+    """
+    block, pool = history.shape.block_size, history.shape.pool_blocks
+    if history.shape.sequences:
+        return only_the_latest(history)
+    orderly = history.shape.uniform and not history.shape.second_tier and history.shape.drops_all_below is None
+    if block is None or pool is None or not orderly:
+        return lambda _other, _outcome: 0
+    most = {
+        o.request: o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD)
+        for o in history.outcomes
+    }
+    hit = {o.request: may_be_shared(o, block) for o in history.outcomes}
+    left = {o.request: prefixes(o, written_tokens(o), block) if o.answered else () for o in history.outcomes}
+    steps: dict[int, list[int]] = {}
+    for outcome in history.outcomes:
+        steps.setdefault(outcome.step, []).append(outcome.request)
+    lingering = {o.request for o in history.outcomes if not o.answered or o.surface.stop}
+    preempted = {record.step for record in history.steps if record.after.preemptions != record.before.preemptions}
+
+    def kept(other: Outcome, outcome: Outcome) -> int:
+        since = range(other.step, outcome.step + 1)
+        if not preempted.isdisjoint(since):
+            return 0
+        taken = sum(most[o.request] for o in history.outcomes if o.step < other.step and o.request in lingering)
+        known: set[Hashable] = set()  # requests of one burst do not share blocks that none had computed before it
+        for step in since:
+            taken += sum(most[request] - len(known.intersection(hit[request])) for request in steps.get(step, ()))
+            known.update(*(left[request] for request in steps.get(step, ())))
+        return max(0, pool - taken + most[other.request]) * block
+
+    return kept
+
+
+def only_the_latest(history: History) -> Callable[[Outcome, Outcome], float]:
+    """Return the function `kept(other, outcome)` for an engine that keeps whole sequences.
+
+    Any prompt may replace any sequence, so only the sequence of the request just before is certain, and only for a
+    request that shares at least half of its prompt with it: others may be placed in another slot (llama.cpp:
+    --slot-prompt-similarity).
+    """
+
+    def kept(other: Outcome, outcome: Outcome) -> float:
+        alike = 2 * common_prefix(written_tokens(other), outcome.prompt) >= len(outcome.prompt)
+        return math.inf if alike and latest_before(history, outcome) == other.request else 0
+
+    return kept
+
+
+def latest_before(history: History, outcome: Outcome) -> int | None:
+    """Return the request whose sequence the engine holds: the last one, or the last one before a restored save.
+
+    Return None if several ran at once, or if another cache partition was used between a save and its restore: an engine
+    may take the restored sequence for the last partition's.
+    """
+    steps = history.workload.steps
+    by_step: dict[int, list[Outcome]] = {}
+    for other in history.outcomes:
+        by_step.setdefault(other.step, []).append(other)
+    place = outcome.step
+    while place >= 0:
+        asked = by_step.get(place, [])
+        if isinstance(steps[place], Burst) and place < outcome.step:
+            return asked[0].request if len(asked) == 1 else None
+        if len(asked) > 1:
+            return None
+        saved = save_of(history.workload, place) if isinstance(steps[place], RestoreState) else place
+        if saved is None:
+            return None
+        between = [o for step in range(saved, place) for o in by_step.get(step, ())]
+        if any(other.residence != outcome.residence for other in between):
+            return None
+        place = saved - 1
+    return None
+
+
+def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:
+    """Return the blocks that a request shares with others. It may share none if it has several answers or prompt
+    logprobs, or overlaps an adapter change."""
+    surface = outcome.surface
+    if not outcome.answered or outcome.overlapped or surface.answers > 1 or surface.prompt_logprobs:
+        return ()
+    return prefixes(outcome, outcome.prompt[:-1], block)
+
+
+def prefixes(outcome: Outcome, tokens: tuple[int, ...], block: int) -> tuple[Hashable, ...]:
+    """Return a key for each whole block: its cache partition and the tokens up to its end."""
+    return tuple((outcome.residence, tokens[:end]) for end in range(block, len(tokens) + 1, block))
+
+
+def least_blocks(history: History, tokens: int) -> int:
+    """Return the least number of blocks that a request of `tokens` tokens needs at a time, in all known groups."""
+    shape = history.shape
+    if shape.groups:
+        return sum(group.blocks(tokens) for group in shape.groups)
+    return math.ceil(tokens / (shape.block_size or 1))
+
+
+def blocks_held(history: History, tokens: int) -> int:
+    """Return the number of blocks that a request of `tokens` tokens needs at a time; an upper bound if unknown."""
+    shape = history.shape
+    return least_blocks(history, tokens) * (1 if shape.groups or shape.uniform else MOST_GROUPS)

@@ -1,0 +1,109 @@
+"""The declaration of a requirement, which a suite's test carries as a mark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import Engine
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.upstream_reports import address
+
+OF_ADAPTERS = {Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS, Capability.RUNTIME_LORA}
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """A requirement: id, short title, needed capabilities (`needs`), and required evidence (`shows`).
+
+    `overlapped_too`: it also judges answers of requests that overlap an adapter change.
+    `hashes_too`: it also judges published block hashes.
+    Both are part of the requirement, so that a replayed case is judged as it was when it was found.
+    `upstream`: URLs of public reports about engines that violated it.
+    `shows_where`: additional required evidence, for engines with the capability that is its key.
+    """
+
+    id: str
+    title: str
+    needs: tuple[Capability, ...]
+    shows: tuple[Evidence, ...]
+    overlapped_too: bool = True
+    hashes_too: bool = False
+    weight: float = 1.0  # relative share of the time budget for examples
+    upstream: tuple[str, ...] = ()
+    shows_where: dict[Capability, Evidence] = {}
+
+    @property
+    def without_cache(self) -> bool:
+        """Return whether it is about the engine without its cache: disabled, or bypassed by unique salts."""
+        return self.id.startswith("GROUND")
+
+    def on(self, present: Collection[Capability]) -> Requirement:
+        """Return the requirement for an engine with these capabilities, with `shows_where` resolved."""
+        added = (evidence for capability, evidence in self.shows_where.items() if capability in present)
+        return msgspec.structs.replace(self, shows=(*self.shows, *added), shows_where={})
+
+
+def requirement(
+    requirement_id: str,
+    title: str,
+    *,
+    needs: tuple[Capability, ...] = (),
+    shows: tuple[Evidence, ...],
+    overlapped_too: bool = True,
+    hashes_too: bool = False,
+    weight: float = 1.0,
+    upstream: tuple[str, ...] = (),
+    shows_where: dict[Capability, Evidence] | None = None,
+) -> pytest.MarkDecorator:
+    """Mark a test as the check of a requirement. The report shows the test's docstring as the statement;
+    `coldproof.harness.judgement.statement` describes its parts.
+
+    `upstream` names public reports, such as "vllm#42125". Raises ValueError if `shows` is empty.
+    """
+    if not shows:
+        raise ValueError(f"{requirement_id} names no required evidence: it could pass without testing anything")
+    declared = Requirement(
+        id=requirement_id,
+        title=title,
+        needs=needs,
+        shows=shows,
+        overlapped_too=overlapped_too,
+        hashes_too=hashes_too,
+        weight=weight,
+        upstream=tuple(address(report) for report in upstream),
+        shows_where=shows_where or {},
+    )
+    return pytest.mark.requirement(declared)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A description of something that a requirement needs and the engine lacks. `capability` is set if it is one."""
+
+    words: str
+    capability: Capability | None = None
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def missing(engine: Engine, needs: tuple[Capability, ...], *, contents: int) -> list[Absent]:
+    """Return why a requirement cannot be tested: each capability that is absent or unknown, with the evidence.
+
+    Requirements about adapters need at least two adapter contents. `contents` is their number.
+    """
+    absent: list[Absent] = []
+    chosen = engine.capabilities[Capability.ADAPTER_CHOICE].present is True
+    if OF_ADAPTERS & set(needs) and chosen and contents < 2:
+        absent.append(
+            Absent(f"only {contents} usable adapter contents: give at least two that the engine loads with --adapter")
+        )
+    for need in needs:
+        support = engine.capabilities[need]
+        if support.present is not True:
+            absent.append(Absent(f"{need.value}: {support.evidence}", need))
+    return absent

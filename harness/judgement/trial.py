@@ -1,0 +1,104 @@
+"""The state of one requirement in one cell while it runs: evidence so far, and the counterexamples found."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.workload.steps import Workload
+
+
+class Violation(AssertionError):
+    """A workload broke the requirement under test."""
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """A workload that an engine has run, with its nonce and its duration."""
+
+    workload: Workload
+    nonce: str
+    seconds: float
+
+
+class Failing(msgspec.Struct, frozen=True):
+    """A counterexample, how often it failed in how many tries, and the prior workloads of its engine."""
+
+    workload: Workload
+    judgement: Judgement
+    failed: int
+    tries: int
+    earlier: tuple[Ran, ...] = ()
+
+
+class Counterexamples(msgspec.Struct, frozen=True, kw_only=True):
+    """The first and the smallest counterexample of a trial.
+
+    `replayed`: it is a saved case that fails again. `waivable`: a known issue may waive it, so that less effort is
+    spent on it.
+    """
+
+    requirement: Requirement
+    first: Failing
+    smallest: Failing
+    replayed: bool = False
+    waivable: bool = False
+
+
+class Trial:
+    """The state of one requirement in one cell while it runs."""
+
+    def __init__(self, requirement: Requirement, cell: str, statement: str, test: str) -> None:
+        self.requirement, self.cell, self.statement, self.test = requirement, cell, statement, test
+        self.started = time.monotonic()
+        self.evidence: Counter[str] = Counter()
+        self.examples = self.requests = self.noise = self.permitted = 0
+        self.explained = 0  # differences that are noise according to the scores of both sides
+        self.first: Failing | None = None  # the first counterexample
+        self.best: Failing | None = None  # the smallest counterexample
+        self.failed: set[bytes] = set()
+        self.passed: set[bytes] = set()
+        self.shrinking_since: float | None = None
+        self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
+        self.replaying = False
+        self.waivable = False  # a known issue may waive its counterexample
+        self.remark = ""  # an observation for the reason of the verdict, besides the evidence
+        self.hint = ""  # what would have exercised it
+        self.lossy = ""  # what the cell's mode may change in answers by design
+        self.absent: list[Capability] = []  # needed capabilities that the engine is not known to have
+        self.uncounted = ""  # why the engine's hits are unknown
+
+    def seconds(self) -> float:
+        """Return the seconds since the trial began."""
+        return round(time.monotonic() - self.started, 3)
+
+    def add(self, judgement: Judgement) -> None:
+        """Add an example's evidence to the counters."""
+        self.examples += 1
+        self.requests += len(judgement.history.outcomes)
+        self.noise += sum(not found.explained for found in judgement.noise)
+        self.explained += sum(found.explained for found in judgement.noise)
+        self.permitted += len(judgement.permitted)
+        self.lossy = judgement.rule.lossy
+        self.evidence.update(judgement.evidence)
+
+    def counterexamples(self) -> Counterexamples | None:
+        """Return the counterexamples found so far, or None if nothing failed."""
+        if self.first is None or self.best is None:
+            return None
+        return Counterexamples(
+            requirement=self.requirement,
+            first=self.first,
+            smallest=self.best,
+            replayed=self.replaying,
+            waivable=self.waivable,
+        )
+
+    def missing(self) -> list[Evidence]:
+        """Return the required evidence that stayed at zero."""
+        return [name for name in self.requirement.shows if not self.evidence[name]]

@@ -1,0 +1,80 @@
+"""Decides the verdict of a finished trial. It conforms only if evidence shows it, never by default."""
+
+from __future__ import annotations
+
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.finding import EXACT, Rule
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.options import is_other_engine
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+
+# Evidence that needs a KV-cache pool too small for the workload.
+PRESSURE = {Evidence.EVICTED, Evidence.PREEMPTIONS, Evidence.FULL_POOL, Evidence.WAITED}
+# Evidence that needs an engine that reports, in some way, how much of a prompt came from its cache.
+COUNTS = {
+    Evidence.EVICTED,
+    Evidence.HITS,
+    Evidence.SHARED_HITS,
+    Evidence.DECODE_HITS,
+    Evidence.AFTER_PREEMPTION,
+    Evidence.SEVERAL,
+    Evidence.STOPPED,
+    Evidence.PATTERNED,
+}
+UNPROVEN_ALONE = (FailureClass.CORRUPT, FailureClass.CRASH, FailureClass.HANG)
+
+
+def verdict_of_case(case: Case) -> tuple[Verdict, str]:
+    """Return the verdict of a counterexample and the reason, before any waiver.
+
+    A counterexample that does not reproduce on a fresh engine depends on a longer history. It still counts if a
+    positive match or a token count proves it. A corrupt answer, a crash or a hang that was seen once does not count,
+    unless it reproduced on a fresh engine that had run the prior workloads.
+    """
+    alone = case.history_dependent and not case.reproduction.workloads_before
+    if alone and case.failure_class in UNPROVEN_ALONE:
+        return Verdict.INCONCLUSIVE, f"observed once, did not reproduce on a fresh engine: {case.sentence}"
+    if case.reproduction.fresh_oracle_agrees is False and not is_other_engine(case.oracle):
+        return Verdict.INCONCLUSIVE, "a fresh engine does not give the oracle's answer: the oracle may be wrong"
+    if case.known_issue is not None:
+        return Verdict.KNOWN_ISSUE, case.known_issue
+    reason = [f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]]
+    if is_other_engine(case.oracle) and case.reproduction.note:
+        reason.append(case.reproduction.note)
+    return Verdict.VIOLATED, " ".join(reason)
+
+
+def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule = EXACT) -> tuple[Verdict, str]:
+    """Return the verdict and the reason for a trial in which no finding counts by the rule."""
+    if problem is not None:
+        return Verdict.ERROR, f"{type(problem).__name__}: {problem}"
+    if trial.noise:
+        if not rule.exact and rule.noise is None:
+            return Verdict.INCONCLUSIVE, f"{trial.noise} differences, none of which counts: {rule.why}"
+        return Verdict.INCONCLUSIVE, f"{trial.noise} differences below the noise that the calibration measured"
+    missing = trial.missing()
+    if missing:
+        reason = "missing evidence: " + "; ".join(name.value for name in missing)
+        hints = [
+            hint for hint, about in ((trial.hint, PRESSURE), (trial.uncounted, COUNTS)) if hint and about & set(missing)
+        ]
+        return Verdict.NOT_EXERCISED, ". ".join([reason, *hints])
+    not_compared = trial.evidence[Evidence.MAY_BE_CHANGED]
+    if trial.lossy and not_compared and not_compared >= trial.evidence[Evidence.REQUESTS]:
+        return Verdict.NOT_EXERCISED, f"no answer could be compared with its cold answer: {describe_lossy(trial)}"
+    reason = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
+    if trial.explained:
+        reason += f"; {trial.explained} answers diverged from the cold answers, with scores within the noise tolerance"
+    reason = f"{reason}; {trial.remark}" if trial.remark else reason
+    return Verdict.CONFORMS, f"{reason}; {describe_lossy(trial)}" if trial.lossy else reason
+
+
+def describe_lossy(trial: Trial) -> str:
+    """Describe which answers a lossy mode kept from being compared."""
+    return (
+        f"lossy mode ({trial.lossy}): it may have changed {trial.evidence[Evidence.MAY_BE_CHANGED]:.0f} of "
+        f"{trial.evidence[Evidence.REQUESTS]:.0f} answers, which were not compared with their cold answers "
+        f"({trial.permitted} differ); for these, only a match with another identity's or another request's answer "
+        "counts"
+    )

@@ -1,1 +1,0 @@
-"""What noise costs: false alarms against caught faults, measured through the real judging path."""

@@ -1,1 +1,0 @@
-"""Oracles: what a cold start would have answered."""

@@ -1,0 +1,1 @@
+"""Measures false positives and detected faults under score noise."""

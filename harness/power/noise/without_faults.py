@@ -1,0 +1,251 @@
+"""Measures an engine without a fault under score noise: the deviations of correct answers, and false positives.
+
+Requests are processed as in a suite (workload, history, oracle, judge), in bursts large enough for about 100,000
+requests in an hour. The oracle is asked in batches, where a suite asks it one question at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from coldproof.adapters.registry import CELLS, measured_engine
+from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.calibration.pareto_tail import quantile
+from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.checkers.noise_tolerance import excess, measure_deviation
+from coldproof.harness.judgement.checkers.score_deviation import Deviation
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.judge import Judgement, judge, needed_questions
+from coldproof.harness.judgement.oracle import Question, comparable_outcomes
+from coldproof.harness.options import Options
+from coldproof.harness.selection.validation import check_options
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, SetAdapter, Workload
+from coldproof.reports.schema.case import NoiseBand
+from coldproof.reports.schema.noise import FACTORS, CleanLevel
+
+PRELUDES, TAILS = 2, 6  # for each identity; all requests are sent twice, so that half of them hit completely
+ORACLE_BATCH = 32  # questions that the oracle answers in one batch
+MAX_EXCESS_VALUES = 300  # largest deviations kept in the summary
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999)
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """One level of noise to measure. `requests`: how many requests in total."""
+
+    worker: str
+    noise: str | None
+    cell: str
+    requests: int
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{self.worker}-{(self.noise or 'none').replace(':', '-')}-{self.cell}"
+
+
+class JudgedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored result of one request: its deviation in units of the tolerance, and whether it was flagged."""
+
+    excess: float
+    flips: int
+    parted: bool
+    hit: bool
+    accused: bool
+
+
+class CleanMeasurement(msgspec.Struct, kw_only=True):
+    """The measurement so far. It is stored every minute, so that an interrupted measurement can be resumed.
+
+    `rows` are relative to `band`, the tolerance found at the first start of the engine.
+    """
+
+    rows: list[JudgedRequest]
+    band: NoiseBand | None
+    rule: str
+    none: str
+    seconds: float
+
+
+def measure(level: Level, *, out: Path, seed: int, say: Callable[[str], None]) -> CleanLevel:
+    """Return the result of a level, measuring more requests if needed. Raises EngineStartError or OracleError."""
+    file = out / "clean" / f"{level.name}.json"
+    stored = msgspec.json.decode(file.read_bytes(), type=CleanMeasurement) if file.exists() else None
+    if stored is None or (len(stored.rows) < level.requests and not stored.none):
+        stored = measure_clean(level, stored, out=out, seed=seed, say=say, file=file)
+    return clean_level(level, stored)
+
+
+def measure_clean(
+    level: Level, stored: CleanMeasurement | None, *, out: Path, seed: int, say: Callable[[str], None], file: Path
+) -> CleanMeasurement:
+    """Start the engines, calibrate, and judge workloads until there are enough requests."""
+    folder = out / "runs" / f"clean-{level.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Text is not used here, and decoding each prompt token takes longer than everything else.
+    plain = ("--skip-tokenizer-init",)
+    options = Options(
+        engine=measured_engine().name, report_dir=folder, worker=level.worker, noise=level.noise, engine_args=plain
+    )
+    check_options(options)
+    session = EnginePool(options, EventLog(folder / "events.ndjson"))
+    try:
+        session.prepare()
+        engines = CellEngines.open(session, CELLS[level.cell])
+        rule = engines.rule
+        # Stored deviations are relative to the first tolerance, so that a resumed measurement must use it too.
+        measurement = (
+            stored
+            if stored is not None
+            else CleanMeasurement(rows=[], band=rule.band, rule=str(rule), none="", seconds=0.0)
+        )
+        if measurement.band is not None:
+            rule = Rule(exact=False, noise=measurement.band.margin_nats, band=measurement.band)
+        if rule.band is None:
+            measurement.none = str(rule)
+        else:
+            judge_workloads(engines, rule, measurement, level, seed=seed, say=say, file=file)
+        file.write_bytes(msgspec.json.encode(measurement))
+        return measurement
+    finally:
+        session.close()
+
+
+def judge_workloads(
+    engines: CellEngines,
+    rule: Rule,
+    measurement: CleanMeasurement,
+    level: Level,
+    *,
+    seed: int,
+    say: Callable[[str], None],
+    file: Path,
+) -> None:
+    """Judge workloads until there are enough requests. Store and report the progress every minute."""
+    began, before, at_first, reported_at = time.monotonic(), measurement.seconds, len(measurement.rows), 0.0
+    source = random.Random(seed + at_first)
+    while len(measurement.rows) < level.requests:
+        judgement = judge_workload(engines, rule, draw_workload(source))
+        measurement.rows += judged_requests(judgement, rule)
+        measurement.seconds = round(before + time.monotonic() - began, 1)
+        if time.monotonic() - reported_at > 60:
+            reported_at = time.monotonic()
+            rate = (len(measurement.rows) - at_first) / (reported_at - began)
+            left = (level.requests - len(measurement.rows)) / rate
+            flagged = sum(row.accused for row in measurement.rows)
+            say(
+                f"{level.name}: {len(measurement.rows):,} requests, {flagged} flagged; {rate:.1f}/s, "
+                f"{left / 60:.0f} min left"
+            )
+            file.write_bytes(msgspec.json.encode(measurement))
+
+
+def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload) -> Judgement:
+    """Run a workload on the engine under test and judge it. Cold answers are fetched first, in batches.
+
+    The oracle's memory of answers is cleared afterwards, because no prompt is sent again.
+    """
+    oracle = engines.cold
+    history = WorkloadRun(
+        engines.engine, drawn, secrets.token_hex(3), engines.contents, engines.pool.workspace.folder(), scored=True
+    ).history()
+    fetch_answers(oracle, history, rule)
+    judgement = judge(history, oracle, rule, exclusive=True)
+    oracle.memo.clear()
+    return judgement
+
+
+def fetch_answers(oracle: EngineOracle, history: History, rule: Rule) -> None:
+    """Fetch the cold answers that the judge needs into the oracle's memory, in batches."""
+    new = [question for question in dict.fromkeys(needed_questions(history, rule)) if question not in oracle.memo]
+    for batch in batches(new):
+        oracle.memo |= dict(zip(batch, oracle.ask_together(batch), strict=True))
+
+
+def batches(questions: list[Question]) -> Iterator[list[Question]]:
+    """Yield batches of one identity each. GROUND-1 tests batches of several identities."""
+    for identity in dict.fromkeys(question.adapter for question in questions):
+        mine = [question for question in questions if question.adapter == identity]
+        for start in range(0, len(mine), ORACLE_BATCH):
+            yield mine[start : start + ORACLE_BATCH]
+
+
+def draw_workload(source: random.Random) -> Workload:
+    """Return a workload of shared prefixes with tails, for the base model and two adapters, sent twice."""
+    names: tuple[str | None, ...] = (None, "left", "right")
+    loads = [
+        SetAdapter(name=name, content=content, path=f"files-{content}")
+        for name, content in (("left", "A"), ("right", "B"))
+    ]
+    bursts = []
+    for name in names:
+        requests = tuple(
+            Request(
+                prompt=Prompt(
+                    (
+                        Segment(f"prelude {name} {prelude}", source.choice((28, 32, 60, 64, 91))),
+                        Segment(f"tail {name} {prelude} {tail}", source.choice((1, 5, 31, 33))),
+                    )
+                ),
+                adapter=name,
+                max_tokens=source.choice((4, 8, 8, 8, 16)),
+            )
+            for prelude in range(PRELUDES)
+            for tail in range(TAILS)
+        )
+        bursts += [Burst(requests=requests), Burst(requests=requests)]
+    return Workload((*loads, *bursts))
+
+
+def judged_requests(judgement: Judgement, rule: Rule) -> list[JudgedRequest]:
+    """Return the result of each request that was judged by its scores."""
+    band, history = rule.band, judgement.history
+    assert band is not None
+    accused = {found.request for found in judgement.findings}
+    parted = {found.request for found in judgement.noise}
+    rows = []
+    for outcome in comparable_outcomes(history):
+        one: Deviation | None = measure_deviation(history, outcome, judgement.answers, band)
+        if one is not None:
+            rows.append(
+                JudgedRequest(
+                    excess=round(excess(one, band), 5),
+                    flips=one.flips,
+                    parted=outcome.request in parted,
+                    hit=outcome.hit_at_least > 0,
+                    accused=outcome.request in accused or None in accused,
+                )
+            )
+    return rows
+
+
+def clean_level(level: Level, stored: CleanMeasurement) -> CleanLevel:
+    """Return the level's summary for the curve."""
+    values = sorted((row.excess for row in stored.rows), reverse=True)
+    return CleanLevel(
+        worker=level.worker,
+        noise=level.noise or "the cell's own",
+        cell=level.cell,
+        requests=len(values),
+        hits=sum(row.hit for row in stored.rows),
+        parted=sum(row.parted for row in stored.rows),
+        alarms=sum(row.accused for row in stored.rows),
+        alarms_without_threshold=sum(row.accused and row.excess <= 1 for row in stored.rows),
+        excess=values[:MAX_EXCESS_VALUES],
+        over=[sum(value > factor for value in values) for factor in FACTORS],
+        quantiles={f"{share:g}": quantile(values, share) for share in QUANTILES} if values else {},
+        band=stored.band,
+        none=stored.none,
+        rule=stored.rule,
+        seconds=stored.seconds,
+    )

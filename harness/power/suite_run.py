@@ -1,0 +1,135 @@
+"""Runs the suites once in a separate process, and reads from the run's events what they detected."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.registry import measured_engine
+from coldproof.harness.power.forkserver import RunTimedOut, pytest_main, run_in_fork
+from coldproof.harness.release.run.sources import ROOT
+from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK, assemble, read_events
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.power import Detection, SuiteRun
+from coldproof.reports.schema.verdict import Verdict
+
+FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
+
+
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the suites: requirements, cells and budget in seconds. Without a fault, the engine is unmodified."""
+
+    worker: str
+    seed: int
+    seconds: float
+    cells: tuple[str, ...]
+    profile: str
+    requirements: tuple[str, ...] = ()  # empty: all
+    fault: str | None = None
+    calibration: Path | None = None  # results.json of a run on the unmodified engine
+    noise: str | None = None  # noise that is added to the engines' scores
+
+    def words(self, report: Path) -> list[str]:
+        """Return the arguments of `python -m pytest`."""
+        engine = measured_engine()
+        words = [str(ROOT / "suites"), "--engine", engine.name, "--worker", self.worker]
+        words += ["--profile", self.profile, "--cells", ",".join(self.cells), "--budget", f"{self.seconds:g}s"]
+        words += ["--known-issues", str(engine.known_issues)] if engine.known_issues is not None else []
+        words += ["--hypothesis-seed", str(self.seed)]
+        words += ["--requirements", ",".join(self.requirements)] if self.requirements else []
+        words += ["--fault", self.fault] if self.fault is not None else []
+        words += ["--noise", self.noise] if self.noise is not None else []
+        words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
+        return [
+            *words,
+            "--report-dir",
+            str(report),
+            "-q",
+            "-W",
+            "ignore",
+            "-p",
+            "no:logging",
+            "--diagnose",
+            "none",
+            "--allow-not-exercised",
+        ]
+
+
+def run(ask: RunPlan, folder: Path) -> SuiteRun:
+    """Run the plan, wait for its end and return the result. A run that hangs is killed.
+
+    The run's folder is its working directory, so that it does not reuse stored examples of other runs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    words, problem = ask.words(folder / "report"), ""
+    try:
+        code = run_in_fork(FACTOR * ask.seconds + SLACK, pytest_main, tuple(words), folder)
+        if code not in (EXIT_OK, EXIT_FAILED):
+            problem = f"exit code {code}"
+    except RunTimedOut as late:
+        problem = str(late)
+    return read(folder / "report" / "events.ndjson", shlex.join(["python", "-m", "pytest", *words]), problem)
+
+
+def read(path: Path, command: str, problem: str) -> SuiteRun:
+    """Return the result of a run from its events. The run may have been killed."""
+    if not path.exists():
+        return SuiteRun(
+            detections=[],
+            verdicts={},
+            examples=0,
+            requests=0,
+            seconds=0.0,
+            acted=False,
+            command=command,
+            problem=problem or "it wrote no events",
+        )
+    events = read_events(path)
+    results = assemble(events)
+    first = next((e["at"] for e in events if e["event"] == "trial"), events[-1]["at"])
+    cases = {case.id: case for case in results.cases}
+    found: dict[str, Detection] = {}
+    for event in events:
+        if event["event"] == "verdict" and event["verdict"] == Verdict.VIOLATED and event["requirement"] not in found:
+            requests, at = requests_until_failure(events, event["requirement"], event["cell"])
+            found[event["requirement"]] = detection(event, cases[event["case"]], requests, at - first)
+    return SuiteRun(
+        detections=sorted(found.values(), key=lambda d: d.requests),
+        verdicts={r.id: r.verdict.value for r in results.requirements},
+        examples=results.totals["examples"],
+        requests=results.totals["requests"],
+        seconds=round(events[-1]["at"] - first, 1),
+        acted=bool(results.fault and results.fault.acted),
+        command=command,
+        problem=problem or results.problem,
+    )
+
+
+def detection(event: dict[str, Any], case: Case, requests: int, seconds: float) -> Detection:
+    """Return the detection of one violated requirement."""
+    seen = case.reproduction
+    return Detection(
+        requirement=event["requirement"],
+        cell=event["cell"],
+        requests=requests,
+        seconds=round(seconds, 1),
+        failure_class=case.failure_class.value,
+        sentence=case.sentence,
+        steps=len(case.steps),
+        reproduced=f"{seen.fresh_failed} of {seen.fresh_tries} on a fresh engine",
+        provenance=case.provenance[0] if case.provenance else "",
+    )
+
+
+def requests_until_failure(events: list[dict[str, Any]], requirement: str, cell: str) -> tuple[int, float]:
+    """Return the number of requests up to a requirement's first failing example in a cell, and the time of that."""
+    requests = 0
+    for event in events:
+        if event["event"] == "example":
+            requests += event["requests"]
+            if event["failed"] and (event["requirement"], event["cell"]) == (requirement, cell):
+                return requests, event["at"]
+    return requests, events[-1]["at"]

@@ -1,0 +1,1 @@
+"""Turns a finding into a confirmed, minimised and diagnosed counterexample."""

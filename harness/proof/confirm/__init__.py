@@ -1,0 +1,1 @@
+"""Confirms a counterexample by replays on fresh engines, alone or after prior workloads."""

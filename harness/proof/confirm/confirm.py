@@ -1,0 +1,144 @@
+"""Confirms a counterexample before it is reported.
+
+It uses an engine that is started only for this. First, the engine answers the failing request's prompt, cold and under
+a unique salt: it must give the oracle's answer. Then the whole workload is replayed to measure the reproduction rate:
+first with the same tokens that failed, because a fault may depend on them, then under new nonces. An engine without
+prefix caching runs the same workload as a control: if it fails there as well, the cache is not the cause.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import EngineError
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.history.records import Outcome
+from coldproof.harness.judgement.checkers.tokens import closest, counts
+from coldproof.harness.judgement.finding import EXACT, Rule
+from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
+from coldproof.harness.judgement.trial import Failing
+from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.case import Reproduction
+from coldproof.reports.schema.verdict import FailureClass
+
+
+class Observe(Protocol):
+    """Runs a workload on an engine and judges it."""
+
+    def __call__(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        """Return the judgement. Without `nonce`, use a new one. Raises EngineError if there is no engine."""
+
+
+class Confirmed(msgspec.Struct, frozen=True):
+    """The result of confirming a counterexample: the judgement to report, its class, and the reproduction rates."""
+
+    judgement: Judgement
+    failure_class: FailureClass
+    reproduction: Reproduction
+    history_dependent: bool
+    replays: tuple[Judgement, ...] = ()  # the replays
+    caching_off: tuple[Judgement, ...] = ()  # the replays with prefix caching off
+
+
+def confirm(
+    failing: Failing,
+    *,
+    observe: Observe,
+    fresh: CheckedEngine | None,
+    fresh_oracle: EngineOracle | None,
+    control: CheckedEngine | None,
+    attached: CheckedEngine | None,
+    replays: int,
+    rule: Rule = EXACT,
+    across: str | None = None,
+) -> Confirmed:
+    """Replay a counterexample on the given engines.
+
+    `fresh`: an engine that has run nothing. `attached`: a server that is not managed by Coldproof, used if no fresh
+    engine can be started; new nonces keep the replays from hitting blocks of the first run. `control`: an engine with
+    prefix caching off. `across`: the name of the other engine whose answers are the oracle. If a cold engine of the
+    tested kind differs from it as well, the cache is not the cause, and one of the two engines is wrong.
+    """
+    same = failing.judgement.history.nonce
+    agrees, replayed, note = None, [], "no fresh engine could be started"
+    try:
+        agrees, doubt = (fresh_answer_agrees(failing, fresh_oracle, rule) if fresh_oracle else None), ""
+    except OracleError as problem:
+        doubt = str(problem)
+    if attached is not None:
+        replayed = replay(failing.workload, attached, observe, replays)
+        count = sum(bool(j.findings) for j in replayed)
+        note = f"the attached server cannot be restarted; on it, {count} of {len(replayed)} replays failed"
+    if fresh is not None:
+        note = doubt
+        # A second tier may ignore salts: it may hold blocks of the oracle's question under the same tokens.
+        untouched = fresh_oracle is None or (fresh_oracle.salted and not failing.judgement.history.shape.second_tier)
+        replayed = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
+    off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
+    failed = [j for j in replayed if j.findings]
+    failed_off = [j for j in off if any(f.checker in ("tokens", "liveness") for f in j.findings)]
+    # Under the old nonce, an engine that ignores salts hits blocks of the oracle's question. Prefer a new nonce.
+    best = next((j for j in failed if j.history.nonce != same), failed[0]) if failed else failing.judgement
+    apart = across is not None and agrees is False
+    if apart:
+        said = f"Without any cache, the engine also differs from {across} on this prompt: one of the two is wrong."
+        note = f"{note}. {said}" if note else said
+    not_the_cache = (bool(failed_off) or apart) and best.worst().checker in ("tokens", "liveness")
+    return Confirmed(
+        judgement=best,
+        failure_class=FailureClass.NOT_THE_CACHE if not_the_cache else best.worst().failure_class,
+        reproduction=Reproduction(
+            while_shrinking_failed=failing.failed,
+            while_shrinking_tries=failing.tries,
+            fresh_failed=len(failed) if fresh is not None else None,
+            fresh_tries=len(replayed) if fresh is not None else None,
+            caching_off_failed=len(failed_off) if control is not None else None,
+            caching_off_tries=len(off) if control is not None else None,
+            fresh_oracle_agrees=agrees if fresh is not None else None,
+            note=note,
+        ),
+        history_dependent=fresh is not None and not failed,
+        replays=tuple(replayed),
+        caching_off=tuple(off),
+    )
+
+
+def fresh_answer_agrees(failing: Failing, oracle: EngineOracle, rule: Rule = EXACT) -> bool | None:
+    """Return whether a fresh engine gives the oracle's cold answer to the failing prompt, according to the rule.
+
+    Return None if the failing request has no cold answer, or has several answers, which hit one another.
+    """
+    outcome = failing_outcome(failing.judgement)
+    if outcome is None or outcome.surface.answers > 1:
+        return None
+    expected = closest(outcome, failing.judgement.answers)
+    asked = [question(outcome, identity) for identity in outcome.identities]
+    return any(not counts(expected, oracle.ask_without_memo(q).ids, rule) for q in asked)
+
+
+def failing_outcome(judgement: Judgement) -> Outcome | None:
+    """Return the request of the worst finding, if its answer can be compared with a cold one."""
+    number = judgement.worst().request
+    return next((o for o in comparable_outcomes(judgement.history) if o.request == number), None)
+
+
+def replay(
+    workload: Workload, engine: CheckedEngine, observe: Observe, times: int, *, nonce: str | None = None
+) -> list[Judgement]:
+    """Run a workload `times` times or until the engine is lost: first under `nonce`, then under new nonces.
+
+    Give `nonce` only for an engine that has not seen its prompts.
+    """
+    judged = []
+    for number in range(times):
+        try:
+            judged.append(observe(engine, workload, nonce if number == 0 else None))
+        except EngineError:
+            break
+        if judged[-1].history.engine_lost is not None:
+            break
+    return judged

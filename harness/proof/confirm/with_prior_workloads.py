@@ -1,0 +1,138 @@
+"""Confirms a counterexample that does not fail on a fresh engine: in its first form, or after its prior workloads.
+
+Minimising reuses an engine whose state earlier runs may have changed, so that its result may not fail on a fresh
+engine. The first form of the counterexample had the fewest prior runs. If it fails only after prior workloads, these
+are run on a fresh engine with the same nonces and in the same order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import EngineError
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.trial import Failing, Ran
+from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
+from coldproof.reports.schema.verdict import FailureClass
+
+AS_FOUND = "The minimised workload did not fail on a fresh engine; this larger workload does."
+
+
+class Rerun(Protocol):
+    """Runs a prior workload on an engine under its own nonce, without a judgement."""
+
+    def __call__(self, engine: CheckedEngine, ran: Ran) -> History:
+        """Return the history. Raises EngineError if there is no engine."""
+
+
+def confirm_further(
+    confirmed: Confirmed,
+    found: Sequence[Failing],
+    *,
+    start: Callable[[], CheckedEngine | None],
+    confirm: Callable[[Failing, CheckedEngine], Confirmed],
+    rerun: Rerun,
+    observe: Observe,
+    control: CheckedEngine | None,
+    seconds: float,
+) -> Confirmed:
+    """Try for `seconds` more seconds to confirm a counterexample that did not fail on a fresh engine.
+
+    `found`: the first and the smallest counterexample of the trial. Each is replayed on a fresh engine; at last, the
+    first one is replayed after its prior workloads. Return `confirmed` if all of them pass.
+    """
+    until = time.monotonic() + seconds
+    tried = [confirmed.judgement.history.workload]
+    for failing in found:
+        fresh = start() if failing.workload not in tried and time.monotonic() < until else None
+        if fresh is not None:
+            larger = confirm(failing, fresh)
+            if not larger.history_dependent:
+                return with_note(larger, AS_FOUND)
+        tried.append(failing.workload)
+    return confirm_after_prior(confirmed, found[0], start, rerun, observe, control, until)
+
+
+def confirm_after_prior(
+    confirmed: Confirmed,
+    failing: Failing,
+    start: Callable[[], CheckedEngine | None],
+    rerun: Rerun,
+    observe: Observe,
+    control: CheckedEngine | None,
+    until: float,
+) -> Confirmed:
+    """Replay a counterexample after its prior workloads, and halve these as long as it fails and time is left."""
+
+    def fails_after(ran: Sequence[Ran]) -> Judgement | None:
+        fresh = start() if ran and time.monotonic() < until else None
+        return None if fresh is None else fails_after_prior(ran, failing, fresh, rerun, observe)
+
+    kept = affordable(failing.earlier, until - time.monotonic())
+    seen = fails_after(kept)
+    if seen is None:
+        return confirmed
+    smaller = True
+    while smaller and len(kept) > 1:
+        smaller = False
+        for half in (kept[len(kept) // 2 :], kept[: len(kept) // 2]):
+            judgement = fails_after(half)
+            if judgement is not None:
+                kept, seen, smaller = half, judgement, True
+                break
+    off = fails_after_prior(kept, failing, control, rerun, observe) if control is not None else None
+    not_the_cache = off is not None and off.worst().checker in ("tokens", "liveness")
+    reproduction = msgspec.structs.replace(
+        confirmed.reproduction,
+        while_shrinking_failed=failing.failed,
+        while_shrinking_tries=failing.tries,
+        workloads_before=len(kept),
+    )
+    needed = "one prior workload" if len(kept) == 1 else f"{len(kept)} prior workloads"
+    made = Confirmed(
+        judgement=seen,
+        failure_class=FailureClass.NOT_THE_CACHE if not_the_cache else seen.worst().failure_class,
+        reproduction=reproduction,
+        history_dependent=True,
+    )
+    return with_note(made, f"On a fresh engine it failed after {needed}, recorded in events.ndjson.")
+
+
+def fails_after_prior(
+    ran: Sequence[Ran], failing: Failing, engine: CheckedEngine, rerun: Rerun, observe: Observe
+) -> Judgement | None:
+    """Run prior workloads and then a counterexample, under their own nonces.
+
+    Return the judgement if it fails by the same checker, else None.
+    """
+    try:
+        if any(rerun(engine, one).engine_lost is not None for one in ran):
+            return None
+        judgement = observe(engine, failing.workload, failing.judgement.history.nonce)
+    except EngineError:
+        return None
+    checker = failing.judgement.worst().checker
+    return judgement if any(finding.checker == checker for finding in judgement.findings) else None
+
+
+def affordable(ran: Sequence[Ran], seconds: float) -> tuple[Ran, ...]:
+    """Return the latest workloads that can be run again in `seconds` seconds, according to the time that they took."""
+    kept: list[Ran] = []
+    for one in reversed(ran):
+        seconds -= one.seconds
+        if seconds < 0:
+            break
+        kept.insert(0, one)
+    return tuple(kept)
+
+
+def with_note(confirmed: Confirmed, words: str) -> Confirmed:
+    """Return `confirmed` with `words` added to the note about its reproduction."""
+    note = " ".join(filter(None, [confirmed.reproduction.note, words]))
+    return msgspec.structs.replace(confirmed, reproduction=msgspec.structs.replace(confirmed.reproduction, note=note))

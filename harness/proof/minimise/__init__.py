@@ -1,0 +1,1 @@
+"""Makes a counterexample smaller and simpler."""

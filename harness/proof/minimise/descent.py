@@ -1,0 +1,34 @@
+"""Minimises a counterexample step by step: it continues from the first variant that still fails.
+
+This is done twice: on the engine that found it, where runs are cheap, and on fresh engines after it was confirmed. The
+first result may fail less often, or only because of state that the engine has kept; the second does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from coldproof.harness.judgement.trial import Failing
+from coldproof.harness.workload.steps import Workload
+
+Variants = Callable[[Workload, int | None], Iterable[Workload]]
+
+
+def descend(
+    failing: Failing, variants: Variants, fails: Callable[[Workload], Failing | None], *, until: float
+) -> Failing:
+    """Return the smallest failure by the same checker that was found before `until` (seconds of the monotonic clock).
+
+    `variants` yields variants of a workload, given its failing request's number, largest cut first. `fails` runs a
+    variant and returns its failure, or None.
+    """
+    shrunk = True
+    while shrunk:
+        shrunk = False
+        for candidate in variants(failing.workload, failing.judgement.worst().request):
+            found = fails(candidate) if time.monotonic() < until else None
+            if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
+                failing, shrunk = found, True
+                break
+    return failing

@@ -1,0 +1,243 @@
+"""Turns a counterexample into a case: minimises it, confirms it on fresh engines, and runs its controls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.registry import variants_of
+from coldproof.harness.case.case import make_case
+from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.oracles.cross_engine import OtherEngine
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.reference_cache import by_chance
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Counterexamples, Failing, Ran
+from coldproof.harness.options import Profile
+from coldproof.harness.proof.confirm.confirm import Confirmed, Observe, confirm
+from coldproof.harness.proof.confirm.with_prior_workloads import confirm_further
+from coldproof.harness.proof.diagnose.control_engines import ControlEngines
+from coldproof.harness.proof.diagnose.controls import controls_of
+from coldproof.harness.proof.diagnose.diagnose import diagnose
+from coldproof.harness.proof.minimise.descent import descend
+from coldproof.harness.proof.minimise.on_fresh_engines import minimise_on_fresh_engines
+from coldproof.harness.proof.minimise.reduce import joined, smaller
+from coldproof.harness.proof.minimise.simplify import simpler
+from coldproof.harness.workload.steps import Reset, RestoreState, SaveState, SetAdapter, Workload
+from coldproof.reports.schema.case import Case, Diagnosis
+from coldproof.reports.schema.verdict import FailureClass
+
+WAIVABLE_SECONDS = 15.0  # for minimising a counterexample that a known issue may waive: enough for its signature
+RETRIES_WHILE_SHRINKING = 3  # runs of a workload that depends on timing
+FURTHER = 2  # times the seconds for minimising, if the counterexample does not fail on a fresh engine by itself
+
+Another = Callable[[], tuple[CheckedEngine | None, str]]  # a fresh engine, or why there is none
+
+
+class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one counterexample may be minimised and its controls may run, and how often it is replayed."""
+
+    minimise_seconds: float
+    controls_seconds: float
+    replays: int
+
+    @classmethod
+    def of(cls, profile: Profile) -> ProofLimits:
+        """Return the limits of a profile."""
+        return cls(
+            minimise_seconds=profile.shrink_seconds,
+            controls_seconds=profile.controls_seconds,
+            replays=profile.replays,
+        )
+
+    def minimising(self, *, waivable: bool) -> float:
+        """Return the seconds for minimising. `waivable`: a known issue may waive it. If none does, it is minimised
+        again with the full time."""
+        return min(self.minimise_seconds, WAIVABLE_SECONDS) if waivable else self.minimise_seconds
+
+
+class ProofPipeline:
+    """Minimises, confirms and diagnoses the counterexamples of one cell.
+
+    `observe` runs a workload and judges it; `controls` makes the engines that the controls of a case run on.
+    """
+
+    def __init__(
+        self, observe: Observe, engines: CellEngines, controls: Callable[[], ControlEngines], limits: ProofLimits
+    ) -> None:
+        self.observe, self.engines, self.controls, self.limits = observe, engines, controls, limits
+
+    def prove(self, found: Counterexamples, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
+        """Minimise the smallest counterexample, confirm it on a fresh engine and make its case.
+
+        Replayed cases and known issues are not minimised on fresh engines: the former are minimal already, the latter
+        are waived.
+        """
+        failing = found.smallest if found.replayed else self.minimise(found)
+        requirement, engines = found.requirement, self.engines
+        cold = requirement.without_cache
+        with engines.standby.one_by_one(caching=not cold) as another:
+            engine, problem = another()
+            control, own_control = engines.control(cold=cold)
+            confirmed = self.confirm(requirement, failing, engine, control)
+            if confirmed.history_dependent:
+                confirmed = self.confirm_further(found, confirmed, another, control)
+            elif engine is not None and not found.replayed:
+                known = is_known(self.case(requirement, confirmed, problem=problem))
+                if not known:
+                    confirmed = self.minimise_on_fresh(requirement, confirmed, engine, another, control)
+        case = self.case(requirement, confirmed, problem=problem)
+        if own_control and control is not None:
+            engines.pool.close_engine(control)
+        if not cold and not found.replayed:
+            engines.standby.order(caching=True)  # another requirement may fail as well, and starting is slow
+        return case, confirmed
+
+    def minimise(self, found: Counterexamples) -> Failing:
+        """Remove what the counterexample does not need, within the time limit."""
+        cold = found.requirement.without_cache
+        engine = self.tested(cold=cold)
+        return descend(
+            found.smallest,
+            lambda workload, about: chain(cuts(found.requirement, workload, about), joined(workload, about)),
+            lambda workload: self.fails_again(workload, engine),
+            until=time.monotonic() + self.limits.minimising(waivable=found.waivable),
+        )
+
+    def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:
+        """Run a workload, several times if it depends on timing; return its first failure, or None."""
+        tries = RETRIES_WHILE_SHRINKING if workload.depends_on_timing() else 1
+        for attempt in range(1, tries + 1):
+            judgement = self.observe(engine, workload)
+            if judgement.findings:
+                return Failing(workload, judgement, failed=1, tries=attempt)
+        return None
+
+    def tested(self, *, cold: bool) -> CheckedEngine:
+        """Return the engine under test, or the engine without its cache (`cold`) if there is one."""
+        engine = self.engines.oracle_engine
+        return engine if cold and engine is not None else self.engines.engine
+
+    def confirm(
+        self, requirement: Requirement, failing: Failing, fresh: CheckedEngine | None, control: CheckedEngine | None
+    ) -> Confirmed:
+        """Replay a counterexample on the given engines."""
+        engines, options = self.engines, self.engines.pool.options
+        oracle, rule = engines.oracle_and_rule(ground=requirement.without_cache)
+        across = oracle.name if isinstance(oracle, OtherEngine) else None
+        own = engines.pool.oracles.oracle_for("fresh-engine", fresh, engines.cell) if fresh else None
+        return confirm(
+            failing,
+            observe=self.observe,
+            fresh=fresh,
+            fresh_oracle=own if fresh or not across else engines.cold,
+            control=control,
+            attached=engines.engine if options.attached else None,
+            replays=self.limits.replays,
+            rule=rule,
+            across=across,
+        )
+
+    def confirm_further(
+        self, found: Counterexamples, confirmed: Confirmed, another: Another, control: CheckedEngine | None
+    ) -> Confirmed:
+        """Replay larger counterexamples, or this one after its prior workloads: it did not fail on a fresh engine."""
+        return confirm_further(
+            confirmed,
+            [found.first, found.smallest],
+            start=lambda: another()[0],
+            confirm=lambda larger, fresh: self.confirm(found.requirement, larger, fresh, control),
+            rerun=self.rerun,
+            observe=self.observe,
+            control=control,
+            seconds=FURTHER * self.limits.minimise_seconds,
+        )
+
+    def minimise_on_fresh(
+        self,
+        requirement: Requirement,
+        confirmed: Confirmed,
+        engine: CheckedEngine,
+        another: Another,
+        control: CheckedEngine | None,
+    ) -> Confirmed:
+        """Minimise once more, on fresh engines. If starting is slow, one engine runs all variants and another one
+        confirms the result.
+        """
+        quick = self.engines.pool.options.quick
+        if not quick:
+            self.engines.standby.order(caching=not requirement.without_cache)
+        return minimise_on_fresh_engines(
+            confirmed,
+            engine,
+            another=(lambda: another()[0]) if quick else None,
+            variants=lambda w, about: chain(cuts(requirement, w, about), joined(w, about), simpler(w)),
+            observe=self.observe,
+            confirm=lambda smallest: self.confirm(requirement, smallest, another()[0], control),
+            until=time.monotonic() + self.limits.minimise_seconds,
+        )
+
+    def rerun(self, engine: CheckedEngine, ran: Ran) -> History:
+        """Run a prior workload again, under its own nonce."""
+        return self.engines.run(self.engines.live_engine(engine), ran.workload, ran.nonce)
+
+    def diagnose(self, confirmed: Confirmed) -> Diagnosis | None:
+        """Run the controls of a case. Return None if no replay failed, because controls then prove nothing."""
+        if not any(judgement.findings for judgement in confirmed.replays):
+            return None
+        judgement, options = confirmed.judgement, self.engines.pool.options
+        controls = controls_of(
+            judgement.history.workload,
+            judgement.worst().request,
+            salts=self.engines.can(Capability.CACHE_SALT),
+            blocks=by_chance(judgement.history.shape) == 0,
+        )
+        variants = variants_of(self.engines.cell, judgement.history.shape, options.engine_args)
+        with self.controls() as control_engines:
+            return diagnose(
+                confirmed,
+                controls=controls,
+                variants=() if options.attached else variants,
+                engines=control_engines,
+                observe=self.observe,
+                seconds=self.limits.controls_seconds,
+            )
+
+    def case(self, requirement: Requirement, confirmed: Confirmed, *, problem: str) -> Case:
+        """Return the case of a confirmed counterexample. `problem`: why no fresh engine started, or ""."""
+        engines, cold = self.engines, requirement.without_cache
+        reproduction = confirmed.reproduction
+        if problem:
+            reproduction = msgspec.structs.replace(reproduction, note=f"no fresh engine started: {problem[:300]}")
+        tested = self.tested(cold=cold)
+        oracle, rule = engines.oracle_and_rule(ground=cold)
+        return make_case(
+            requirement=requirement,
+            cell=engines.cell.name,
+            judgement=confirmed.judgement,
+            failure_class=FailureClass.NOT_THE_CACHE if cold else confirmed.failure_class,
+            reproduction=reproduction,
+            engine=tested,
+            oracle=oracle.name,
+            rule=rule,
+            recipes={name: files.recipe for name, files in engines.contents.items()},
+            report_dir=engines.pool.options.report_dir,
+            history_dependent=confirmed.history_dependent,
+            log_tail=confirmed.judgement.history.log_tail or tested.log_tail(),
+        )
+
+
+def cuts(requirement: Requirement, workload: Workload, about: int | None) -> Iterator[Workload]:
+    """Return smaller workloads that keep the steps which the requirement is about."""
+    keep: tuple[type, ...] = (SetAdapter,) if requirement.without_cache else ()
+    if Evidence.RESETS in requirement.shows:
+        keep += (Reset,)  # without it the workload may fail because of another fault
+    if {Evidence.RESTORED, Evidence.RESTORED_ELSE} & set(requirement.shows):
+        keep += (SaveState, RestoreState)  # for the same reason
+    return smaller(workload, about, keep=keep)

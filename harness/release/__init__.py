@@ -1,0 +1,1 @@
+"""Release qualification: a run whose report folder can be signed and verified."""

@@ -1,0 +1,1 @@
+"""Reads, verifies, merges and re-evaluates stored runs."""

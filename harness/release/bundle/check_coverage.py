@@ -1,0 +1,116 @@
+"""Checks that a qualification covers every place of the frozen list exactly once, over all its shards."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.judgement.statement import statement_parts
+from coldproof.harness.options import PROFILES, QUALIFY
+from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_shown
+from coldproof.harness.release.bundle.run_folder import Part
+from coldproof.harness.release.requirements.frozen import FrozenList, Place
+from coldproof.reports.schema.results import RequirementResult, Results
+from coldproof.reports.schema.verdict import Verdict
+
+SHOWN = 3  # shards or places named in a message
+SEARCH_ENDED = (
+    Verdict.KNOWN_ISSUE,
+    Verdict.VIOLATED,
+    Verdict.UNSUPPORTED,
+)  # these verdicts end the search for examples early
+
+
+def check_coverage(parts: list[Part], frozen: FrozenList) -> Iterator[Reason]:
+    """Yield a reason for each shard or place that is missing, duplicated or unknown."""
+    yield from check_shards([part.shard for part in parts])
+    announced: Counter[Place] = Counter()
+    concluded: Counter[Place] = Counter()
+    for part in parts:
+        announced += part.announced()
+        concluded += Counter(place for place, _ in part.verdicts())
+    wanted = frozen.places(cells_of(parts, frozen, announced))
+    yield from place_reasons("are missing", [place for place in wanted if place not in announced], left_out)
+    yield from place_reasons("are not in the frozen list", sorted(announced.keys() - set(wanted)), altered)
+    yield from place_reasons("were run twice", [p for p, n in announced.items() if n > 1], altered)
+    yield from place_reasons("have no verdict", [p for p in announced if p not in concluded], left_out)
+    yield from place_reasons("have several verdicts", [p for p, n in concluded.items() if n > 1], altered)
+    yield from place_reasons(
+        "have a verdict but were never announced", sorted(concluded.keys() - announced.keys()), altered
+    )
+    for part in parts:
+        yield from check_statements(part)
+
+
+def cells_of(parts: list[Part], frozen: FrozenList, announced: Counter[Place]) -> list[Cell]:
+    """Return the cells that must have run. A cell that needs an extra package may be missing."""
+    made = next((part.qualification for part in parts if part.qualification is not None), None)
+    if made is None:
+        return []
+    ran = {place.cell for place in announced}
+    return [
+        cell
+        for cell in frozen.cells_of(made.engine, made.worker, attached=made.attached)
+        if cell.package is None or cell.name in ran
+    ]
+
+
+def check_shards(shards: list[str]) -> Iterator[Reason]:
+    """Yield a reason for each shard that is missing or duplicated."""
+    if shards == [""]:
+        return
+    counted = Counter(shards)
+    of = {shard.partition("/")[2] for shard in shards}
+    if "" in counted or len(of) != 1:
+        yield altered(f"these are not the shards of one run: {', '.join(shard or 'a whole run' for shard in shards)}")
+        return
+    whole = [f"{number}/{of_all}" for of_all in of for number in range(1, int(of_all) + 1)]
+    missing = [shard for shard in whole if shard not in counted]
+    if missing:
+        named = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        yield left_out(f"{len(missing)} of {len(whole)} shards are missing ({named}): merge all with `coldproof merge`")
+    yield from (altered(f"shard {shard} is given {n} times") for shard, n in counted.items() if n > 1)
+
+
+def place_reasons(what: str, places: list[Place], make: Callable[[str], Reason]) -> Iterator[Reason]:
+    """Yield one reason that names the first of these places; none if there are no places."""
+    if places:
+        named = ", ".join(str(place) for place in places[:SHOWN]) + (", ..." if len(places) > SHOWN else "")
+        yield make(f"{len(places)} tests {what}: {named}")
+
+
+def check_statements(part: Part) -> Iterator[Reason]:
+    """Yield a reason for each requirement whose announced statement is not the frozen one."""
+    for event in part.all("requirement"):
+        test = part.frozen.test(Place(event["id"], event["test"], event["cell"]))
+        if test is None:
+            continue
+        wanted = test.declared
+        parts = msgspec.to_builtins(statement_parts(test.statement))
+        said = (event["title"], inspect.cleandoc(event["statement"]), event["parts"], sorted(event["shows"]))
+        # Sorted, because the list's file does not keep the order of a mapping.
+        if said != (wanted.title, test.statement, parts, sorted((*wanted.shows, *wanted.shows_where.values()))):
+            yield altered(f"{event['id']} ({event['test']}) is announced with another title, statement or evidence")
+
+
+def check_examples(results: Results) -> Iterator[Reason]:
+    """Yield a reason for each requirement that was tested with too few examples and requests."""
+    least = PROFILES[QUALIFY]  # of each requirement, over its tests and cells
+    for requirement in results.requirements:
+        requests = sum(cell.requests for cell in requirement.cells)
+        few = requirement.examples < least.min_examples and requests < least.min_requests
+        if few and requirement.verdict not in SEARCH_ENDED and not has_no_more_examples(requirement):
+            yield not_shown(
+                f"{requirement.id} was tested with {requirement.examples} examples and {requests} requests; a "
+                f"qualification needs {least.min_examples} examples or {least.min_requests} requests: raise --budget"
+            )
+
+
+def has_no_more_examples(requirement: RequirementResult) -> bool:
+    """Return whether no cell used up its time. Then there are no other examples, and a larger budget finds none."""
+    cells = [cell for cell in requirement.cells if cell.verdict is not Verdict.UNSUPPORTED]
+    return all(cell.examples and cell.drawn < cell.share for cell in cells)

@@ -1,0 +1,134 @@
+"""Reads the folder of one run in a bundle strictly. Each stored example is re-evaluated while it is read."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.harness.case.known_issues import Waivers, read_known_issues
+from coldproof.harness.release.bundle.rejudged import RejudgedTest, Stored, rejudge
+from coldproof.harness.release.requirements.frozen import FrozenList, Place
+from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification
+from coldproof.reports.assemble.assemble import EXAMPLE, Event
+from coldproof.reports.schema.case import Case
+
+EVENTS = "events.ndjson"
+SHARDS = "shards"  # of a merged bundle; one folder for each shard
+
+
+class Part:
+    """One run of a bundle (a shard or a whole run): its events, and the re-evaluated results of its examples.
+
+    `problems` has a message for each line that cannot be read or that belongs to no test of the frozen list.
+    """
+
+    def __init__(self, folder: Path, frozen: FrozenList, *, judge: bool = True) -> None:
+        """Read the events. Examples are skipped if `judge` is false. Raises OSError."""
+        self.folder, self.frozen, self.judge = folder, frozen, judge
+        self.events: list[Event] = []  # without examples
+        self.rejudged: dict[Place, RejudgedTest] = defaultdict(RejudgedTest)
+        self.problems: list[str] = []
+        with (folder / EVENTS).open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    self.read(line)
+                except (ValueError, LookupError) as problem:  # of JSON and of msgspec
+                    self.problems.append(f"line {number} of {EVENTS} cannot be re-evaluated: {problem}")
+
+    def read(self, line: bytes) -> None:
+        """Read one line. Raises ValueError or LookupError for a line that no run writes."""
+        if not line.endswith(b"\n"):
+            raise ValueError("the line is incomplete")
+        if not line.startswith(EXAMPLE):
+            event = json.loads(line)
+            if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+                raise ValueError("the line is not an event")
+            self.events.append(event)
+            return
+        if not self.judge:
+            return
+        stored = msgspec.json.decode(line, type=Stored)
+        test = self.frozen.test(stored.place)
+        if test is None:
+            raise LookupError(f"{stored.place} is not in the list of requirements")
+        self.rejudged[stored.place].add(stored, rejudge(stored, test))
+
+    def last(self, kind: str) -> Event:
+        """Return the newest event of a kind; an empty one if there is none."""
+        return next((event for event in reversed(self.events) if event["event"] == kind), {})
+
+    def all(self, kind: str) -> Iterator[Event]:
+        """Return all events of a kind."""
+        return (event for event in self.events if event["event"] == kind)
+
+    @property
+    def started(self) -> Event:
+        """The event that starts the run."""
+        return self.last("run_started")
+
+    @property
+    def shard(self) -> str:
+        """The shard, for example "2/3"; "" for a whole run."""
+        return str(self.started.get("shard", ""))
+
+    @property
+    def name(self) -> str:
+        """The name of this run in messages."""
+        return f"shard {self.shard}" if self.shard else "the run"
+
+    @property
+    def qualification(self) -> Qualification | None:
+        """The qualification record; None if the run has none or it cannot be read."""
+        try:
+            return msgspec.convert(self.last("qualification")["qualification"], Qualification)
+        except (LookupError, msgspec.MsgspecError):
+            return None
+
+    def announced(self) -> Counter[Place]:
+        """Return how often each place was announced."""
+        return Counter(Place(e["id"], e["test"], e["cell"]) for e in self.all("requirement"))
+
+    def verdicts(self) -> Iterator[tuple[Place, Event]]:
+        """Return every verdict event with its place."""
+        return ((Place(e["requirement"], e["test"], e["cell"]), e) for e in self.all("verdict"))
+
+    def cases(self) -> dict[str, Case]:
+        """Return the counterexamples by id. Raises msgspec.MsgspecError."""
+        return {case.id: case for e in self.all("case") for case in [msgspec.convert(e["case"], Case)]}
+
+    def engines(self) -> dict[str, list[Event]]:
+        """Return the engine events of each cell."""
+        found: dict[str, list[Event]] = defaultdict(list)
+        for event in self.all("engine"):
+            found[event["cell"]].append(event)
+        return found
+
+    def engine(self) -> dict[str, Any]:
+        """Return the engine's description as in the results; empty if no engine started."""
+        return dict(self.last("engine").get("engine", {}))
+
+    def waivers(self, on: Event) -> Waivers:
+        """Return the bundle's known issues as of the day of an event. Raises UsageError if the file is invalid."""
+        path = self.folder / KNOWN_ISSUES
+        return Waivers(
+            read_known_issues(path if path.is_file() else None),
+            version=self.engine().get("version"),
+            today=datetime.datetime.fromtimestamp(on["at"], datetime.UTC).date(),
+            worker=self.engine().get("worker", "model"),
+        )
+
+
+def part_folders(bundle: Path) -> list[Path]:
+    """Return the folders of a bundle's runs: the bundle itself, or one folder for each shard."""
+    shards = bundle / SHARDS
+    if (bundle / EVENTS).is_file() or not shards.is_dir():
+        return [bundle]
+    return sorted(
+        (folder for folder in shards.iterdir() if folder.is_dir()), key=lambda path: (len(path.name), path.name)
+    )

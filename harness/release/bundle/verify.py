@@ -1,0 +1,140 @@
+"""Verifies a bundle: whether it is a complete and unaltered qualification, and whether the engine passed it.
+
+Verification needs no engine and no network, only a checkout of the version that made the bundle. Everything that can be
+recomputed is recomputed: file digests, coverage of the frozen list, the findings of every stored example, the verdicts,
+and the results and pages. Whether the engine really gave the recorded answers cannot be recomputed. Sign the bundle for
+that (docs/qualifying.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from coldproof.harness.options import QUALIFY, UsageError
+from coldproof.harness.release.bundle.acceptance import acceptance_summary
+from coldproof.harness.release.bundle.check_coverage import check_coverage
+from coldproof.harness.release.bundle.check_outcome import check_outcome, check_views
+from coldproof.harness.release.bundle.check_verdicts import check_verdicts
+from coldproof.harness.release.bundle.merged_events import bundle_results
+from coldproof.harness.release.bundle.refusal import Reason, RefusalKind, altered, left_out, not_shown, other_version
+from coldproof.harness.release.bundle.run_folder import Part, part_folders
+from coldproof.harness.release.requirements.frozen import FrozenList, current_list
+from coldproof.harness.release.run.manifest import NAME, manifest_differences, read_manifest
+from coldproof.harness.release.run.record import KNOWN_ISSUES, digest_of
+from coldproof.harness.release.run.sources import sources_digest
+
+Problem = (LookupError, TypeError, ValueError, OSError, UsageError)  # errors that reading an altered file may raise
+
+
+class Verification(msgspec.Struct):
+    """The result: the reasons for a refusal, or a summary of the accepted bundle."""
+
+    reasons: list[Reason]
+    summary: list[str]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether there is no reason to refuse the bundle."""
+        return not self.reasons
+
+
+def verify(bundle: Path) -> Verification:
+    """Verify a bundle and return the result. Raises UsageError only if this checkout has no frozen list."""
+    frozen, digest = current_list()
+    reasons = list(check_files(bundle))
+    folders = part_folders(bundle)
+    try:
+        reasons += check_versions([Part(folder, frozen, judge=False) for folder in folders], frozen, digest)
+        if any(reason.kind is RefusalKind.OTHER_VERSION for reason in reasons):
+            return Verification(reasons, [])  # other versions' runs cannot be re-evaluated
+        parts = [Part(folder, frozen) for folder in folders]
+        for part in parts:
+            reasons += check_part(part)
+        reasons += check_coverage(parts, frozen)
+        results = bundle_results([part.folder for part in parts])
+        reasons += check_views(bundle, results)
+        reasons += check_outcome(results, parts)
+        return Verification(sorted(set(reasons), key=sort_key), acceptance_summary(bundle, results, parts))
+    except Problem as problem:
+        reasons.append(altered(f"the bundle cannot be read as a run: {type(problem).__name__}: {problem}"))
+        return Verification(reasons, [])
+
+
+def sort_key(reason: Reason) -> tuple[int, str]:
+    """Return the sort key of a reason: alterations come first."""
+    return list(RefusalKind).index(reason.kind), reason.sentence
+
+
+def check_files(bundle: Path) -> Iterator[Reason]:
+    """Yield a reason for each file that differs from its manifest. A merged bundle's shards are checked too."""
+    folders = part_folders(bundle)
+    for folder in folders if folders == [bundle] else [bundle, *folders]:
+        where = "" if folder == bundle else f"{folder.relative_to(bundle).as_posix()}: "
+        try:
+            manifest = read_manifest(folder)
+        except OSError:
+            yield left_out(f"{where}{NAME} is missing: this is not a bundle of a run with --profile qualify")
+        except msgspec.MsgspecError as problem:
+            yield altered(f"{where}{NAME} is not a valid manifest of this version: {problem}")
+        else:
+            for line in manifest_differences(folder, manifest):
+                yield altered(f"{where}{line}")
+
+
+def check_versions(parts: list[Part], frozen: FrozenList, digest: str) -> Iterator[Reason]:
+    """Yield a reason for each run that was made with another version of Coldproof or of the frozen list."""
+    sources = sources_digest()
+    for part in parts:
+        made = part.qualification
+        if made is None:
+            yield left_out(f"{part.name} has no qualification record: it was not made with --profile qualify")
+            continue
+        commit = f": check out {made.commit}" if made.commit else ""
+        if made.requirements != frozen.version:
+            yield other_version(
+                f"{part.name} has requirements version {made.requirements}, this checkout has {frozen.version}{commit}"
+            )
+        elif made.requirements_sha256 != digest:
+            yield other_version(f"{part.name} has a different frozen list for requirements version {frozen.version}")
+        if made.sources_sha256 != sources:
+            yield other_version(
+                f"{part.name} was made with sources of digest {made.sources_sha256[:12]}, this checkout's digest is "
+                f"{sources[:12]}{commit}"
+            )
+
+
+def check_part(part: Part) -> Iterator[Reason]:
+    """Yield the reasons that follow from one run alone."""
+    yield from (altered(f"{part.name}: {line}") for line in part.problems)
+    start, finish, made = part.started, part.last("run_finished"), part.qualification
+    if start.get("profile") != QUALIFY:
+        yield not_shown(f"{part.name} was made with --profile {start.get('profile')}, not --profile {QUALIFY}")
+    if start.get("fault"):
+        yield not_shown(f"{part.name} ran with an injected fault: {start['fault'].get('name')}")
+    for verdict in start.get("allowed", ()):
+        yield not_shown(f"{part.name} was allowed to pass with {verdict}: a qualification may not allow it")
+    if not finish.get("complete"):
+        yield left_out(f"{part.name} did not finish")
+    if made is not None and made.known_issues_sha256 != digest_of(part.folder / KNOWN_ISSUES):
+        there = (part.folder / KNOWN_ISSUES).is_file()
+        yield (altered if there else left_out)(f"{part.name}: {KNOWN_ISSUES} is not the file that the run used")
+    yield from check_waivers(part)
+    yield from check_verdicts(part)
+
+
+def check_waivers(part: Part) -> Iterator[Reason]:
+    """Yield a reason if the recorded states of the known issues do not follow from the cases and verdicts."""
+    recorded = part.last("waivers")
+    if not recorded:
+        return
+    results = bundle_results([part.folder])
+    try:
+        recomputed = part.waivers(recorded).report(results.cases, results.requirements)
+    except UsageError as problem:
+        yield altered(f"{part.name}: {problem}")
+        return
+    if msgspec.to_builtins(recomputed) != recorded["waivers"]:
+        yield altered(f"{part.name}: the recorded states of the known issues do not follow from its cases")

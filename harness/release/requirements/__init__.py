@@ -1,0 +1,1 @@
+"""The frozen list of requirements and what the suites declare today."""

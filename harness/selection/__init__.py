@@ -1,0 +1,1 @@
+"""Turns pytest's options into engine, cells, tests and shard. Raises all usage errors."""

@@ -1,0 +1,220 @@
+"""Declares the options of a run, and reads them from pytest's configuration into one frozen value."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from coldproof.adapters.common.redact import redacted
+from coldproof.adapters.registry import ENGINES, attached
+from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
+from coldproof.harness.case.known_issue_proposals import proposed_file
+from coldproof.harness.options import FINGERPRINT, Options, UsageError
+from coldproof.harness.selection.select import engine_name
+from coldproof.harness.selection.shards import Shard, read_shard
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the options of a run to pytest's, and let `--engine-args` take a value that begins with a dash."""
+    declare_options(parser.getgroup("coldproof", "prefix-cache conformance").addoption)
+    parse = parser.parse
+
+    def parse_joined(args: Sequence[str | os.PathLike[str]], namespace: argparse.Namespace | None = None) -> object:
+        return parse(join_engine_args(args), namespace)
+
+    parser.parse = parse_joined  # type: ignore[method-assign, assignment]
+
+
+def declare_options(add: Callable[..., object]) -> None:
+    """Declare every option of a run with `add`: `addoption` of pytest, or `add_argument` of argparse."""
+    add(
+        "--engine",
+        default=None,
+        metavar="NAME",
+        help=f"{', '.join(map(engine_help, ENGINES.values()))}; a replayed case uses the engine of the case",
+    )
+    add("--engine-url", default=None, metavar="URL", help="attach to a running server")
+    add(
+        "--engine-args",
+        default="",
+        metavar="FLAGS",
+        help="more flags for an engine that Coldproof starts, as one string",
+    )
+    add(
+        "--worker",
+        default="model",
+        metavar="NAME",
+        help="model (default), or fingerprint: vLLM without a neural network",
+    )
+    add("--model", default=None, metavar="PATH", help="serve this model instead of the generated one")
+    add(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="LoRA adapter (PEFT); give at least two, with different contents",
+    )
+    add(
+        "--cells",
+        default=None,
+        metavar="NAME,...",
+        help="engine configurations; 'list' prints all (default: those of the profile)",
+    )
+    add(
+        "--profile",
+        default="smoke",
+        metavar="NAME",
+        help="amount of testing: smoke (default), ci, release, qualify or soak",
+    )
+    add("--budget", default=None, metavar="TIME", help="time for drawing examples, for example 90s, 20m or 2h")
+    add(
+        "--oracle",
+        default=None,
+        metavar="NAME",
+        help="source of cold answers: cold-engine, fresh-engine, same-engine, closed-form, or engine:NAME for another "
+        "engine (default: the best one that the engine supports)",
+    )
+    add("--known-issues", default=None, metavar="FILE", help="TOML file with known issues, which waive violations")
+    add(
+        "--update-known-issues",
+        nargs="?",
+        const="",
+        default=None,
+        metavar="FILE",
+        help="propose known issues for the violations of this run, in a new file for review (default: in --report-dir)",
+    )
+    add("--fault", default=None, metavar="NAME", help="inject a fault into the engines; 'list' prints all")
+    add(
+        "--noise",
+        default=None,
+        metavar="KIND:NATS",
+        help="add noise to the scores of the engines, for example gaussian:0.05 or batch:0.05",
+    )
+    add(
+        "--requirements",
+        default=None,
+        metavar="ID,...",
+        help="test only these: ids such as LORA-3, or areas such as PRESS",
+    )
+    add(
+        "--diagnose",
+        default="new",
+        metavar="WHICH",
+        help="run controls of cases, with one thing changed at a time: new (default: cases without a known issue), all "
+        "or none",
+    )
+    add(
+        "--calibration",
+        default=None,
+        metavar="RESULTS.json",
+        help="use the comparison rule of an earlier run against the same engine",
+    )
+    add("--replay", default=None, metavar="CASE.json", help="run one saved case again")
+    add(
+        "--examples-from",
+        default=None,
+        metavar="OWNER/REPO",
+        help="first try the examples that failed in the CI of this GitHub repository (needs GITHUB_TOKEN)",
+    )
+    add("--shard", default=None, metavar="I/N", help="run part I of N; `coldproof merge` merges the reports")
+    add(
+        "--report-dir",
+        default="coldproof-report",
+        metavar="DIR",
+        help="folder for the report (default: coldproof-report)",
+    )
+    add(
+        "--cache-dir",
+        default=None,
+        metavar="DIR",
+        help="folder for generated models and adapters (default: .coldproof in a checkout, else the user's cache)",
+    )
+    add("--shared-dir", default=None, metavar="DIR", help="folder for adapter files that an attached server can read")
+    add("--allow-not-exercised", action="store_true", help="do not fail the run for NOT EXERCISED")
+    add("--allow-inconclusive", action="store_true", help="do not fail the run for INCONCLUSIVE")
+
+
+def engine_help(spec: EngineSpec) -> str:
+    """Return an engine's name, and the condition under which it is the default."""
+    if not spec.default_for:
+        return spec.name
+    if spec is next(iter(ENGINES.values())):
+        return f"{spec.name} (default)"
+    return f"{spec.name} (default with {ATTACH if ATTACH in spec.default_for else f'--worker {spec.default_for[0]}'})"
+
+
+def join_engine_args(args: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    """Return the arguments with each `--engine-args VALUE` joined into one word with an equals sign.
+
+    argparse would read a VALUE such as --no-enable-prefix-caching as another option.
+    """
+    words = list(args)
+    for i, word in enumerate(words[:-1]):
+        if word == "--engine-args":
+            return [*words[:i], f"--engine-args={words[i + 1]}", *join_engine_args(words[i + 2 :])]
+    return words
+
+
+def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
+    """Return the options of the run from pytest's. `cells`: names of the chosen cells. Raises UsageError."""
+    url, engine = config.getoption("--engine-url"), engine_name(config)
+    path = {
+        name: config.getoption(name)
+        for name in ("--known-issues", "--replay", "--shared-dir", "--cache-dir", "--calibration")
+    }
+    known_issues = Path(path["--known-issues"]) if path["--known-issues"] else None
+    report_dir = Path(config.getoption("--report-dir"))
+    exact = config.getoption("--worker") == FINGERPRINT and config.getoption("--noise") is None
+    return Options(
+        engine=engine,
+        engine_url=url,
+        engine_args=split_arguments(config.getoption("--engine-args")),
+        model=config.getoption("--model"),
+        adapters=tuple(Path(p) for p in config.getoption("--adapter")),
+        cells=cells,
+        profile=config.getoption("--profile"),
+        budget=config.getoption("--budget"),
+        oracle=config.getoption("--oracle") or default_oracle(engine, url, exact),
+        known_issues=known_issues,
+        proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
+        replay=Path(path["--replay"]) if path["--replay"] else None,
+        report_dir=report_dir,
+        shared_dir=Path(path["--shared-dir"]) if path["--shared-dir"] else None,
+        cache_dir=Path(path["--cache-dir"]).absolute() if path["--cache-dir"] else None,
+        diagnose=config.getoption("--diagnose"),
+        calibration=Path(path["--calibration"]) if path["--calibration"] else None,
+        allow_not_exercised=config.getoption("--allow-not-exercised"),
+        allow_inconclusive=config.getoption("--allow-inconclusive"),
+        command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
+        seed=str(config.option.hypothesis_seed),
+        shard=str(shard_of(config) or ""),
+        worker=config.getoption("--worker"),
+        fault=config.getoption("--fault"),
+        noise=config.getoption("--noise"),
+    )
+
+
+def shard_of(config: pytest.Config) -> Shard | None:
+    """Return the shard in --shard; None without the option. Raises UsageError."""
+    text = config.getoption("--shard")
+    return read_shard(text) if text is not None else None
+
+
+def default_oracle(engine: str, url: str | None, exact: bool) -> str:
+    """Return the best oracle that an engine supports. `exact`: its answers can be computed without running it."""
+    if attached(engine, url) is not None:
+        return "same-engine"
+    return "closed-form" if exact else "cold-engine"
+
+
+def split_arguments(text: str) -> tuple[str, ...]:
+    """Split --engine-args as a shell would. Raises UsageError for an unclosed quote."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as problem:
+        raise UsageError(f"--engine-args {text!r}: {problem}") from problem

@@ -1,0 +1,113 @@
+"""Reads from pytest's options which engine, cells and tests a run has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES, attached, default_engine
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.case.load import load_case
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.options import FINGERPRINT, PROFILES, UsageError
+from coldproof.harness.selection.cells import cells_named
+
+
+def engine_name(config: pytest.Config) -> str:
+    """Return the engine's name.
+
+    Without --engine, a replayed case uses the engine of the case, unless that is one of the default engines.
+    """
+    name, replay = config.getoption("--engine"), config.getoption("--replay")
+    if name is not None:
+        return str(name)
+    engine_of_case = ENGINES.get(load_case(Path(replay))[0].engine) if replay is not None else None
+    if engine_of_case is not None and not engine_of_case.default_for:
+        return engine_of_case.name
+    return default_engine(config.getoption("--worker"), attached=bool(config.getoption("--engine-url"))).name
+
+
+def is_fingerprint(config: pytest.Config) -> bool:
+    """Return whether the engine runs without a model."""
+    return bool(config.getoption("--worker") == FINGERPRINT)
+
+
+def selected_cells(config: pytest.Config) -> list[Cell]:
+    """Return the chosen cells, or the cell of a replayed case. An attached server is one cell. Raises UsageError."""
+    replay = config.getoption("--replay")
+    case = load_case(Path(replay))[0] if replay is not None else None
+    engine, worker = engine_name(config), config.getoption("--worker")
+    if attached(engine, config.getoption("--engine-url")) is not None:
+        return [ATTACHED]
+    if case is not None and case.cell == ATTACHED.name:
+        return (
+            list(ENGINES[engine].cells[:1]) if engine in ENGINES else []
+        )  # an attached server's case, replayed on our engine
+    cells = cells_named((case.cell,) if case is not None else selected_cell_names(config))
+    check_cells(cells, engine=engine, worker=worker)
+    for cell in cells:
+        if not cell.installed:
+            raise UsageError(f"cell {cell.name!r} needs the package {cell.package!r}, which is not installed")
+    return cells
+
+
+def check_cells(cells: Sequence[Cell], *, engine: str, worker: str) -> None:
+    """Raise UsageError if the engine cannot run one of the cells. Does not check what is installed."""
+    for cell in cells:
+        if obstacle := cell.obstacle(engine, worker):
+            raise UsageError(obstacle)
+
+
+def selected_cell_names(config: pytest.Config) -> tuple[str, ...]:
+    """Return the names in --cells, or the profile's cells. If the engine has none of these, return all of its cells."""
+    names_option = config.getoption("--cells")
+    if names_option is not None:
+        return tuple(names_option.split(","))
+    profile = PROFILES.get(config.getoption("--profile"))  # validation.py reports an unknown profile
+    engine, worker = engine_name(config), config.getoption("--worker")
+    names = (profile.fingerprint_cells if is_fingerprint(config) else profile.cells) if profile else ()
+    fitting = [cell for cell in CELLS.values() if cell.fits(engine, worker)]
+    if not any(cell.name in names for cell in fitting):
+        names = ()
+    return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in names)
+
+
+def selected_requirements(config: pytest.Config) -> str | None:
+    """Return --requirements, or the profile's default; None: all. A replayed case has no default."""
+    ids = config.getoption("--requirements")
+    profile = PROFILES.get(config.getoption("--profile"))
+    if ids is not None or profile is None or config.getoption("--replay") is not None:
+        return None if ids is None else str(ids)
+    return profile.requirements
+
+
+def requirement_of(item: pytest.Item) -> Requirement | None:
+    """Return the requirement that a test checks; None for a test without one."""
+    mark = item.get_closest_marker("requirement")
+    return mark.args[0] if mark else None
+
+
+def cell_name(item: pytest.Item) -> str:
+    """Return the name of the cell in which a collected test runs."""
+    callspec = getattr(item, "callspec", None)
+    cell = callspec.params["sut"] if callspec else ATTACHED
+    return str(cell.name)
+
+
+def is_selected(item: pytest.Item, names: Sequence[str]) -> bool:
+    """Return whether a test's requirement is named: by its id, such as LORA-3, or by its area, such as LORA."""
+    requirement = requirement_of(item)
+    return requirement is not None and any(requirement.id in (n, f"{n}-{requirement.id.split('-')[-1]}") for n in names)
+
+
+def test_name(item: pytest.Item) -> str:
+    """Return the name of the test function, without its parameters."""
+    return str(getattr(item, "originalname", item.name))
+
+
+def statement_of(item: pytest.Item) -> str:
+    """Return the test's docstring, which states the requirement."""
+    function = getattr(item, "function", None)
+    return (getattr(function, "__doc__", None) or "").strip()

@@ -1,0 +1,1 @@
+"""One pytest session from options to exit code."""

@@ -1,0 +1,260 @@
+"""One run of the suites: it emits the events, opens the cells one after the other, and writes the reports at the end.
+
+The state of the run is in its events. The object here holds only open resources: log, engines, terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import enum
+import functools
+import shutil
+import threading
+import time
+from typing import Any, NoReturn
+
+import psutil
+import pytest
+
+from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.protocol.engine import EngineError, EngineStartError
+from coldproof.adapters.registry import fault_of
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
+from coldproof.harness.case.load import load_case
+from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.judgement.criteria import failing_checks
+from coldproof.harness.judgement.oracle import OracleError
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.statement import statement_parts
+from coldproof.harness.options import PROFILES, QUALIFY, SOAK, Options, UsageError
+from coldproof.harness.release.run.record import keep_known_issues, qualification
+from coldproof.harness.session.budget import Budget
+from coldproof.harness.session.environment import coldproof_version
+from coldproof.harness.session.report_folder import engine_facts, prepare_folder
+from coldproof.harness.session.run_reports import RunReports
+from coldproof.harness.session.selftest.selftest import self_test
+from coldproof.harness.session.signals import EndingSignals
+from coldproof.harness.session.soak import ResourceMonitor
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.session.terminal.terminal import Terminal
+from coldproof.harness.session.trials import RunPlan, TrialRunner
+from coldproof.reports.assemble.assemble import EXIT_HARNESS
+from coldproof.reports.schema.verdict import Verdict
+
+CLOSE_SECONDS = 5.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
+
+
+class Role(enum.StrEnum):
+    """The role of this process in a run. With xdist there are a controller and workers."""
+
+    ALONE = "alone"
+    CONTROLLER = "controller"
+    WORKER = "worker"
+
+
+class ConformanceRun:
+    """One run, or the part of it that one worker runs."""
+
+    def __init__(self, options: Options, role: Role) -> None:
+        """Open the report folder. Raises OSError if it cannot be written, UsageError for bad known issues."""
+        self.options, self.role = options, role
+        self.issues = read_known_issues(options.known_issues)
+        leads = role is not Role.WORKER
+        self.qualification = qualification(options) if leads and options.profile == QUALIFY else None
+        # Read the case before the folder is cleared: it may lie in that folder.
+        case = load_case(options.replay) if options.replay is not None else None
+        prepare_folder(options.report_dir, clear=leads)
+        self.log = EventLog(options.report_dir / "events.ndjson")
+        self.plan = RunPlan()
+        self.reports = RunReports(options, self.log, waivers=self.waivers, qualification=self.qualification)
+        self.trials = TrialRunner(
+            options, self.log, self.plan, case=case, waivers=self.waivers, save_case=self.reports.save_case
+        )
+        self.pool: EnginePool | None = None
+        self.open_cells: list[SystemUnderTest] = []
+        self.monitor: ResourceMonitor | None = None
+        self.suites_began: float | None = None
+        self.exit_code = 0
+        self.signals = EndingSignals(self.release)
+        if leads:
+            self.emit_start()
+
+    def emit_start(self) -> None:
+        """Emit the facts about the run as a whole."""
+        options = self.options
+        self.log.emit(
+            "run_started",
+            version=coldproof_version(),
+            started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            command=options.command,
+            profile=options.profile,
+            seed=options.seed,
+            shard=options.shard,
+            fault=fault_facts(options),
+            environment=self.reports.environment,
+            allowed=[
+                *([Verdict.NOT_EXERCISED] if options.allow_not_exercised else []),
+                *([Verdict.INCONCLUSIVE] if options.allow_inconclusive else []),
+            ],
+        )
+        if self.qualification is not None:
+            keep_known_issues(options)
+            self.log.emit("qualification", qualification=self.qualification)
+
+    def attach_terminal(self, reporter: Any, capture: Any) -> Terminal | None:
+        """Show progress on pytest's terminal reporter. Returns None without one."""
+        if reporter is None:
+            return None
+        self.reports.terminal = Terminal(reporter, capture)
+        self.log.subscribe(self.reports.terminal.on_event)
+        return self.reports.terminal
+
+    def announce(self, requirement: Requirement, cell: str, statement: str, test: str) -> None:
+        """Emit that a requirement will be tested, so that the report lists it even if the run ends early."""
+        self.plan.announced += 1
+        self.log.emit(
+            "requirement",
+            id=requirement.id,
+            title=requirement.title,
+            statement=statement,
+            parts=statement_parts(statement),
+            shows=(*requirement.shows, *requirement.shows_where.values()),
+            upstream=requirement.upstream,
+            fails_on=failing_checks(requirement),
+            cell=cell,
+            test=test,
+        )
+
+    def waivers(self, version: str | None) -> Waivers:
+        """Return the known issues for an engine version."""
+        return Waivers(self.issues, version=version, today=today(), worker=self.options.worker)
+
+    def begin(self) -> None:
+        """Run the self-test, then prepare model and adapters. Ends the run with one line if either fails."""
+        self.log.emit("phase", words="self-test of the detector")
+        rows = self_test()
+        self.log.emit("selftest", rows=rows)
+        if not all(row.caught for row in rows):
+            missed = next(row.planted for row in rows if not row.caught)
+            self.stop(f"RUN INVALID: the self-test of the detector gave a wrong result for the injected bug '{missed}'")
+        try:
+            self.pool = EnginePool(self.options, self.log)
+            self.pool.prepare()
+            if self.options.profile == SOAK:
+                self.monitor = ResourceMonitor(self.log, self.started_processes, self.options.seconds)
+                self.monitor.start()
+        except UsageError as problem:
+            self.stop(str(problem), usage=True)
+        except OSError as problem:
+            self.stop(f"cannot write adapter files: {problem}")
+
+    def stop(self, message: str, *, usage: bool = False) -> NoReturn:
+        """End the whole run with one line. The report shows how far the run came."""
+        self.log.emit("problem", message=message, usage=usage)
+        pytest.exit(f"coldproof: {message}", returncode=EXIT_HARNESS)
+
+    def open_cell(self, cell: Cell) -> SystemUnderTest:
+        """Start a cell's engines and calibrate. With only one cell, a failure ends the run."""
+        if self.pool is None:
+            raise RuntimeError("the run has not begun")
+        self.log.emit("phase", words=f"starting the engine for cell '{cell.name}' ({cell.about})")
+        try:
+            sut = SystemUnderTest(CellEngines.open(self.pool, cell), self.budget)
+        except UsageError as problem:
+            self.stop(str(problem), usage=True)
+        except (EngineError, OracleError) as problem:
+            if len(self.options.cells) == 1:
+                self.stop(str(problem))
+            raise EngineStartError(str(problem)) from problem
+        self.open_cells.append(sut)
+        engines = sut.engines
+        self.log.emit("engine", engine=engine_facts(engines), cell=cell.name, contents=len(engines.contents))
+        engines.emit_calibration()
+        if self.suites_began is None:
+            self.suites_began = time.monotonic()
+        waivers = self.waivers(engines.engine.version)
+        if any(waivers.in_force(issue) and cell.covers(issue.requirement) for issue in self.issues):
+            engines.standby.order(caching=True)  # confirming a known issue will need it, and starting is slow
+        return sut
+
+    def close_cell(self, sut: SystemUnderTest) -> None:
+        """Stop a cell's engines before those of the next cell start. After an interrupt they have already stopped."""
+        if self.pool is not None:
+            self.open_cells.remove(sut)
+            sut.engines.close()
+
+    def started_processes(self) -> list[EngineProcess]:
+        """Return the engine processes started so far."""
+        return list(self.pool.processes) if self.pool is not None else []
+
+    @functools.cached_property
+    def budget(self) -> Budget:
+        """Return the budget for drawing examples. A minimum of examples in the profile gives slow trials more time."""
+        profile, weight = PROFILES[self.options.profile], self.plan.weight()
+        if profile.min_examples or profile.min_requests:
+            return Budget(self.options.seconds, weight, examples=profile.min_examples, requests=profile.min_requests)
+        if self.options.profile == SOAK:  # `examples` of this profile is the number in one round
+            return Budget(self.options.seconds, weight)
+        return Budget(self.options.seconds, weight, enough=self.options.examples)
+
+    def release(self) -> None:
+        """Tell every engine and worker of this run to end, without waiting for them."""
+        if self.pool is not None:
+            self.pool.closing = True
+            for process in list(self.pool.processes):
+                process.request_stop()
+        if self.role is Role.CONTROLLER:  # its only children are the workers
+            for worker in psutil.Process().children():
+                with contextlib.suppress(psutil.Error):
+                    worker.terminate()
+
+    def finish(self, *, interrupted: bool) -> int:
+        """Stop engines, write the reports, and return the exit code."""
+        self.signals.finishing()
+        interrupted = interrupted or self.signals.received is not None
+        self.close(interrupted=interrupted)
+        self.exit_code = 0 if self.role is Role.WORKER else self.reports.finish(interrupted=interrupted)
+        return self.exit_code
+
+    def close(self, *, interrupted: bool) -> None:
+        """Stop the engines, and emit the times and the number of engine starts."""
+        if self.monitor is not None:
+            self.monitor.stop()
+        if interrupted and (self.pool is not None or self.role is not Role.WORKER):
+            self.log.emit("problem", message="the run was interrupted", usage=False)
+        if self.pool is None:
+            return
+        pool, self.pool = self.pool, None
+        if self.options.fault is not None:
+            self.log.emit("fault", acted=pool.fault_acted())
+        for sut in self.open_cells:
+            sut.engines.cancel_questions()
+        if interrupted:
+            close_with_timeout(pool)
+        else:
+            pool.close()
+        if self.suites_began is not None:
+            self.log.emit(
+                "measured",
+                suite_seconds=round(time.monotonic() - self.suites_began, 3),
+                busy_seconds=round(sum(e.busy_seconds for e in pool.tested), 3),
+                engine_starts=pool.starts,
+            )
+
+
+def close_with_timeout(pool: EnginePool) -> None:
+    """Close the pool, but wait only CLOSE_SECONDS: the guard ends an engine that does not stop."""
+    closing = threading.Thread(target=pool.close, name="closing", daemon=True)
+    closing.start()
+    closing.join(CLOSE_SECONDS)
+    shutil.rmtree(pool.workspace.scratch, ignore_errors=True)
+
+
+def fault_facts(options: Options) -> dict[str, str] | None:
+    """Return the facts about the injected fault for the report; None without one."""
+    fault = fault_of(options.engine, options.fault) if options.fault is not None else None
+    return None if fault is None else {"name": fault.name, "summary": fault.summary, "stands_for": fault.stands_for}

@@ -1,0 +1,294 @@
+"""The pytest plugin: turns options into a run of requirements, with reports and an exit code.
+
+The steps of a run:
+1. Read and check the options (exit code 4 if they are wrong).
+2. Create the report folder and write the first event, before any engine starts.
+3. Run the self-test of the detector.
+4. For each cell, start the engines and calibrate the comparison rule.
+5. For each requirement, draw workloads. Confirm, waive or report a violation. Emit the verdict as an event.
+6. Stop the engines. Write the reports from the events, also after Ctrl-C or a failure of the harness.
+The plugin does not affect tests without a requirement, such as the project's own tests.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coldproof.adapters.registry import ENGINES, fault_listing
+from coldproof.harness.case.load import load_case
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.options import SOAK, UsageError
+from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
+from coldproof.harness.selection.cells import cells_for, format_cells
+from coldproof.harness.selection.command_line import add_options, read_options, shard_of
+from coldproof.harness.selection.select import (
+    cell_name,
+    engine_name,
+    is_fingerprint,
+    is_selected,
+    requirement_of,
+    selected_cells,
+    selected_requirements,
+    statement_of,
+    test_name,
+)
+from coldproof.harness.selection.shards import assign_shards
+from coldproof.harness.selection.validation import check_options
+from coldproof.harness.session.autoload import SUITES_FOLDER, names_our_suites
+from coldproof.harness.session.budget import BudgetSpent
+from coldproof.harness.session.conductor import ConformanceRun, Role
+from coldproof.harness.session.hypothesis_profile import database, load_settings
+from coldproof.harness.session.system_under_test import SystemUnderTest
+
+RUN = pytest.StashKey[ConformanceRun]()
+EXIT_HARNESS, EXIT_USAGE = 3, 4
+MARKER = "requirement(id, needs, shows): the requirement that a conformance test stands for"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of a run."""
+    add_options(parser)
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Handle `--cells list` and `--fault list`, and check some options before anything is collected."""
+    for option, text in (("--cells", format_cells), ("--fault", fault_listing)):
+        if config.getoption(option) == "list":
+            sys.stdout.write(text() + "\n")
+            return 0
+    try:
+        if is_qualification(config):
+            check_qualify_options(config)
+        shard_of(config)
+        database(config.getoption("--examples-from"))
+        selected_cells(config)
+        if config.getoption("--profile") == SOAK and getattr(config.option, "numprocesses", None):
+            raise UsageError("--profile soak monitors the memory and files of one process; remove -n")
+    except UsageError as problem:
+        sys.stderr.write(f"coldproof: {problem}\n")
+        return EXIT_USAGE
+    return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fix the seed so that the run can be repeated, and load the hypothesis profile."""
+    config.addinivalue_line("markers", MARKER)
+    if getattr(config.option, "hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+    spec = ENGINES.get(engine_name(config))
+    quick = is_fingerprint(config) or (spec is not None and spec.many_examples)
+    load_settings(config.getoption("--profile"), quick=quick, examples_from=config.getoption("--examples-from"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Create one test for each chosen cell that covers the requirement."""
+    if "sut" in metafunc.fixturenames:
+        cells = selected_cells(metafunc.config)
+        mark = metafunc.definition.get_closest_marker("requirement")
+        if mark is not None:
+            cells = cells_for(mark.args[0].id, cells)
+        metafunc.parametrize("sut", cells, indirect=True, scope="session", ids=[cell.name for cell in cells])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort the tests by cell, so that each engine starts once, and deselect the tests that the options exclude.
+
+    --replay keeps one test of the case's requirement.
+    """
+    order = {cell.name: i for i, cell in enumerate(selected_cells(config))}
+    items.sort(key=lambda item: order.get(cell_name(item), -1) if requirement_of(item) is not None else -1)
+    wanted = selected_requirements(config)
+    if wanted is not None:
+        keep_items(config, items, [item for item in items if is_selected(item, wanted.split(","))])
+    if config.getoption("--replay") is not None:
+        case, _ = load_case(Path(config.getoption("--replay")))
+        keep_items(config, items, [item for item in items if is_selected(item, [case.requirement])][:1])
+    try:
+        if is_qualification(config) and not config.option.collectonly:
+            check_items(config, items)
+        keep_shard(config, items)
+    except UsageError as problem:
+        items.clear()  # otherwise pytest would finish the collection and open the run
+        if hasattr(config, "workerinput"):  # a worker's output is not shown; write to the controller's report
+            open_run(config, Role.WORKER, ()).log.emit("problem", message=str(problem), usage=True)
+        pytest.exit(f"coldproof: {problem}", EXIT_USAGE)
+
+
+def keep_shard(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --shard, deselect the tests of the other shards. Raises UsageError."""
+    shard = shard_of(config)
+    if shard is None:
+        return
+    order = {cell.name: i for i, cell in enumerate(selected_cells(config))}
+    own = [(requirement, item) for item in items if (requirement := requirement_of(item)) is not None]
+    own.sort(key=lambda pair: (order[cell_name(pair[1])], pair[0].id, test_name(pair[1])))
+    numbers = assign_shards([requirement.weight for requirement, _ in own], shard.of)
+    others = {item.nodeid for (_, item), number in zip(own, numbers, strict=True) if number != shard.number}
+    keep_items(config, items, [item for item in items if item.nodeid not in others])
+
+
+def keep_items(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    """Deselect all tests but `kept`."""
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With xdist, the controlling process opens and closes the report; workers only add events to it. It collects
+    nothing itself, so the test paths say whether requirements are going to be tested.
+    """
+    parallel = getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput")
+    if parallel and asks_for_suites(session.config):
+        open_run(session.config, Role.CONTROLLER, ())
+
+
+def asks_for_suites(config: pytest.Config) -> bool:
+    """Return whether a test path lies in the folder of the suites, or that folder in it."""
+    return names_our_suites(config.args) or any(
+        Path(word.split("::")[0]).resolve() in SUITES_FOLDER.parents for word in config.args
+    )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Open the run if any requirement will be tested, and emit the requirements."""
+    config = session.config
+    for name in (selected_requirements(config) or "").split(","):
+        if name and not any(is_selected(item, [name]) for item in session.items):
+            pytest.exit(
+                f"coldproof: unknown requirement {name!r}; --requirements takes ids like LORA-3 or areas like PRESS",
+                EXIT_USAGE,
+            )
+    items = [(item, requirement_of(item)) for item in session.items]
+    if config.option.collectonly or not any(r for _, r in items):
+        return
+    parallel = getattr(config, "workerinput", {})
+    worker = parallel.get("workerid")
+    cells = tuple(dict.fromkeys(cell_name(item) for item, requirement in items if requirement is not None))
+    run = open_run(config, Role.WORKER if worker else Role.ALONE, cells)
+    run.plan.workers = parallel.get("workercount", 1)
+    run.plan.expected = [(cell_name(item), r) for item, r in items if r is not None]
+    for item, requirement in items:
+        if requirement is not None and worker in (None, "gw0"):  # every worker collects the same tests
+            run.announce(requirement, cell_name(item), statement_of(item), test_name(item))
+
+
+def open_run(config: pytest.Config, role: Role, cells: tuple[str, ...]) -> ConformanceRun:
+    """Check the options and open the report folder. A problem ends pytest with one line.
+
+    `cells`: the names of the cells that will be opened.
+    """
+    try:
+        options = read_options(config, cells)
+        check_options(options)
+        run = ConformanceRun(options, role)
+    except UsageError as problem:
+        pytest.exit(f"coldproof: {problem}", returncode=EXIT_USAGE)
+    except OSError as problem:
+        pytest.exit(
+            f"coldproof: cannot write reports to {config.getoption('--report-dir')} ({problem.strerror}): "
+            "choose another folder with --report-dir",
+            returncode=EXIT_HARNESS,
+        )
+    config.stash[RUN] = run
+    run.signals.install()
+    config.pluginmanager.register(SignalPlugin(run))
+    plugins = config.pluginmanager
+    terminal = run.attach_terminal(plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager"))
+    if terminal is not None:
+        plugins.register(terminal)
+    return run
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist's workers replace the loop, and a later hook would never be called
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Before the first test, run the self-test and prepare model and adapters. A failure ends the run with one line."""
+    run = session.config.stash.get(RUN, None)
+    if run is not None and run.role is not Role.CONTROLLER:
+        run.begin()
+
+
+@pytest.fixture(scope="session")
+def sut(request: pytest.FixtureRequest) -> Iterator[SystemUnderTest]:
+    """Open a cell: its engines and oracle. If they cannot start, all requirements of the cell get the verdict ERROR."""
+    run = request.config.stash[RUN]
+    opened = run.open_cell(request.param)
+    yield opened
+    run.close_cell(opened)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Begin the trial before a requirement's test, and conclude it afterwards, however the test function ended."""
+    requirement = requirement_of(pyfuncitem)
+    if requirement is None:
+        return (yield)
+    run = pyfuncitem.config.stash[RUN]
+    opened = pyfuncitem.funcargs["sut"]
+    assert isinstance(opened, SystemUnderTest)
+    trial = Trial(requirement, cell_name(pyfuncitem), statement_of(pyfuncitem), test_name(pyfuncitem))
+    pyfuncitem.obj = run.trials.begin(opened, trial, pyfuncitem.obj)
+    problem: BaseException | None = None
+    try:
+        yield
+    except pytest.exit.Exception:
+        raise
+    except BudgetSpent:
+        pass
+    except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - it becomes the trial's verdict
+        problem = failure
+    run.trials.conclude(opened, trial, problem)
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Turn a failure to start a cell's engines into the verdict ERROR for each of its requirements."""
+    try:
+        return (yield)
+    except pytest.exit.Exception:
+        raise
+    except Exception as failure:
+        requirement = requirement_of(item)
+        if requirement is not None:
+            trial = Trial(requirement, cell_name(item), statement_of(item), test_name(item))
+            item.config.stash[RUN].trials.fail_trial(trial, failure)
+        raise
+
+
+class SignalPlugin:
+    """A pytest plugin for one run: ignores signals while the report is written, and then restores the handlers."""
+
+    def __init__(self, run: ConformanceRun) -> None:
+        self.run = run
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ignore further signals: an interrupt has reached pytest, which will now finish the session."""
+        self.run.signals.finishing()
+        if self.run.signals.received is not None:
+            # pytest prints only the last entry; reading the sources of all entries takes seconds.
+            excinfo.traceback = excinfo.traceback[-1:]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Ignore further signals: the session is finishing."""
+        self.run.signals.finishing()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Restore the handlers after everything is written, and end the process if threads would keep it."""
+        self.run.signals.restore()
+        self.run.signals.leave(self.run.exit_code)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write the reports and set the exit code of the run."""
+    run = session.config.stash.get(RUN, None)
+    if run is not None:
+        session.exitstatus = run.finish(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)

@@ -1,0 +1,1 @@
+"""The scripted engine with planted bugs, and the self-test of the detector."""

@@ -1,0 +1,284 @@
+"""A small scripted engine with a real prefix cache and, if requested, an injected bug.
+
+The self-test and the unit tests use it. No verdict about a real engine depends on it. The KV of a token is a digest of
+the tokens up to it and of the adapter's content. The next token is a function of the KV that the request reads, so that
+a stale or foreign block changes the answer, as it does in a model.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
+from coldproof.adapters.protocol.kv_events import Published
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message, Stage, Token
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.harness.execution.models.lora import AdapterError, digest_of
+from coldproof.harness.judgement.oracle import Answer, Question
+from coldproof.harness.workload.tokens import FIRST_TOKEN, LAST_TOKEN
+
+BLOCK = 8
+ABSENT = {
+    Capability.KV_EVENTS: "it publishes no events",
+    Capability.PRIORITY: "it answers requests in the order of their arrival",
+    Capability.PROVENANCE: "its blocks do not record who wrote them",
+    Capability.SECOND_TIER: "it has one block pool",
+    Capability.SEVERAL_ANSWERS: "it gives one answer for each request",
+    Capability.SEVERAL_GROUPS: "it has one KV cache group",
+    **OPTIONAL_ABSENT,
+    Capability.STOP_STRINGS: "it does not check stop strings",
+    Capability.STRUCTURED_OUTPUT: "it does not constrain its output",
+}
+
+
+class InjectedBug(enum.StrEnum):
+    """Bugs that occur in real engines. For every checker there is at least one that it must detect."""
+
+    CLEAN = "none"
+    NAME_ONLY_KEY = "cache key has the adapter's name instead of its content"
+    NO_ADAPTER_KEY = "cache key omits the adapter"
+    SALT_DROPPED = "cache key omits the salt"
+    LAST_TOKEN_UNHASHED = "block hash omits the block's last token"
+    OVERCOUNT = "reports one block more than it hit"
+    NEVER_HITS = "never hits"
+    COUNTER_TWICE = "counts every hit twice in its metrics"
+    GARBLED_BLOCK = "reuses a block whose last slot was never written"
+    STALE_WEIGHTS = "answers with the old adapter after a reload"
+    DIES = "terminates at a warm request"
+    RESET_LIES = "reports a reset of its cache but keeps it"
+    ABORT_PUBLISHES = "caches blocks of an aborted request that it never wrote"
+    LEAKS = "never frees the blocks of an aborted request"
+    SCORES_CUT = "returns prompt logprobs only for the tokens that it computed"
+
+
+class ScriptedEngine:
+    """A minimal engine. It reads adapter files when an adapter is loaded, as a server does."""
+
+    name, version, base_model = "scripted", "1", "base"
+
+    def __init__(self, bug: InjectedBug = InjectedBug.CLEAN, *, caching: bool = True) -> None:
+        self.bug, self.caching = bug, caching
+        self.shape = EngineShape(
+            block_size=BLOCK, pool_blocks=100_000, max_model_tokens=4096, adapter_slots=4, prefix_caching=caching
+        )
+        self.config: dict[str, str] = {"plant": bug.value}
+        self.capabilities = {c: Support(c not in ABSENT, ABSENT.get(c, "scripted")) for c in Capability}
+        self.contents: dict[str, str] = {}
+        self.switched_on: str | None = None
+        self.blocks: dict[object, tuple[bytes, ...]] = {}
+        self.queried = self.hit = self.leaked = 0
+        self.dead = False
+        self.lock = threading.Lock()
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Read the adapter's files."""
+        if name in self.contents and not in_place:
+            raise RequestRefused(400, f"{name} is loaded already")
+        if not (in_place and self.bug is InjectedBug.STALE_WEIGHTS):
+            self.contents[name] = read_digest(path)
+
+    def switch_adapter(self, name: str, path: str) -> None:
+        """Read the adapter's files. The adapter replaces the one that was switched on before."""
+        digest = read_digest(path)
+        if self.switched_on is not None:
+            self.contents.pop(self.switched_on, None)
+        self.contents[name], self.switched_on = digest, name
+
+    def unload_adapter(self, name: str) -> None:
+        """Unload the adapter with this name."""
+        if self.contents.pop(name, None) is None:
+            raise RequestRefused(404, f"{name} is not loaded")
+        self.switched_on = None if name == self.switched_on else self.switched_on
+
+    def clock(self) -> float:
+        """Return the monotonic time in seconds."""
+        return time.monotonic()
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Answer the requests one after another, in the order of their arrival."""
+        served: dict[int, Served] = {}
+        began = self.clock()
+        for i, arrival in sorted(enumerate(arrivals), key=lambda pair: pair[1].offset_ms):
+            sent = began + arrival.offset_ms / 1000
+            time.sleep(max(0.0, sent - self.clock()))
+            try:
+                result: Completion | EngineError = self.send(arrival.request, functools.partial(on_token, i))
+            except EngineError as problem:
+                result = problem
+            served[i] = Served(sent, self.clock(), result)  # includes the wait for earlier requests
+            between()
+        return [served[i] for i in range(len(arrivals))]
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Answer one request."""
+        return self.send(request, lambda _: None)
+
+    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """Return the messages as bytes, each followed by a separator token."""
+        return tuple(token for message in messages for token in (*message.content.encode(), 10))
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Answer one request, and reuse the blocks that its (possibly wrong) keys find."""
+        with self.lock:
+            if self.dead:
+                raise EngineDied("the scripted engine has terminated")
+            if request.model not in (self.base_model, *self.contents):
+                raise RequestRefused(404, f"{request.model} is not loaded")
+            if len(request.prompt) + request.max_tokens > self.shape.max_model_tokens:
+                raise RequestRefused(400, f"the prompt is longer than {self.shape.max_model_tokens} tokens")
+            content = self.contents.get(request.model)
+            kv = self.lookup(request)
+            if kv and self.bug is InjectedBug.DIES:
+                self.dead = True
+                raise EngineDied("the scripted engine has terminated")
+            cached = len(kv)
+            tokens = list(request.prompt)
+            answer: list[Token] = []
+            while len(answer) < request.max_tokens:
+                extend(kv, tokens, content)
+                answer.append(Token(id=next_token(kv, content), at=0.0, logprob=-0.1, gap=5.0))
+                tokens.append(answer[-1].id)
+                on_token(len(answer))
+                if request.abort is not None and len(answer) >= max(1, request.abort.after_tokens):
+                    break
+            aborted = None if len(answer) == request.max_tokens else Stage.DECODE
+            if aborted and self.bug is InjectedBug.ABORT_PUBLISHES:
+                kv = [*kv[:BLOCK], *(b"unwritten" for _ in kv[BLOCK:])]
+            self.leaked += aborted is not None and self.bug is InjectedBug.LEAKS
+            self.store(request, tokens[:-1], kv)
+            self.queried += len(request.prompt)
+            self.hit += cached * (2 if self.bug is InjectedBug.COUNTER_TWICE else 1)
+        reported = cached + BLOCK if cached and self.bug is InjectedBug.OVERCOUNT else cached
+        scores: tuple[float | None, ...] | None = None
+        if request.surface.prompt_logprobs:
+            begin = cached if self.bug is InjectedBug.SCORES_CUT else 0
+            scores = (None, *(-0.1 for _ in request.prompt[begin + 1 :]))
+        return Completion(
+            tokens=tuple(answer),
+            text="".join(chr(token.id) for token in answer),
+            finish_reason=None if aborted else "length",
+            cached_tokens=None if aborted else reported,
+            prompt_logprobs=scores,
+            prompt=request.prompt,
+            aborted=aborted,
+        )
+
+    def lookup(self, request: CompletionRequest) -> list[bytes]:
+        """Return the KV of the longest cached prefix in whole blocks, without the last token."""
+        kv: list[bytes] = []
+        if not self.caching or self.bug is InjectedBug.NEVER_HITS:
+            return kv
+        for key in self.keys(request, list(request.prompt))[: (len(request.prompt) - 1) // BLOCK]:
+            if key not in self.blocks:
+                break
+            kv.extend(self.blocks[key])
+        if kv and self.bug is InjectedBug.GARBLED_BLOCK:
+            kv[-1] = b"unwritten"
+        return kv
+
+    def keys(self, request: CompletionRequest, tokens: list[int]) -> list[object]:
+        """Return a chained key for every full block."""
+        adapter: str | None = None if request.model == self.base_model else self.contents[request.model]
+        if self.bug is InjectedBug.NAME_ONLY_KEY:
+            adapter = request.model
+        if self.bug is InjectedBug.NO_ADAPTER_KEY:
+            adapter = None
+        salt = None if self.bug is InjectedBug.SALT_DROPPED else request.cache_salt
+        hashed = BLOCK - 1 if self.bug is InjectedBug.LAST_TOKEN_UNHASHED else BLOCK
+        chain: object = (adapter, salt)
+        keys: list[object] = []
+        for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+            chain = hash((chain, tuple(tokens[start : start + hashed])))
+            keys.append(chain)
+        return keys
+
+    def store(self, request: CompletionRequest, tokens: list[int], kv: list[bytes]) -> None:
+        """Cache every full block of the prompt and the answer."""
+        for i, key in enumerate(self.keys(request, tokens)):
+            self.blocks.setdefault(key, tuple(kv[i * BLOCK : (i + 1) * BLOCK]))
+
+    def reset_cache(self) -> bool:
+        """Remove all blocks from the cache."""
+        if self.bug is not InjectedBug.RESET_LIES:
+            self.blocks.clear()
+        return True
+
+    def metrics(self) -> Metrics:
+        """Return counters as a server would publish them."""
+        usage = self.leaked / 100
+        return Metrics(
+            queried_tokens=self.queried, hit_tokens=self.hit, preemptions=0, running=0, waiting=0, pool_usage=usage
+        )
+
+    def take_events(self) -> Published:
+        """Return no events."""
+        return Published()
+
+    def wrong_reads(self) -> tuple[WrongRead, ...]:
+        """Return no wrong reads."""
+        return ()
+
+    def alive(self) -> bool:
+        """Return whether the engine has neither terminated nor been stopped."""
+        return not self.dead
+
+    def log_tail(self) -> str:
+        """Return an empty log."""
+        return ""
+
+    def stop(self) -> None:
+        """Stop the engine: it answers no further requests."""
+        self.dead = True
+
+
+class ClosedFormOracle:
+    """Computes the cold answers of the scripted model."""
+
+    name = "closed-form"
+
+    def ask(self, question: Question) -> Answer:
+        """Return the cold answer, computed from the tokens."""
+        kv: list[bytes] = []
+        tokens = list(question.prompt)
+        answer = []
+        for _ in range(question.max_tokens):
+            extend(kv, tokens, question.adapter)
+            answer.append(Token(id=next_token(kv, question.adapter), at=0.0, gap=5.0))
+            tokens.append(answer[-1].id)
+        scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.surface.prompt_logprobs else None
+        return Answer(tuple(answer), prompt_logprobs=scores)
+
+
+def read_digest(path: str) -> str:
+    """Return the digest of the adapter files in a folder. Raises RequestRefused if there are none."""
+    try:
+        return digest_of(Path(path))
+    except AdapterError as problem:
+        raise RequestRefused(404, f"no adapter in {path}: {problem}") from problem
+
+
+def extend(kv: list[bytes], tokens: list[int], content: str | None) -> None:
+    """Compute the KV of every token that has none yet, from the KV before it."""
+    for token in tokens[len(kv) :]:
+        before = kv[-1] if kv else b""
+        kv.append(
+            hashlib.blake2b(before + token.to_bytes(4, "little") + (content or "").encode(), digest_size=8).digest()
+        )
+
+
+def next_token(kv: list[bytes], content: str | None) -> int:
+    """Return the next token, computed from all KV and the loaded adapter."""
+    state = hashlib.blake2b(b"".join(kv) + (content or "").encode(), digest_size=4).digest()
+    return FIRST_TOKEN + int.from_bytes(state, "little") % (LAST_TOKEN - FIRST_TOKEN + 1)

@@ -1,0 +1,90 @@
+"""The self-test of the detector: it must detect every injected bug, and report nothing on the engine without one.
+
+It runs before everything else, takes less than two seconds, and uses the same runner, reference cache and checkers as
+the run. If it fails, no verdict of the run can be trusted.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from coldproof.adapters.protocol.requests import Abort, ResponseOptions
+from coldproof.harness.execution.models.lora import AdapterFiles, digest_of
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.judge import judge
+from coldproof.harness.session.selftest.scripted_engine import BLOCK, ClosedFormOracle, InjectedBug, ScriptedEngine
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Prompt,
+    Request,
+    Reset,
+    Route,
+    Segment,
+    SetAdapter,
+    Step,
+    Workload,
+)
+from coldproof.reports.schema.results import SelfTestRow
+
+STEM = Segment("stem", 5 * BLOCK)
+
+
+def self_test() -> list[SelfTestRow]:
+    """Return one row for each injected bug and one for the engine without a bug."""
+    with tempfile.TemporaryDirectory(prefix="coldproof-selftest-") as folder:
+        contents = {name: write_content(Path(folder) / name, name) for name in ("A", "B")}
+        return [examine(bug, contents, Path(folder) / f"run{i}") for i, bug in enumerate(InjectedBug)]
+
+
+def examine(bug: InjectedBug, contents: dict[str, AdapterFiles], folder: Path) -> SelfTestRow:
+    """Run the script against one engine, and return whether the detector was right."""
+    history = WorkloadRun(
+        ScriptedEngine(bug), script(), f"selftest{bug.name}", contents, folder, settle_seconds=0.0
+    ).history()
+    findings = judge(history, ClosedFormOracle(), Rule(exact=True), exclusive=True).findings
+    right = bool(findings) != (bug is InjectedBug.CLEAN)
+    return SelfTestRow(planted=bug.value, caught=right, said=findings[0].sentence if findings else "no finding")
+
+
+def script() -> Workload:
+    """Return a workload that triggers every bug, with reloads, changed tokens, salts, an abort and a reset."""
+    near = Segment(STEM.name, STEM.length, changed=STEM.length - 5)  # together with the nonce, a block's last token
+    cut = Segment("cut", STEM.length)
+    steps: list[Step] = [
+        SetAdapter(name="tenant", content="A", path="p"),
+        *request_burst("tenant"),
+        *request_burst("tenant"),
+        SetAdapter(name="tenant", content="B", path="p", route=Route.IN_PLACE),
+        *request_burst("tenant"),
+        SetAdapter(name="tenant", content="A", path="q", route=Route.UNLOAD_LOAD),
+        *request_burst("tenant"),
+        *request_burst(None),
+        *request_burst(None, salt="red"),
+        *request_burst(None, salt="Red"),
+        *request_burst(None, near),
+        *request_burst(None, cut, abort=Abort(after_tokens=2)),
+        *request_burst(None, cut),
+        *request_burst(None, surface=ResponseOptions(prompt_logprobs=True)),
+        Idle(0),
+        Reset(),
+        *request_burst(None),
+    ]
+    return Workload(tuple(steps))
+
+
+def request_burst(adapter: str | None, stem: Segment = STEM, **more: Any) -> tuple[Burst]:
+    """Return one request that ends with uncached tokens, so that a hit is followed by computed tokens."""
+    prompt = Prompt((stem, Segment("tail", 3)))
+    return (Burst(requests=(Request(prompt=prompt, adapter=adapter, **more),)),)
+
+
+def write_content(folder: Path, text: str) -> AdapterFiles:
+    """Write adapter files that differ only in `text`. The scripted engine reads no weights."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(text.encode())
+    return AdapterFiles(folder, digest_of(folder), {})

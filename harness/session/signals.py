@@ -1,0 +1,108 @@
+"""Ends a run at SIGINT, SIGTERM or SIGHUP as at Ctrl-C: the engines stop, and the report is written once.
+
+The first signal raises KeyboardInterrupt in the main thread. Signals that follow cannot interrupt the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REPEAT_SECONDS = 1.5  # interval at which an interrupt is raised again: one in a destructor or a wait is lost
+JOIN_SECONDS = 0.5
+
+
+class EndingSignals:
+    """The signal handlers of one run. `release` runs once in a thread, and ends what the main thread waits for."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self.release = release
+        self.received: signal.Signals | None = None
+        self._finishing = threading.Event()
+        self._raised_at = 0.0
+        self._before: dict[signal.Signals, Any] = {}
+        self._terminals: set[int] = set()
+
+    def install(self) -> None:
+        """Handle the signals from now on, except those that the process was started to ignore (nohup)."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._terminals = {os.fstat(fd).st_rdev for fd in open_files() if os.isatty(fd)}
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self.handle)
+
+    def restore(self) -> None:
+        """Restore the former handlers."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def handle(self, number: int, _: FrameType | None) -> None:
+        """Interrupt the main thread, unless the run is ending already."""
+        if number == signal.SIGHUP:
+            leave_terminals(self._terminals)
+        if self._finishing.is_set():
+            return
+        if self.received is None:
+            self.received = signal.Signals(number)
+            threading.Thread(target=self._insist, name="ending", daemon=True).start()
+        elif time.monotonic() - self._raised_at < REPEAT_SECONDS:
+            return
+        self._raised_at = time.monotonic()
+        raise KeyboardInterrupt(self.received.name)
+
+    def _insist(self) -> None:
+        """End what the main thread may be waiting for, and interrupt it again until it writes the report."""
+        with contextlib.suppress(OSError):
+            self.release()
+        main = threading.main_thread().ident
+        while not self._finishing.wait(REPEAT_SECONDS) and main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)
+
+    def finishing(self) -> None:
+        """Ignore signals from now on: the report is being written."""
+        self._finishing.set()
+
+    def leave(self, exit_code: int) -> None:
+        """After an interrupt, end the process even if threads still run: they may wait for an attached server."""
+        if self.received is None:
+            return
+        deadline = time.monotonic() + JOIN_SECONDS
+        waiting = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+        for thread in waiting:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in waiting):
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(exit_code)
+
+
+def open_files() -> list[int]:
+    """Return the open file descriptors of this process."""
+    found = []
+    for entry in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):
+            os.fstat(int(entry.name))
+            found.append(int(entry.name))
+    return found
+
+
+def leave_terminals(devices: set[int]) -> None:
+    """Redirect output for these terminals to the null device: they are closed, and a write would fail."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("r+b", buffering=0) as null:
+        for fd in open_files():
+            mode = os.fstat(fd)
+            if stat.S_ISCHR(mode.st_mode) and mode.st_rdev in devices:
+                os.dup2(null.fileno(), fd)

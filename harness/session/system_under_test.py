@@ -1,0 +1,257 @@
+"""The fixture `sut` of a requirement's test: runs workloads on the engine, judges them, keeps counterexamples.
+
+A verdict follows from the recorded evidence and findings, never from how a test function ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import msgspec
+from hypothesis import currently_in_test_context, event, target
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.observer import Observer
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.trial import Failing, Trial, Violation
+from coldproof.harness.proof.confirm.confirm import Confirmed
+from coldproof.harness.proof.diagnose.control_engines import ControlEngines
+from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofLimits, ProofPipeline
+from coldproof.harness.session.budget import Budget, BudgetSpent
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, WorkloadLimits
+from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.case import Case
+
+
+class CurrentTrial(msgspec.Struct, frozen=True):
+    """The current trial, with its observer and its proof pipeline."""
+
+    trial: Trial
+    observe: Observer
+    proof: ProofPipeline
+
+
+class SystemUnderTest:
+    """The engines of one cell. Requirements are tested on them one after the other."""
+
+    def __init__(self, engines: CellEngines, budget: Budget) -> None:
+        """Take running engines and the budget of the run. `limits` bounds the workloads that generators draw."""
+        self.engines, self.budget = engines, budget
+        self.limits = workload_limits(engines)
+        self.proof_limits = ProofLimits.of(engines.pool.profile)
+        self._current: CurrentTrial | None = None
+        if not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None:
+            engines.standby.order(caching=False)  # GROUND-1 will need it
+
+    @property
+    def cell(self) -> Cell:
+        """Return the cell of the engines."""
+        return self.engines.cell
+
+    @property
+    def unique_salts(self) -> bool:
+        """Return whether caching cannot be disabled here, so that a cold request needs a unique salt."""
+        return self.engines.oracle_engine is None
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether the engine under test has a capability. For workloads that use it optionally."""
+        return self.engines.can(capability)
+
+    def begin(self, trial: Trial) -> None:
+        """Make this the current trial."""
+        engines = self.engines
+        observe = Observer(engines, trial.requirement)
+
+        def controls() -> ControlEngines:
+            return ControlEngines(engines.pool, engines.cell, engines.engine, engines.standby)
+
+        self._current = CurrentTrial(trial, observe, ProofPipeline(observe, engines, controls, self.proof_limits))
+
+    def end(self) -> None:
+        """End the current trial."""
+        self._current = None
+
+    def current(self) -> CurrentTrial:
+        """Return the current trial. Raises RuntimeError if there is none."""
+        if self._current is None:
+            raise RuntimeError("a workload can only be checked inside a test with the decorator @requirement")
+        return self._current
+
+    def remark(self, words: str) -> None:
+        """Add an observation to the reason of the verdict, which is used if nothing fails."""
+        self.current().trial.remark = words
+
+    def check(self, workload: Workload) -> Judgement | None:
+        """Run a workload on the engine under test, and judge it. Raises Violation if it violates the requirement.
+
+        Returns None for a workload that is not judged: one that is known to pass while a counterexample is minimised,
+        or one that also fails without the cache.
+        """
+        return self.examine(workload, self.engines.engine)
+
+    def check_without_cache(self, workload: Workload) -> None:
+        """Do the same on the engine with the cache off. A failure there is not the cache's fault (GROUND-1)."""
+        self.examine(workload, self.engines.oracle_engine or self.engines.engine)
+
+    def examine(self, workload: Workload, engine: CheckedEngine) -> Judgement | None:
+        """Run and judge a workload, and keep a counterexample. Repeats timing-dependent workloads while minimising."""
+        trial = self.current().trial
+        if trial.best is None and not trial.replaying and self.budget.is_spent(trial):
+            raise BudgetSpent
+        key = msgspec.json.encode(workload)
+        if key in trial.failed:
+            raise_violation("fails, as in an earlier run")
+        if trial.best is not None and (key in trial.passed or self.minimising_timed_out(trial)):
+            return None
+        tries = RETRIES_WHILE_SHRINKING if trial.best is not None and workload.depends_on_timing() else 1
+        for attempt in range(1, tries + 1):
+            engine = self.engines.live_engine(engine)
+            earlier = self.engines.runs_of(engine)
+            judgement = self.current().observe(engine, workload)
+            if judgement.findings and self.fails_without_cache_too(judgement):
+                return None
+            trial.add(judgement)
+            self.emit_example(judgement, trial)
+            if attempt == 1:
+                guide_generation(judgement)
+            if judgement.findings:
+                self.keep_counterexample(
+                    trial, key, Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier)
+                )
+                raise_violation(judgement.worst().sentence)
+        trial.passed.add(key)
+        trial.hint = pool_hint(self.limits) or trial.hint
+        trial.uncounted = cached_count_hint(self.engines.engine) or trial.uncounted
+        return judgement
+
+    def fails_without_cache_too(self, judgement: Judgement) -> bool:
+        """Return whether the same mix of base and adapter requests also fails with caching off: not the cache's fault.
+
+        The calibration can miss this. The mixture is then excluded from further workloads.
+        """
+        engine, current = self.engines.oracle_engine, self.current()
+        if engine is None or not self.mixed_adapters(judgement) or current.trial.requirement.without_cache:
+            return False
+        if judgement.worst().checker != "tokens":
+            return False
+        workload = judgement.history.workload
+        if not any(current.observe(engine, workload, ground=True).findings for _ in range(RETRIES_WHILE_SHRINKING)):
+            return False
+        self.exclude_mixture(BASE_WITH_ADAPTER)
+        return True
+
+    def mixed_adapters(self, judgement: Judgement) -> bool:
+        """Return whether base and adapter requests ran concurrently, and this mixture is not excluded yet."""
+        return bool(judgement.evidence[Evidence.MIXED]) and self.limits.may_mix(BASE_WITH_ADAPTER)
+
+    def exclude_mixture(self, mixture: str) -> None:
+        """Stop drawing a mixture whose answers differ even without caching, and record it in the report."""
+        self.limits = msgspec.structs.replace(self.limits, mixtures=self.limits.mixtures - {mixture})
+        self.engines.exclude_mixture(mixture)
+
+    def minimising_timed_out(self, trial: Trial) -> bool:
+        """Return whether the time for minimising is over. Hypothesis then keeps the smallest known example."""
+        since = trial.shrinking_since
+        seconds = self.proof_limits.minimising(waivable=trial.waivable)
+        return since is not None and time.monotonic() - since > seconds
+
+    def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:
+        """Keep the smallest counterexample. At the first one, order a fresh engine for its confirmation."""
+        trial.failed.add(key)
+        if trial.shrinking_since is None:
+            trial.shrinking_since = time.monotonic()
+            self.engines.standby.order(caching=not trial.requirement.without_cache)
+        trial.first = trial.first or failing
+        if trial.best is None or failing.workload.size() < trial.best.workload.size():
+            trial.best = failing
+
+    def emit_example(self, judgement: Judgement, trial: Trial) -> None:
+        """Emit the example, so that `coldproof rejudge` can re-evaluate it."""
+        self.engines.pool.log.emit(
+            "example",
+            requirement=trial.requirement.id,
+            cell=trial.cell,
+            test=trial.test,
+            rule=judgement.rule,
+            exclusive=judgement.exclusive,
+            history=judgement.history,
+            answers=[[asked, answer] for asked, answer in judgement.answers.items()],
+            evidence=judgement.evidence,
+            findings=judgement.findings,
+            noise=judgement.noise,
+            permitted=judgement.permitted,
+        )
+
+    def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
+        """Confirm the counterexample of a trial, and return its case. Excludes a mixture that fails without a cache.
+
+        `is_known`: returns whether a known issue waives a case.
+        """
+        found = trial.counterexamples()
+        if found is None:
+            raise RuntimeError("the trial has no counterexample to confirm")
+        case, confirmed = self.current().proof.prove(found, is_known)
+        if found.requirement.without_cache and self.mixed_adapters(confirmed.judgement):
+            self.exclude_mixture(BASE_WITH_ADAPTER)
+        return case, confirmed
+
+    def with_controls(self, case: Case, confirmed: Confirmed) -> Case:
+        """Return the case with the results of its controls. A failure without the cache has no controls."""
+        current = self.current()
+        if current.trial.requirement.without_cache:
+            return case
+        return msgspec.structs.replace(case, diagnosis=current.proof.diagnose(confirmed))
+
+
+def workload_limits(engines: CellEngines) -> WorkloadLimits:
+    """Return the bounds of the workloads that generators draw in a cell."""
+    shape = engines.engine.shape
+    return WorkloadLimits(
+        block=shape.block_size or DEFAULT_BLOCK,
+        slots=shape.adapter_slots or 1,
+        contents=tuple(engines.contents) or ("A",),
+        longest=shape.max_model_tokens,
+        mixtures=frozenset(m for m, holds in engines.calibration.mixtures.items() if holds),
+        pool=shape.pool_blocks * shape.block_size if shape.pool_blocks and shape.block_size else None,
+        most_tokens=engines.pool.profile.tokens,
+        can=frozenset(c for c in Capability if engines.can(c)),
+    )
+
+
+def pool_hint(limits: WorkloadLimits) -> str:
+    """Return advice on how to fill the KV pool, if no workload here can fill it; empty otherwise."""
+    if limits.small_pool is not None:
+        return ""
+    size = "The size of the KV pool is unknown" if limits.pool is None else f"The KV pool has {limits.pool} tokens"
+    return (
+        f"{size}. A workload must have twice that size, and has at most {limits.most_tokens} tokens here: use a "
+        "smaller pool (vLLM: --num-gpu-blocks-override, SGLang: --max-total-tokens) or a larger profile."
+    )
+
+
+def cached_count_hint(engine: CheckedEngine) -> str:
+    """Return why cached-token counts are unknown; empty if the engine reports them."""
+    counts = engine.capabilities[Capability.CACHED_TOKENS]
+    if counts.present is True:
+        return ""
+    return f"This evidence requires an engine or cell that reports cached-token counts. Here: {counts.evidence}."
+
+
+def raise_violation(sentence: str) -> NoReturn:
+    """Raise Violation. Hypothesis identifies failures by the line that raises, so all are raised here."""
+    raise Violation(sentence)
+
+
+def guide_generation(judgement: Judgement) -> None:
+    """Let hypothesis target more hits and more chances to detect a stale hit, and count them in its statistics."""
+    if not currently_in_test_context():
+        return
+    target(float(judgement.evidence[Evidence.HIT_TOKENS]), label="hit tokens")
+    target(float(judgement.evidence[Evidence.TELLING]), label="chances to detect a stale hit")
+    event("hit the cache" if judgement.evidence[Evidence.HIT_TOKENS] else "no hit")

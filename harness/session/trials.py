@@ -1,0 +1,172 @@
+"""Runs trials. A trial is one requirement in one cell, from its test function to its verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from coldproof.harness.case.known_issues import Waivers
+from coldproof.harness.event_log import CONFIRMING, EventLog
+from coldproof.harness.judgement.requirement import Absent, Requirement, missing
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
+from coldproof.harness.options import SOAK, Options, UsageError
+from coldproof.harness.session.pytest_outcome import raise_outcome
+from coldproof.harness.session.soak import in_rounds
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.verdict import Verdict
+
+
+class RunPlan(msgspec.Struct):
+    """All tests of a run by cell, the number of workers that share them, and the number that this process announced."""
+
+    expected: list[tuple[str, Requirement]] = []
+    workers: int = 1
+    announced: int = 0
+
+    def weight(self) -> float:
+        """Return the weight of the trials that this process will run."""
+        return sum(requirement.weight for _, requirement in self.expected) / self.workers or 1.0
+
+
+class TrialRunner:
+    """Begins and concludes trials.
+
+    `case`: replayed instead of drawing examples. `save_case`: writes the files of a case. `waivers`: returns the known
+    issues for an engine version.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        log: EventLog,
+        plan: RunPlan,
+        *,
+        case: tuple[Case, Workload] | None,
+        waivers: Callable[[str | None], Waivers],
+        save_case: Callable[[Case, str], None],
+    ) -> None:
+        self.options, self.log, self.plan, self.case = options, log, plan, case
+        self.waivers, self.save_case = waivers, save_case
+        self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
+
+    def begin(self, sut: SystemUnderTest, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
+        """Begin a trial, and return the function to run: the test, a replay, or nothing if the engine lacks a need."""
+        sut.begin(trial)
+        self.release_unsupported(sut)
+        engines, budget = sut.engines, sut.budget
+        absent = self.unmet_needs(sut, trial.requirement)
+        trial.absent = [one.capability for one in absent if one.capability is not None]
+        trial.share = 0.0 if absent else budget.begin(trial.requirement.weight)
+        trial.replaying = self.case is not None
+        self.log.emit(
+            "trial",
+            requirement=trial.requirement.id,
+            title=trial.requirement.title,
+            cell=trial.cell,
+            of=self.plan.announced,
+        )
+        if absent:
+            return lambda **_: None
+        trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
+        trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
+        if self.case is not None:
+            return lambda **_: self.replay(sut, trial)
+        if self.options.profile == SOAK:
+            return in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
+        return test
+
+    def release_unsupported(self, sut: SystemUnderTest) -> None:
+        """Once for each cell, release the time of the trials that the engine does not support."""
+        if sut.cell.name not in self.opened_cells:
+            self.opened_cells.add(sut.cell.name)
+            here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
+            lacking = sum(requirement.weight for requirement in here if self.unmet_needs(sut, requirement))
+            sut.budget.drop(lacking / self.plan.workers)
+
+    def unmet_needs(self, sut: SystemUnderTest, requirement: Requirement) -> list[Absent]:
+        """Return the needs of a requirement that the engine does not meet."""
+        return missing(sut.engines.engine, requirement.needs, contents=len(sut.engines.contents))
+
+    def replay(self, sut: SystemUnderTest, trial: Trial) -> None:
+        """Run the saved case as often as the profile sets, until it fails."""
+        if self.case is None:
+            return
+        case, workload = self.case
+        ours = {name: files.digest for name, files in sut.engines.contents.items()}
+        if not case.contents.items() <= ours.items():
+            raise UsageError("the case uses other adapters; give the same --adapter options in the same order")
+        for _ in range(sut.engines.pool.profile.replays):
+            (sut.check_without_cache if trial.requirement.without_cache else sut.check)(workload)
+            trial.passed.clear()
+
+    def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
+        """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
+        absent = self.unmet_needs(sut, trial.requirement)
+        case = None
+        trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
+        sut.budget.settle(trial.drawn)
+        if absent:
+            verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
+        elif trial.best is not None:
+            case = self.confirmed_case(sut, trial)
+            verdict, reason = verdict_of_case(case)
+        elif self.case is not None and problem is None:
+            verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
+        else:
+            _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
+            verdict, reason = verdict_without_case(trial, problem, rule)
+        sut.end()
+        self.emit_verdict(trial, verdict, reason, case)
+        raise_outcome(verdict, trial, reason, problem)
+
+    def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
+        """Confirm the counterexample of a trial, run the controls of its case, and save the case."""
+        where = "the attached engine" if self.options.attached else "a fresh engine"
+        self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
+        case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
+        case = self.mark_known_issue(case, sut)
+        try:
+            if self.options.diagnose == "all" or (self.options.diagnose == "new" and case.known_issue is None):
+                self.log.emit("phase", words=f"running the controls of {case.id}")
+                case = sut.with_controls(case, confirmed)
+        finally:  # save the case even if its controls were interrupted
+            self.save_case(case, trial.statement)
+        return case
+
+    def mark_known_issue(self, case: Case, sut: SystemUnderTest) -> Case:
+        """Return the case, marked with the known issue that waives it, if one does."""
+        issue = self.waivers(sut.engines.engine.version).waive(case)
+        if issue is None:
+            return case
+        return msgspec.structs.replace(case, known_issue=f"{issue.reason} ({issue.link})")
+
+    def emit_verdict(self, trial: Trial, verdict: Verdict, reason: str, case: Case | None) -> None:
+        """Emit the verdict of a trial."""
+        self.log.emit(
+            "verdict",
+            requirement=trial.requirement.id,
+            title=trial.requirement.title,
+            cell=trial.cell,
+            test=trial.test,
+            verdict=verdict,
+            reason=reason,
+            examples=trial.examples,
+            requests=trial.requests,
+            evidence=dict(trial.evidence),
+            seconds=trial.seconds(),
+            drawn=round(trial.drawn, 3),
+            share=round(trial.share, 3),
+            case=case.id if case else None,
+            absent=trial.absent,
+            missing=trial.missing() if verdict is Verdict.NOT_EXERCISED else [],
+            of=self.plan.announced,
+        )
+
+    def fail_trial(self, trial: Trial, failure: Exception) -> None:
+        """Emit the verdict ERROR for a trial whose engine did not start."""
+        self.emit_verdict(trial, Verdict.ERROR, str(failure), None)

@@ -1,0 +1,1 @@
+"""Workloads as plain data: steps, tokens, descriptions, transformations, validity."""

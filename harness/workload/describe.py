@@ -1,0 +1,76 @@
+"""Text descriptions of workloads, one line for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coldproof.adapters.protocol.requests import Abort, ResponseOptions
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Request,
+    Reset,
+    RestoreState,
+    SaveState,
+    SetAdapter,
+    Step,
+    Unload,
+)
+
+
+def describe(step: Step, first_request: int) -> str:
+    """Return a step's description in one line, for reports and bug reports.
+
+    `first_request` is the number of the burst's first request.
+    """
+    match step:
+        case SetAdapter(name=name, content=content, path=path, route=route):
+            return f"{route.value}: adapter {content} as '{name}' from path {path}"
+        case Unload(name=name):
+            return f"unload '{name}'"
+        case Reset():
+            return "reset the prefix cache"
+        case SaveState(name=name):
+            return f"save the cache as '{name}'"
+        case RestoreState(name=name):
+            return f"restore the cache saved as '{name}'"
+        case Idle(ms=ms):
+            return f"idle for {ms} ms"
+        case Burst(requests=requests, meanwhile=meanwhile):
+            lines = "; ".join(describe_request(r, first_request + i) for i, r in enumerate(requests))
+            send = "send" if len(requests) == 1 else f"send {len(requests)} at once"
+            if meanwhile is None:
+                return f"{send}: {lines}"
+            return f"{send}: {lines}; after {meanwhile.after_tokens} tokens {describe(meanwhile.change, 0)}"
+
+
+def describe_request(request: Request, number: int) -> str:
+    """Return a request's description."""
+    model = "the base model" if request.adapter is None else repr(request.adapter)
+    text = f"request {number} to {model}" + ("" if request.salt is None else f" with salt {request.salt!r}")
+    text += f"{' as a chat' if request.chat else ''}: {request.prompt}, {request.max_tokens} tokens"
+    text += "".join(f", {option}" for option in describe_options(request.surface))
+    text += f", priority {request.priority}" if request.priority else ""
+    text += f", {request.offset_ms} ms later" if request.offset_ms else ""
+    return text + (f", {describe_abort(request.abort)}" if request.abort is not None else "")
+
+
+def describe_options(options: ResponseOptions) -> Iterator[str]:
+    """Yield a description of each response option that is not the default."""
+    if options.answers > 1:
+        yield f"{options.answers} answers"
+    if options.stop:
+        yield f"stop at any of {''.join(options.stop)!r}"
+    if options.pattern is not None:
+        yield f"matching {options.pattern}"
+    if options.prompt_logprobs:
+        yield "with prompt logprobs"
+    if options.logprobs:
+        yield "with logprobs"
+
+
+def describe_abort(abort: Abort) -> str:
+    """Return when the client disconnects."""
+    if abort.after_tokens:
+        return f"aborted after {abort.after_tokens} tokens"
+    return f"aborted after {abort.after_ms} ms" + (f", once it is {abort.at.value}" if abort.at is not None else "")

@@ -1,0 +1,1 @@
+"""Hypothesis strategies that draw workloads, one file for each area of requirements."""

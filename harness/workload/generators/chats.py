@@ -1,0 +1,128 @@
+"""Conversations that share a prefix: trees with branches, edits and next turns, as chats or as plain token ids."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, nearly_equal
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
+from coldproof.harness.workload.tokens import new_prompt_length
+
+MOST_TURNS = 4
+
+
+class ConversationBuilder:
+    """Builds a workload of conversations that all start with the same prefix."""
+
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> None:
+        self.draw, self.limits, self.chat = draw, limits, chat
+        # With large blocks only few fit: the first request and its answer must fit, and a turn after them.
+        self.drawn = DrawnRequests(
+            limit=max(limits.longest // 2, min(5 * limits.unit, limits.longest - 3 * limits.unit))
+        )
+        self.steps: list[Step] = []
+        blocks = draw(st.sampled_from([n for n in (3, 2, 5, 10) if n * limits.unit <= limits.longest // 4] or [2]))
+        self.prelude = Segment("prelude", blocks * limits.unit + draw(st.sampled_from((0, 1, -1, limits.unit // 2))))
+        self.questions = 0
+
+    def open(self) -> Request:
+        """Return the first request of a new conversation: the shared prefix and its own question."""
+        self.questions += 1
+        length = self.draw(st.sampled_from((self.limits.unit // 2, self.limits.unit + 1, 5)))
+        return self.make_request(Prompt((self.prelude, Segment(f"question {self.questions}", length))))
+
+    def edit(self) -> Request:
+        """Return the first question again, with one token of it or of the prefix changed."""
+        question = Segment("question 1", self.limits.unit // 2)
+        if self.draw(st.sampled_from((True, True, True, False))):
+            return self.make_request(Prompt((self.draw(nearly_equal(self.limits, self.prelude)), question)))
+        return self.make_request(Prompt((self.prelude, msgspec.structs.replace(question, changed=0))))
+
+    def turn(self, number: int, *, named: str = "turn") -> Request:
+        """Return the next turn of request `number`: its prompt, its answer, and new tokens.
+
+        The new tokens may end one token before the end of a block, with an answer of one token. Then no pass writes the
+        KV of the block's last token.
+        """
+        length = self.draw(st.sampled_from((self.limits.unit // 2, 5, self.limits.unit, 0)))
+        if length:
+            return self.make_request(Prompt((Segment(named, length),), continues=number))
+        room = -(self.drawn.lengths[number] + 1) % self.limits.unit or self.limits.unit
+        return Request(prompt=Prompt((Segment(named, room),), continues=number), chat=self.chat, max_tokens=1)
+
+    def make_request(self, prompt: Prompt) -> Request:
+        """Return a request whose answer has a few tokens, or fills a block and more."""
+        tokens = self.draw(st.sampled_from((8, self.limits.unit + 2, 4)))
+        return Request(prompt=prompt, chat=self.chat, max_tokens=tokens)
+
+    def send(self, *requests: Request) -> None:
+        """Add a burst of these requests."""
+        self.steps.append(Burst(requests=tuple(self.drawn.add(request) for request in requests)))
+
+    def continuable(self) -> list[int]:
+        """Return the requests that have room for another turn."""
+        return [n for n, length in enumerate(self.drawn.lengths) if length < self.drawn.limit]
+
+
+def is_edited(request: Request) -> bool:
+    """Return whether a request almost equals another one."""
+    return any(s.changed is not None or s.swapped is not None for s in request.prompt.segments)
+
+
+@st.composite
+def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
+    """Draw two conversations that share a prefix, then more requests: turns, branches of one turn, edits, repeats.
+
+    The first two are sent one by one or together, the second perhaps while the first is partly computed.
+    """
+    builder = ConversationBuilder(draw, limits, chat=chat)
+    if draw(st.sampled_from((False, False, True))):
+        first, second = builder.open(), builder.open()
+        builder.send(first, msgspec.structs.replace(second, offset_ms=draw(st.sampled_from((0, 10, 20)))))
+    else:
+        builder.send(builder.open())
+        builder.send(builder.open())
+    for _ in range(draw(st.integers(0, 4))):
+        batch = []
+        for i in range(draw(st.sampled_from((1, 2, 3)))):
+            known = builder.continuable()
+            match draw(st.sampled_from(("edit", "open", "edit", "again", "turn", "branch")[: 6 if known else 4])):
+                case "open":
+                    batch.append(builder.open())
+                case "edit":
+                    batch.append(builder.edit())
+                case "again":
+                    batch.append(draw(st.sampled_from(builder.drawn.requests)))
+                case "turn":
+                    batch.append(builder.turn(draw(st.sampled_from(known))))
+                case "branch":
+                    batch.append(builder.turn(draw(st.sampled_from(known)), named=f"branch {i}"))
+        builder.send(*batch)
+        edits = [request for request in batch if is_edited(request)]
+        again = bool(edits) and draw(st.booleans())
+        if again:  # the blocks that it shares with the original are cached twice now
+            builder.send(edits[0])
+    return Workload(tuple(builder.steps))
+
+
+@st.composite
+def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
+    """Draw one conversation of several turns, each with the engine's own output; perhaps a second one interleaved."""
+    builder = ConversationBuilder(draw, limits, chat=chat)
+    latest = []
+    for _ in range(draw(st.sampled_from((1, 2)))):
+        # Long enough that decode fills a block, so that the next turn can hit it. The last token of an answer has no
+        # KV, which matters most at the end of a block. What a chat template adds is not known here.
+        opened = builder.open()
+        rest = -new_prompt_length(opened.prompt) % limits.unit
+        tokens = limits.unit + draw(st.sampled_from((2, rest, rest + 1)))
+        filled = Request(prompt=opened.prompt, chat=chat, max_tokens=tokens)
+        builder.send(filled)
+        latest.append(len(builder.drawn.requests) - 1)
+    for _ in range(draw(st.integers(1, MOST_TURNS))):
+        which = draw(st.sampled_from(range(len(latest))))
+        if builder.drawn.lengths[latest[which]] < builder.drawn.limit:
+            builder.send(builder.turn(latest[which]))
+            latest[which] = len(builder.drawn.requests) - 1
+    return Workload(tuple(builder.steps))

@@ -1,0 +1,133 @@
+"""Prompts that share prefixes, with lengths around the engine's block boundaries.
+
+The first choice of every draw is the simplest, so that shrinking ends at what a person would write: one stem of two
+blocks, sent again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.workload.steps import Prompt, Request, Segment
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
+
+DEFAULT_BLOCK = 32  # where the engine does not report it; lengths are then not aligned
+STEMS = ("stem", "other")
+MOST_TOKENS = 700  # a longer conversation is not continued: enough for twenty blocks, cheap to compute cold
+SMALLEST_UNIT = 16
+
+
+def whole_unit(block: int) -> int:
+    """Return the size of a block, or of as many small blocks as make sixteen tokens."""
+    return block * max(1, -(-SMALLEST_UNIT // block))
+
+
+class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What workloads may contain: sizes from the engine, and the mixtures for which GROUND-1 holds."""
+
+    block: int
+    slots: int
+    contents: tuple[str, ...]
+    mixtures: frozenset[str]
+    longest: int = 2048  # tokens of one request, with its answer
+    pool: int | None = None  # tokens that the whole pool holds
+    most_tokens: int = 8000  # that one workload may compute, to limit its cost
+    can: frozenset[Capability] = frozenset(Capability)
+
+    @property
+    def unit(self) -> int:
+        """Return a block, or as many small ones as make sixteen tokens: a prompt needs room for a nonce and an edge.
+
+        If blocks are so large that no workload of them fits into the model, the unit is smaller than a block. Then
+        nothing hits, and the requirement ends as not exercised.
+        """
+        return min(whole_unit(self.block), self.longest // 7)
+
+    @property
+    def small_pool(self) -> int | None:
+        """Return the size of the pool if a workload can exceed it, otherwise None."""
+        return self.pool if self.pool is not None and 2 * self.pool <= self.most_tokens else None
+
+    def may_mix(self, mixture: str) -> bool:
+        """Return whether requests of this mixture may run concurrently without violating GROUND-1."""
+        return mixture in self.mixtures
+
+
+BASE_WITH_ADAPTER = "base with adapter"
+ADAPTERS_TOGETHER = "adapters together"
+
+
+@st.composite
+def stems(draw: st.DrawFn, limits: WorkloadLimits, names: tuple[str, ...] = STEMS) -> Segment:
+    """Draw a leading segment that, with the nonce, ends at, just before or just after a block boundary."""
+    unit = limits.unit
+    blocks = draw(st.sampled_from([n for n in (2, 3, 5, 8) if n * unit <= limits.longest // 3] or [2]))
+    edge = draw(st.sampled_from((1, 0, -1, unit // 2)))
+    return Segment(draw(st.sampled_from(names)), blocks * unit + edge - NONCE_TOKENS)
+
+
+@st.composite
+def related_prompts(draw: st.DrawFn, limits: WorkloadLimits, stem: Segment, earlier: int | None) -> Prompt:
+    """Draw a prompt that shares all or part of `stem` with others, or continues request `earlier` (None: none)."""
+    kinds = ["same", "tail", "part", "neighbour"] + (["turn"] if earlier is not None else [])
+    match draw(st.sampled_from(kinds)):
+        case "tail":
+            length = draw(st.sampled_from((1, limits.unit - 1, limits.unit + 1)))
+            return Prompt((stem, Segment(draw(st.sampled_from(("tail", "end"))), length)))
+        case "part":
+            cut = draw(st.sampled_from((stem.length - limits.unit, stem.length - 1)))
+            return Prompt((Segment(stem.name, cut), Segment("branch", limits.unit // 2)))
+        case "neighbour":
+            return Prompt((draw(nearly_equal(limits, stem)), Segment("tail", limits.unit)))
+        case "turn":
+            return Prompt((Segment("turn", draw(st.sampled_from((5, limits.unit)))),), continues=earlier)
+    return Prompt((stem,))
+
+
+@st.composite
+def nearly_equal(draw: st.DrawFn, limits: WorkloadLimits, segment: Segment) -> Segment:
+    """Draw a copy of a leading segment with one token changed or two swapped: the first, middle or last of a block.
+
+    Only a block that differs in such a place shows a key that leaves out an end of a block, or the order of its tokens.
+    The caller adds more tokens after it, because a prompt's last token and a partly filled block are never looked up.
+    """
+    whole = max(1, (NONCE_TOKENS + segment.length) // limits.unit)  # blocks that end in it
+    start = draw(st.sampled_from((whole - 1, whole - 1, whole - 1, *range(whole)))) * limits.unit
+    block, half = limits.block, limits.block // 2
+    within = draw(st.sampled_from((limits.unit - 1, limits.unit - block, limits.unit - block + half, None)))
+    if within is None:
+        first = min(max(0, start + half - NONCE_TOKENS), segment.length - 2)
+        return msgspec.structs.replace(segment, swapped=first)
+    place = min(max(0, start + within - NONCE_TOKENS), segment.length - 1)
+    return msgspec.structs.replace(segment, changed=place)
+
+
+@st.composite
+def answer_lengths(draw: st.DrawFn, limits: WorkloadLimits) -> int:
+    """Draw a number of tokens to generate: a few, one, or enough for decode to fill a block and start the next."""
+    return draw(st.sampled_from((8, 8, 8, 1, 4, limits.unit + 2)))
+
+
+class DrawnRequests:
+    """The requests drawn so far, so that a next turn can continue one and stay short."""
+
+    def __init__(self, limit: int = MOST_TOKENS) -> None:
+        self.limit = limit
+        self.requests: list[Request] = []
+        self.lengths: list[int] = []
+
+    def add(self, request: Request) -> Request:
+        """Record a request that the workload now contains."""
+        before = 0 if request.prompt.continues is None else self.lengths[request.prompt.continues]
+        self.lengths.append(before + new_prompt_length(request.prompt) + request.max_tokens)
+        self.requests.append(request)
+        return request
+
+    def latest(self, adapter: str | None) -> int | None:
+        """Return the latest request to this model that another turn may follow."""
+        for number in range(len(self.requests) - 1, -1, -1):
+            if self.requests[number].adapter == adapter and self.lengths[number] < self.limit:
+                return number
+        return None

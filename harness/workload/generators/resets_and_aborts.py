@@ -1,0 +1,132 @@
+"""Cache resets, idle and under load, and client disconnects: while queued, in prefill, and in decode."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.requests import Abort, Stage
+from coldproof.harness.workload.generators.lora import reload_routes
+from coldproof.harness.workload.generators.memory_pressure import pool_tokens
+from coldproof.harness.workload.generators.prompts import WorkloadLimits, related_prompts, stems
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Meanwhile,
+    Prompt,
+    Request,
+    Reset,
+    Route,
+    Segment,
+    SetAdapter,
+    Step,
+    Workload,
+)
+
+
+@st.composite
+def resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a warm-up, a reset and the same prompt again: once while nothing runs and once during an answer.
+
+    `unused` is a prompt that no request uses at a reset under load.
+    """
+    stem = draw(stems(limits))
+    repeat, unused = (Burst(requests=(Request(prompt=Prompt((s,))),)) for s in (stem, Segment("aside", stem.length)))
+    steps: list[Step] = [repeat, Reset(), *without_last_block(draw, limits, stem), repeat, unused]
+    steps += [*under_load(draw, limits, stem), *without_last_block(draw, limits, stem), repeat, unused]
+    for _ in range(draw(st.integers(0, 3))):
+        more = draw(st.sampled_from(("ask", "reset", "idle", "load")))
+        match more:
+            case "ask":
+                prompt = draw(related_prompts(limits, stem, None))
+                steps.append(Burst(requests=(Request(prompt=prompt, max_tokens=8),)))
+            case "reset":
+                steps += [Reset(), *without_last_block(draw, limits, stem), repeat]
+            case "idle":
+                steps.append(Idle(draw(st.sampled_from((20, 200)))))
+            case "load":
+                steps += [*under_load(draw, limits, stem), repeat, unused]
+    return Workload(tuple(steps))
+
+
+def without_last_block(
+    draw: st.DrawFn, limits: WorkloadLimits, stem: Segment, adapter: str | None = None
+) -> list[Step]:
+    """Draw nothing, or a request for the stem without its last block.
+
+    If a reset left blocks of the stem's end, they can be hit only after the blocks before them were computed again.
+    """
+    part = Prompt((Segment(stem.name, stem.length - limits.unit),))
+    return [Burst(requests=(Request(prompt=part, adapter=adapter),))] if draw(st.booleans()) else []
+
+
+@st.composite
+def changes_and_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw changes of an adapter's files at the same path, each followed by a reset and the same prompt twice.
+
+    Users reset where the cache's keys do not depend on the files (LORA-3). What the reset leaves is found by the old
+    key and gives the old files' answer. A second tier survives a reset: with one, each content has its own path.
+    """
+    route = reload_routes(limits)[0]
+    stem = draw(stems(limits))
+    repeat = Burst(requests=(Request(prompt=Prompt((stem,)), adapter="tenant"),))
+    steps: list[Step] = []
+    contents = draw(st.permutations(limits.contents))
+    for content in contents[: draw(st.sampled_from((2, 3)))]:
+        path = f"files-{content}" if Capability.SECOND_TIER in limits.can else "files-of-tenant"
+        steps.append(SetAdapter(name="tenant", content=content, path=path, route=route if steps else Route.LOAD))
+        steps += (
+            [Reset(), *without_last_block(draw, limits, stem, "tenant"), repeat, repeat] if len(steps) > 1 else [repeat]
+        )
+    return Workload(tuple(steps))
+
+
+def under_load(draw: st.DrawFn, limits: WorkloadLimits, stem: Segment) -> list[Step]:
+    """Draw a reset while one or two requests decode."""
+    tokens = limits.unit + limits.unit // 2
+    count = draw(st.sampled_from((1, 2)))
+    busy = [Request(prompt=Prompt((stem, Segment(f"busy {i}", 5))), max_tokens=tokens) for i in range(count)]
+    moment = draw(st.sampled_from((limits.unit // 2, 1)))
+    return [Burst(requests=tuple(busy), meanwhile=Meanwhile(change=Reset(), after_tokens=moment))]
+
+
+@st.composite
+def aborts(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a client disconnect in each stage. The same prefix is sent again at once and after the burst."""
+    steps: list[Step] = []
+    stages = draw(st.permutations(("decode", "prefill", "queue")))
+    for i, stage in enumerate(stages[: draw(st.sampled_from((3, 1, 2)))]):
+        steps += abort_and_retries(draw, limits, stage, f"victim {i}")
+    steps.append(Idle(20))
+    return Workload(tuple(steps))
+
+
+def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name: str) -> list[Step]:
+    """Draw one abort and its retries."""
+    most = min(limits.longest - 2 * limits.unit, pool_tokens(limits) - 2 * limits.unit)
+    long = max(2 * limits.unit, most * 3 // 4)
+    retry_ms = draw(
+        st.sampled_from((5, 40, 100))
+    )  # over HTTP, a client that samples the request's stage disconnects late
+    others: list[Request] = []
+    match stage:
+        case "decode":
+            length = draw(st.sampled_from((2 * limits.unit, 3 * limits.unit + 1)))
+            after = draw(st.sampled_from((1, limits.unit, limits.unit // 2)))
+            abort, tokens, moment = Abort(after_tokens=after), limits.unit + 8, 150
+        case "prefill":
+            length, tokens = long, 8
+            moment = draw(st.sampled_from((10, 20, 40)))
+            abort = Abort(after_ms=moment, at=Stage.PREFILL)
+        case _:
+            length, tokens = draw(st.sampled_from((2 * limits.unit, long))), 8
+            # Together they exceed the pool and the step budget, so that the last one has to wait.
+            others = [Request(prompt=Prompt((Segment(f"crowd {i}", long),)), max_tokens=16) for i in range(3)]
+            moment = draw(st.sampled_from((10, 30, 1)))
+            abort = Abort(after_ms=moment, at=Stage.QUEUED)
+    victim = Prompt((Segment(name, min(length, limits.longest - tokens - limits.unit)),))
+    delay = 10 if others else 0
+    request = Request(prompt=victim, max_tokens=tokens, abort=abort, offset_ms=delay)
+    at_once = Request(prompt=victim, max_tokens=8, offset_ms=delay + moment + retry_ms)
+    again = Request(prompt=Prompt((*victim.segments, Segment("tail", 5))), max_tokens=8)
+    return [Burst(requests=(*others, request, at_once)), Burst(requests=(again,))]

@@ -1,0 +1,90 @@
+"""Equal prompts with salts that differ, almost equal each other, or are spelled like an adapter's name."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
+from coldproof.harness.workload.generators.prompts import (
+    BASE_WITH_ADAPTER,
+    WorkloadLimits,
+    related_prompts,
+    stems,
+)
+from coldproof.harness.workload.generators.response_options import (
+    SEVERAL_ANSWERS,
+    STOP_STRINGS,
+    STRUCTURED,
+    tokens_for,
+)
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, SetAdapter, Step, Workload
+
+AdapterAndSalt = tuple[str | None, str | None]  # an adapter and a salt
+
+# Salts that a wrong key may confuse: none; one that starts with the other; case; spaces; what follows a separator; what
+# follows eight and sixteen characters; and characters that Unicode has in two forms.
+NEARLY_EQUAL: tuple[tuple[str | None, str | None], ...] = (
+    (None, "red"),
+    ("red", "red2"),
+    ("red", "Red"),
+    ("red", " red"),
+    ("red", "red-tenant"),
+    ("tenants-of-house-1", "tenants-of-house-2"),
+    ("red", "\N{FULLWIDTH LATIN SMALL LETTER R}ed"),
+    ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}"),
+)
+OTHERS = (None, "red", "Red", "red2", "re", "tenant", "files-A")
+# An adapter, and a salt that equals its name (vllm#44701); salt and adapter, and a salt that equals both joined.
+LIKE_AN_ADAPTER: tuple[tuple[AdapterAndSalt, AdapterAndSalt], ...] = (
+    (("tenant", None), (None, "tenant")),
+    (("tenant", "red"), (None, "red+tenant")),
+)
+
+
+@st.composite
+def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, several: bool = False) -> Workload:
+    """Draw the same prompts with two to eleven salts and adapters, one by one and in bursts, each sent again.
+
+    With `several`, some single requests ask for several answers.
+    """
+    steps: list[Step] = []
+    # Several pairs: Hypothesis repeats its draws, so that one pair in a workload leaves most of them untried.
+    pairs = draw(st.lists(st.sampled_from(NEARLY_EQUAL), min_size=1, max_size=3, unique=True))
+    identities: list[AdapterAndSalt] = [(None, salt) for salt in dict.fromkeys(salt for pair in pairs for salt in pair)]
+    if with_adapter and draw(st.booleans()):
+        steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
+        identities += [identity for pair in LIKE_AN_ADAPTER[: draw(st.sampled_from((1, 2)))] for identity in pair]
+    more = draw(st.lists(st.sampled_from(OTHERS), max_size=1))
+    identities += [(None, salt) for salt in more if (None, salt) not in identities]
+    stem = draw(stems(limits))
+    kinds = available_options(limits, several=several)
+    whole = Prompt((stem,))
+    for adapter, salt in [*draw(st.permutations(identities)), draw(st.sampled_from(identities))]:
+        plain = not kinds or draw(st.sampled_from((True, True, False)))
+        kind = PLAIN if plain else draw(st.one_of(kinds))
+        request = Request(prompt=whole, adapter=adapter, salt=salt, surface=kind, max_tokens=tokens_for(kind))
+        steps.append(Burst(requests=(request,)))
+    for _ in range(draw(st.integers(0, 3))):
+        model = draw(st.sampled_from(identities))[0]
+        beside = (
+            identities
+            if limits.may_mix(BASE_WITH_ADAPTER)
+            else [identity for identity in identities if identity[0] == model]
+        )
+        requests = []
+        for _ in range(draw(st.sampled_from((1, 2, 3)))):
+            adapter, salt = draw(st.sampled_from(beside))
+            prompt = draw(related_prompts(limits, stem, None))
+            requests.append(Request(prompt=prompt, adapter=adapter, salt=salt))
+        steps.append(Burst(requests=tuple(requests)))
+    return Workload(tuple(steps))
+
+
+def available_options(limits: WorkloadLimits, *, several: bool) -> list[st.SearchStrategy[ResponseOptions]]:
+    """Return the kinds of response options that a request may have here: code for other kinds of requests may drop a
+    salt.
+    """
+    needs = [(Capability.STOP_STRINGS, STOP_STRINGS), (Capability.STRUCTURED_OUTPUT, STRUCTURED)]
+    needs += [(Capability.SEVERAL_ANSWERS, SEVERAL_ANSWERS)] if several else []
+    return [kind for capability, kind in needs if capability in limits.can]

@@ -1,0 +1,246 @@
+"""Workloads in which the pool loses KV that comes back: from a second tier, or from a save under a name."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.requests import Abort
+from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.lora import (
+    AdapterLifecycle,
+    WorkloadBuilder,
+    adapter_lifecycles,
+    coexisting_adapters,
+    reload_routes,
+)
+from coldproof.harness.workload.generators.memory_pressure import pool_tokens
+from coldproof.harness.workload.generators.prompts import (
+    DrawnRequests,
+    WorkloadLimits,
+    answer_lengths,
+    nearly_equal,
+    stems,
+)
+from coldproof.harness.workload.generators.reuse import repeats, returns
+from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Prompt,
+    Request,
+    Reset,
+    RestoreState,
+    SaveState,
+    Segment,
+    SetAdapter,
+    Step,
+    Workload,
+    renumbered,
+)
+from coldproof.harness.workload.tokens import NONCE_TOKENS
+
+GAPS = (("reset",), (), ("flood",), ("flood", "reset"))
+
+GAPS_BY_FLOOD = (("flood",), ())
+
+NAMES = ("kept", "other")
+ADAPTERS = ("tenant", "Tenant")
+
+
+class SaveRestoreBuilder(WorkloadBuilder):
+    """Builds a workload whose requests are sent one by one, with saves and restores."""
+
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits) -> None:
+        super().__init__(draw, limits, AdapterLifecycle())
+        self.saved: list[str] = []
+        self.tail = Segment("tail", draw(st.sampled_from((limits.unit + 1, 1, 5))))
+        self.drawn = DrawnRequests(limit=limits.longest // 2)
+
+    def send(self, prompt: Prompt, model: str | None) -> int:
+        """Add one request and return its number."""
+        tokens = self.draw(answer_lengths(self.limits))
+        self.steps.append(Burst(requests=(self.drawn.add(Request(prompt=prompt, adapter=model, max_tokens=tokens)),)))
+        return len(self.drawn.requests) - 1
+
+    def save(self, name: str) -> None:
+        """Add a save under a name."""
+        self.steps.append(SaveState(name))
+        self.saved.append(name)
+
+    def send_related(self, first: int, model: str | None) -> None:
+        """Send the first prompt again, or one that is related to it."""
+        match self.draw(st.sampled_from(("again", "turn", "more", "part", "near"))):
+            case "turn":
+                self.send(Prompt((Segment("turn", 5),), continues=first), model)
+            case "more":
+                self.send(Prompt((self.stem, self.tail)), model)
+            case "part":
+                self.send(Prompt((Segment(self.stem.name, self.stem.length - self.limits.unit), self.tail)), model)
+            case "near":
+                self.send(Prompt((self.draw(nearly_equal(self.limits, self.stem)), self.tail)), model)
+            case _:
+                self.send(Prompt((self.stem,)), model)
+
+    def interrupt(self, model: str | None) -> None:
+        """Add requests that replace the cached KV: unrelated to what was saved, or with a part of it."""
+        for _ in range(self.draw(st.sampled_from((1, 1, 2)))):
+            kind = self.draw(st.sampled_from(("strange", "strange", "part")))
+            strange = Segment("strange", self.draw(st.sampled_from((2, 4))) * self.limits.unit)
+            part = Segment(self.stem.name, self.stem.length // 2)
+            self.send(Prompt((strange,) if kind == "strange" else (part, strange)), model)
+
+
+@st.composite
+def saved_and_restored(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt, a save, other prompts, a restore and the prompt again; more with two names. All have one
+    identity.
+    """
+    builder = SaveRestoreBuilder(draw, limits)
+    model = None
+    if Capability.ADAPTER_CHOICE in limits.can and draw(st.booleans()):
+        model = ADAPTERS[0]
+        builder.load(model)
+    first = builder.send(Prompt((builder.stem,)), model)
+    builder.save(NAMES[0])
+    builder.interrupt(model)
+    if draw(st.booleans()):
+        builder.save(draw(st.sampled_from((NAMES[1], NAMES[0]))))
+    for _ in range(draw(st.integers(1, 3))):
+        builder.steps.append(RestoreState(draw(st.sampled_from(builder.saved))))
+        builder.send_related(first, model)
+        if draw(st.booleans()):
+            builder.interrupt(model)
+    return Workload(tuple(builder.steps))
+
+
+@st.composite
+def restored_for_others(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a save for one adapter or the base model, a request with another adapter, a restore, and the prompt for
+    either.
+
+    A base-model request follows an adapter's request only after a restore. An engine that continues from the adapter's
+    KV fails there even without a save, which LORA-4 tests.
+    """
+    builder = SaveRestoreBuilder(draw, limits)
+    for name, content in zip(ADAPTERS, draw(st.permutations(limits.contents)), strict=False):
+        builder.steps.append(SetAdapter(name=name, content=content, path=f"files-{content}"))
+    saver = draw(st.sampled_from((ADAPTERS[0], None)))
+    first = builder.send(Prompt((builder.stem,)), saver)
+    builder.save(NAMES[0])
+    for _ in range(draw(st.integers(1, 3))):
+        other = draw(st.sampled_from([name for name in reversed(ADAPTERS) if name != saver]))
+        builder.send(Prompt((Segment("strange", 2 * limits.unit),)), other)
+        builder.steps.append(RestoreState(NAMES[0]))
+        builder.send_related(first, draw(st.sampled_from((other, other, saver))))
+    return Workload(tuple(builder.steps))
+
+
+@st.composite
+def sent_again_after_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw repeats, returns, trees and conversations, with gaps."""
+    return with_gaps(
+        draw,
+        limits,
+        draw(
+            st.one_of(
+                repeats(limits),
+                returns(limits),
+                first_block_changed(limits),
+                conversations(limits, chat=False),
+                trees(limits, chat=False),
+            )
+        ),
+    )
+
+
+@st.composite
+def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt, the same with one token of its first block changed, and that one again.
+
+    From the second block on, two prompts have equal tokens after different ones.
+    """
+    stem = draw(stems(limits))
+    tail = Segment("tail", draw(st.sampled_from((limits.unit, 5))))
+    near = msgspec.structs.replace(stem, changed=draw(st.sampled_from((0, limits.unit // 2))))
+    prompts = [Prompt((stem, tail)), Prompt((near, tail)), Prompt((near, tail))]
+    return Workload(tuple(Burst(requests=(Request(prompt=prompt),)) for prompt in prompts))
+
+
+@st.composite
+def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw A, a prompt that takes the whole pool, and A again; perhaps both once more, with more tokens after A."""
+    stem = draw(stems(limits))
+    tail = Segment("tail", limits.unit + 1)
+    steps: list[Step] = [Burst(requests=(Request(prompt=Prompt((stem,))),))]
+    for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem, tail)), ((stem, tail), (stem, tail))))):
+        steps += [pool_filler(limits, "flood"), Burst(requests=(Request(prompt=Prompt(segments)),))]
+    return Workload(tuple(steps))
+
+
+@st.composite
+def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a client disconnect in the first steps of a request whose prompt must be loaded because the pool has lost
+    it.
+
+    A concurrent request waits for all its blocks. Then the same prompt follows, and an idle period.
+    """
+    length = draw(st.sampled_from((3, 2))) * limits.unit
+    can_reset = Capability.CACHE_RESET in limits.can
+    steps: list[Step] = []
+    for i in range(draw(st.sampled_from((1, 2)))):
+        ask = Request(prompt=Prompt((Segment(f"victim {i}", length),)))
+        abort = Abort(after_ms=draw(st.sampled_from((10, 20, 30))))
+        taker = msgspec.structs.replace(
+            pool_filler(limits, f"taker {i}").requests[0], offset_ms=draw(st.sampled_from((20, 10)))
+        )
+        steps.append(Burst(requests=(ask,)))
+        steps.append(Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood"))
+        steps.append(Burst(requests=(msgspec.structs.replace(ask, abort=abort), taker)))
+        steps += [Burst(requests=(ask,)), Idle(20)]
+    return Workload(tuple(steps))
+
+
+@st.composite
+def partitions(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw equal prompts with different salts and adapters, with gaps."""
+    workloads = [salted(limits, with_adapter=Capability.ADAPTER_CHOICE in limits.can)]
+    if Capability.RUNTIME_LORA in limits.can:
+        workloads.append(coexisting_adapters(limits))
+    if Capability.RUNTIME_LORA in limits.can and len(limits.contents) > 1:
+        workloads.append(adapter_lifecycles(limits, AdapterLifecycle(routes=reload_routes(limits)[::-1])))
+    return with_gaps(draw, limits, draw(st.one_of(workloads)))
+
+
+def with_gaps(draw: st.DrawFn, limits: WorkloadLimits, workload: Workload) -> Workload:
+    """Return the workload with a gap before some of its bursts; `continues` is renumbered.
+
+    A gap is a cache reset, or a request that fills the pool, or both.
+    """
+    can_reset = Capability.CACHE_RESET in limits.can
+    steps: list[Step] = []
+    numbers: dict[int, int] = {}  # of a request in the given workload -> in the new one
+    number = new_number = 0
+    for step in workload.steps:
+        if isinstance(step, Burst):
+            for gap in draw(st.sampled_from(GAPS if number and can_reset else GAPS_BY_FLOOD if number else ((),))):
+                added = (
+                    Reset() if gap == "reset" else pool_filler(limits, draw(st.sampled_from(("flood", "other flood"))))
+                )
+                new_number += len(added.requests) if isinstance(added, Burst) else 0
+                steps.append(added)
+            requests = []
+            for request in step.requests:
+                numbers[number] = new_number
+                requests.append(renumbered(request, numbers))
+                number, new_number = number + 1, new_number + 1
+            step = msgspec.structs.replace(step, requests=tuple(requests))
+        steps.append(step)
+    return Workload(tuple(steps))
+
+
+def pool_filler(limits: WorkloadLimits, name: str) -> Burst:
+    """Return a burst of one request that takes as much of the pool as it can, so that nothing else stays."""
+    tokens = min(pool_tokens(limits), limits.longest) - NONCE_TOKENS - 4
+    return Burst(requests=(Request(prompt=Prompt((Segment(name, tokens),)), max_tokens=4),))

@@ -1,0 +1,184 @@
+"""What to do to an engine, as plain data.
+
+A workload is frozen, can be written to JSON, and depends on no particular run. Prompts consist of named segments whose
+tokens are computed from (nonce, name); adapters are contents with symbolic names and paths. So two prompts share a
+prefix exactly as far as their leading segments are equal, shrinking keeps the sharing, and a new nonce repeats the
+workload with other tokens and cache keys.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+import msgspec
+
+from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
+
+
+class Route(enum.StrEnum):
+    """How an adapter is loaded under a name. Field reports show that each route can break the cache key separately."""
+
+    LOAD = "load"
+    IN_PLACE = "in-place reload"
+    UNLOAD_LOAD = "unload, then load"
+    SWITCH = "switch for all requests"
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """`length` tokens that are computed from the name.
+
+    Near-collisions: `changed` replaces the token at that index, `swapped` swaps the token at that index and the next.
+    """
+
+    name: str
+    length: int
+    changed: int | None = None
+    swapped: int | None = None
+
+    def __str__(self) -> str:
+        edits = [] if self.changed is None else [f"token {self.changed} changed"]
+        edits += [] if self.swapped is None else [f"tokens {self.swapped} and {self.swapped + 1} swapped"]
+        return f"{self.name}:{self.length}" + (f" ({', '.join(edits)})" if edits else "")
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """Segments in order. With `continues`, they follow the prompt and the answer of that earlier request (a next
+    turn).
+    """
+
+    segments: tuple[Segment, ...]
+    continues: int | None = None
+
+    def __str__(self) -> str:
+        own = " + ".join(map(str, self.segments))
+        return own if self.continues is None else f"[request {self.continues} and its answer] + {own}"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. `adapter` is a symbolic name (None: the base model). `offset_ms` counts from the burst's start.
+
+    A chat's segments are its messages: the system's, then user and assistant alternately. After `continues`, the
+    earlier answer is an assistant message and the segments start with the user's. A lower `priority` is served earlier.
+    """
+
+    prompt: Prompt
+    adapter: str | None = None
+    salt: str | None = None
+    max_tokens: int = 8
+    offset_ms: int = 0
+    chat: bool = False
+    priority: int = 0
+    surface: ResponseOptions = PLAIN
+    abort: Abort | None = None
+
+
+class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):
+    """Load adapter `content` as `name` from symbolic `path`. A path's files change when another content uses it."""
+
+    name: str
+    content: str
+    path: str
+    route: Route = Route.LOAD
+
+
+class Unload(msgspec.Struct, frozen=True, tag="unload"):
+    """Unload the adapter with this name."""
+
+    name: str
+
+
+class Reset(msgspec.Struct, frozen=True, tag="reset"):
+    """Reset the prefix cache."""
+
+
+class SaveState(msgspec.Struct, frozen=True, tag="save_state"):
+    """Save the whole cache under a name, and replace what was saved under it."""
+
+    name: str
+
+
+class RestoreState(msgspec.Struct, frozen=True, tag="restore_state"):
+    """Replace the whole cache by what was saved under a name."""
+
+    name: str
+
+
+class Idle(msgspec.Struct, frozen=True, tag="idle"):
+    """Send nothing for `ms` milliseconds. Then the engine must report that no request holds blocks."""
+
+    ms: int
+
+
+class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that starts when the burst's first request has produced `after_tokens` tokens (0: when it is sent)."""
+
+    change: SetAdapter | Reset
+    after_tokens: int
+
+
+class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
+    """Requests that are sent together, apart from their offsets, and awaited together."""
+
+    requests: tuple[Request, ...]
+    meanwhile: Meanwhile | None = None
+
+
+Step = Burst | SetAdapter | Unload | Reset | SaveState | RestoreState | Idle
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Steps in order. Requests are numbered in the order of their bursts; `continues` uses that number."""
+
+    steps: tuple[Step, ...]
+
+    def requests(self) -> Iterator[tuple[int, int, Request]]:
+        """Yield (request number, step number, request), in order."""
+        number = 0
+        for step_number, step in enumerate(self.steps):
+            if isinstance(step, Burst):
+                for request in step.requests:
+                    yield number, step_number, request
+                    number += 1
+
+    def depends_on_timing(self) -> bool:
+        """Return whether requests run concurrently, or a request is aborted or overlaps a change."""
+        bursts = [step for step in self.steps if isinstance(step, Burst)]
+        aborted = any(request.abort for _, _, request in self.requests())
+        return aborted or any(len(burst.requests) > 1 or burst.meanwhile is not None for burst in bursts)
+
+    def size(self) -> tuple[int, int, int]:
+        """Return (steps, requests, tokens). Smaller is easier to read; steps count most."""
+        requests = [request for _, _, request in self.requests()]
+        tokens = sum(s.length for r in requests for s in r.prompt.segments) + sum(r.max_tokens for r in requests)
+        return len(self.steps), len(requests), tokens
+
+
+def adapter_changes(workload: Workload) -> list[SetAdapter]:
+    """Return every adapter load and change of a workload, in order."""
+    found = []
+    for step in workload.steps:
+        if isinstance(step, SetAdapter):
+            found.append(step)
+        elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
+            found.append(step.meanwhile.change)
+    return found
+
+
+def save_of(workload: Workload, step: int) -> int | None:
+    """Return the step that saved what the restore in `step` brings back; None if there is none, or `step` is no
+    restore.
+    """
+    restored = workload.steps[step]
+    if not isinstance(restored, RestoreState):
+        return None
+    saved = SaveState(restored.name)
+    return max((place for place, other in enumerate(workload.steps[:step]) if other == saved), default=None)
+
+
+def renumbered(request: Request, new: dict[int, int]) -> Request:
+    """Return a request whose `continues` has the new number."""
+    before = request.prompt.continues
+    if before is None:
+        return request
+    return msgspec.structs.replace(request, prompt=Prompt(request.prompt.segments, new[before]))

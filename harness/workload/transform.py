@@ -1,0 +1,89 @@
+"""Functions that return a workload with something replaced or removed. They do not check whether the result is
+valid.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Container, Mapping
+
+import msgspec
+
+from coldproof.adapters.protocol.requests import Abort
+from coldproof.harness.workload.steps import Burst, Request, SetAdapter, Step, Workload
+
+
+def without_steps(workload: Workload, *kinds: type) -> Workload:
+    """Return the workload without steps of these kinds, and without changes of these kinds during a burst."""
+    return Workload(
+        tuple(
+            msgspec.structs.replace(step, meanwhile=None)
+            if isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, kinds)
+            else step
+            for step in workload.steps
+            if not isinstance(step, kinds)
+        )
+    )
+
+
+def change_adapter_steps(workload: Workload, change: Callable[[SetAdapter], SetAdapter]) -> Workload:
+    """Return the workload with `change` applied to every adapter load and change."""
+    steps: list[Step] = []
+    for step in workload.steps:
+        if isinstance(step, SetAdapter):
+            steps.append(change(step))
+        elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
+            made = msgspec.structs.replace(step.meanwhile, change=change(step.meanwhile.change))
+            steps.append(msgspec.structs.replace(step, meanwhile=made))
+        else:
+            steps.append(step)
+    return Workload(tuple(steps))
+
+
+def change_requests(workload: Workload, change: Callable[[Request], Request]) -> Workload:
+    """Return the workload with `change` applied to every request."""
+    return Workload(
+        tuple(
+            msgspec.structs.replace(step, requests=tuple(map(change, step.requests)))
+            if isinstance(step, Burst)
+            else step
+            for step in workload.steps
+        )
+    )
+
+
+def change_request(workload: Workload, number: int | None, change: Callable[[Request], Request]) -> Workload:
+    """Return the workload with `change` applied to one request."""
+    numbers = iter(range(sum(1 for _ in workload.requests())))
+    return change_requests(workload, lambda request: change(request) if next(numbers) == number else request)
+
+
+def with_timed_aborts(workload: Workload, seconds: Mapping[int, float]) -> Workload:
+    """Return the workload with aborts after a fixed time, where a client waited for a stage (`Abort.at`).
+
+    `seconds` maps the number of a request to the time of its abort. A reproducer cannot sample the engine's gauges.
+    """
+    numbers = itertools.count()
+
+    def timed(request: Request) -> Request:
+        number, abort = next(numbers), request.abort
+        if abort is None or abort.at is None or number not in seconds:
+            return request
+        return msgspec.structs.replace(request, abort=Abort(after_ms=max(1, round(1000 * seconds[number]))))
+
+    return change_requests(workload, timed)
+
+
+def one_request_per_burst(workload: Workload, only: Container[int] | None = None) -> Workload:
+    """Return the workload with each request in its own burst, for all bursts or for those at the steps `only`.
+
+    A change during a burst follows the burst's first request.
+    """
+    steps: list[Step] = []
+    for at, step in enumerate(workload.steps):
+        if not isinstance(step, Burst) or (only is not None and at not in only):
+            steps.append(step)
+            continue
+        alone_each = [Burst(requests=(msgspec.structs.replace(r, offset_ms=0),)) for r in step.requests]
+        steps += alone_each if step.meanwhile is None else [alone_each[0], step.meanwhile.change, *alone_each[1:]]
+    return Workload(tuple(steps))

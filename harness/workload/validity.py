@@ -1,0 +1,59 @@
+"""Whether a workload can be run. A reduction or an edited case must pass this check."""
+
+from __future__ import annotations
+
+from coldproof.harness.workload.steps import Burst, Idle, Request, RestoreState, SetAdapter, Unload, Workload, save_of
+
+
+def is_valid(workload: Workload) -> bool:
+    """Return whether the workload can be run: names are loaded before use, states are saved before they are restored,
+    requests continue earlier steps, and sizes are positive.
+    """
+    return (
+        names_are_loaded(workload)
+        and all(save_of(workload, n) is not None for n, s in enumerate(workload.steps) if isinstance(s, RestoreState))
+        and all(step.ms >= 0 for step in workload.steps if isinstance(step, Idle))
+        and any(workload.requests())
+        and all(
+            is_valid_request(request, {n: earlier.chat for n, s, earlier in workload.requests() if s < step})
+            for _, step, request in workload.requests()
+        )
+    )
+
+
+def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
+    """Return whether a request has positive lengths, changed and swapped tokens inside their segment, and continues an
+    earlier request; and whether a chat has a message.
+
+    `earlier` maps a request number to whether it was a chat; a chat can only continue a chat.
+    """
+    segments = request.prompt.segments
+    return (
+        request.max_tokens > 0
+        and request.offset_ms >= 0
+        and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
+        and all(s.swapped is None or 0 <= s.swapped < s.length - 1 for s in segments)
+        and request.surface.answers > 0
+        and (bool(segments) or not request.chat)
+        and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
+    )
+
+
+def names_are_loaded(workload: Workload) -> bool:
+    """Return whether every name is loaded when a request uses it, or when it is changed or unloaded."""
+    loaded: set[str] = set()
+    for step in workload.steps:
+        match step:
+            case SetAdapter(name=name):
+                loaded.add(name)
+            case Unload(name=name):
+                if name not in loaded:
+                    return False
+                loaded.remove(name)
+            case Burst(requests=requests, meanwhile=meanwhile):
+                used = {r.adapter for r in requests if r.adapter is not None}
+                change = meanwhile.change if meanwhile else None
+                unknown = isinstance(change, SetAdapter) and change.name not in loaded
+                if not requests or not used <= loaded or unknown:
+                    return False
+    return True

@@ -1,0 +1,1 @@
+"""Assembles results from events."""

@@ -1,0 +1,245 @@
+"""Assembles results from the events of a run. results.json depends on events.ndjson only.
+
+A requirement that was announced but has no verdict makes the run incomplete. It is never dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.reports.assemble.causes import causes
+from coldproof.reports.assemble.distributions import History, tally
+from coldproof.reports.assemble.progress import EvidenceSample, losses, progress
+from coldproof.reports.assemble.requirement_results import requirement_results
+from coldproof.reports.assemble.resource_growth import growths
+from coldproof.reports.format.text import duration
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.results import (
+    Calibration,
+    EngineResult,
+    InjectedFault,
+    RequirementResult,
+    Results,
+    SelfTestRow,
+    Timing,
+    Waiver,
+)
+from coldproof.reports.schema.verdict import Verdict
+
+Event = dict[str, Any]
+EXIT_OK, EXIT_FAILED, EXIT_HARNESS, EXIT_USAGE, EXIT_NOTHING = 0, 1, 3, 4, 5
+EXAMPLE = b'{"event":"example",'
+
+
+class Example(msgspec.Struct, frozen=True):
+    """The fields of an example event that reports need."""
+
+    at: float = 0.0
+    requirement: str = ""
+    cell: str = ""
+    findings: tuple[msgspec.Raw, ...] = ()
+    history: History = History()
+    evidence: dict[str, float] = {}
+
+
+def read_events(path: Path) -> list[Event]:
+    """Return all complete events. An incomplete line is ignored.
+
+    Examples may be gigabytes, so that only the fields that reports need are kept.
+    """
+    events = []
+    with path.open("rb") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                if line.startswith(EXAMPLE):
+                    read = msgspec.json.decode(line, type=Example)
+                    events.append(
+                        {
+                            "event": "example",
+                            "at": read.at,
+                            "requirement": read.requirement,
+                            "cell": read.cell,
+                            "requests": len(read.history.outcomes),
+                            "failed": bool(read.findings),
+                            "tally": tally(read.history, read.evidence),
+                            "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
+                        }
+                    )
+                else:
+                    events.append(json.loads(line))
+    return events
+
+
+def assemble(events: list[Event]) -> Results:
+    """Return the results of the events so far. Raises LookupError if the events have no start of a run."""
+    first = last_of(events, "run_started")
+    if first is None:
+        raise LookupError("the events have no start of a run")
+    finished = last_of(events, "run_finished") or {}
+    requirements = requirement_results(events)
+    cases = [msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"]
+    selftest = msgspec.convert((last_of(events, "selftest") or {}).get("rows", []), list[SelfTestRow])
+    problem = (last_of(events, "problem") or {}).get("message", "")
+    complete = bool(finished.get("complete")) and tests_of(events, "requirement") == tests_of(events, "verdict")
+    engine = last_of(events, "engine")
+    calibration = last_of(events, "calibration")
+    results = Results(
+        coldproof_version=first["version"],
+        started=first["started"],
+        duration_s=round(events[-1]["at"] - first["at"], 1),
+        complete=complete,
+        headline="",
+        exit_code=0,
+        problem=problem,
+        command=first["command"],
+        profile=first["profile"],
+        seed=first["seed"],
+        shard=first.get("shard", ""),
+        engine=msgspec.convert(engine["engine"], EngineResult) if engine else None,
+        environment=first["environment"],
+        selftest=selftest,
+        calibration=msgspec.convert(calibration["calibration"], Calibration) if calibration else None,
+        requirements=requirements,
+        cases=cases,
+        causes=causes(cases),
+        waivers=msgspec.convert((last_of(events, "waivers") or {}).get("waivers", []), list[Waiver]),
+        totals=totals(requirements, events),
+        timing=timing(events, first["at"]),
+        fault=injected_fault(first.get("fault"), events),
+        progress=progress(events, first["at"]),
+        losses=losses(events, first["at"]),
+        growth=growths(events, first["at"]),
+    )
+    code = exit_code(
+        results,
+        usage=(last_of(events, "problem") or {}).get("usage", False),
+        allowed={Verdict(name) for name in first["allowed"]},
+    )
+    results = msgspec.structs.replace(results, exit_code=code)
+    conclusion, summary = headline(results)
+    return msgspec.structs.replace(
+        results, headline=f"{conclusion} — {summary}", conclusion=conclusion, summary=summary
+    )
+
+
+def with_end(events: list[Event]) -> list[Event]:
+    """Return the events. If the run was killed, a problem event is appended.
+
+    Raises LookupError if the events have no start of a run.
+    """
+    first, finished = last_of(events, "run_started"), last_of(events, "run_finished")
+    if first is None:
+        raise LookupError("the events have no start of a run")
+    if finished is not None or last_of(events, "problem") is not None:
+        return events
+    last = events[-1]["at"]
+    at = f"{datetime.datetime.fromtimestamp(last, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    message = (
+        f"the run did not end: its last event is from {at}, {duration(last - first['at'])} after its start, and no "
+        "event has a reason"
+    )
+    return [*events, {"event": "problem", "at": last, "message": message, "usage": False}]
+
+
+def last_of(events: list[Event], kind: str) -> Event | None:
+    """Return the newest event of a kind; None if there is none."""
+    return next((e for e in reversed(events) if e["event"] == kind), None)
+
+
+def injected_fault(fault: dict[str, str] | None, events: list[Event]) -> InjectedFault | None:
+    """Return the injected fault of the run; None if there is none. It acted if it acted in any worker process."""
+    return InjectedFault(acted=any(e["acted"] for e in events if e["event"] == "fault"), **fault) if fault else None
+
+
+def tests_of(events: list[Event], kind: str) -> set[tuple[str, str]]:
+    """Return test and cell of every event of a kind."""
+    return {(e["test"], e["cell"]) for e in events if e["event"] == kind}
+
+
+def totals(requirements: list[RequirementResult], events: list[Event]) -> dict[str, int]:
+    """Return the number of requirements for each verdict, and the total numbers of examples and requests."""
+    counted = {verdict.value: sum(r.verdict is verdict for r in requirements) for verdict in Verdict}
+    examples = [e for e in events if e["event"] == "example"]
+    return {
+        **counted,
+        "requirements": len(requirements),
+        "examples": len(examples),
+        "requests": sum(e["requests"] for e in examples),
+    }
+
+
+def timing(events: list[Event], started: float) -> Timing:
+    """Return the time measurements, averaged over the workers of the run."""
+    measured = [e for e in events if e["event"] == "measured"]
+    verdicts = [e["at"] for e in events if e["event"] == "verdict"]
+    calibrated = [e["seconds"] for e in events if e["event"] == "calibration"]
+    suites = sum(e["suite_seconds"] for e in measured) / len(measured) if measured else None
+    busy = sum(e["busy_seconds"] for e in measured) / len(measured) if measured else 0.0
+    examples = [e for e in events if e["event"] == "example"]
+    requests = sum(e["requests"] for e in examples)
+    return Timing(
+        command_to_first_verdict=round(verdicts[0] - started, 1) if verdicts else None,
+        engine_start=[seconds for e in measured for seconds in e["engine_starts"]],
+        calibration=calibrated[0] if calibrated else None,
+        suites=round(suites, 1) if suites is not None else None,
+        engine_idle_share=round(1 - busy / suites, 3) if suites else None,
+        requests_per_minute=round(60 * requests / suites, 1) if suites else None,
+        examples_per_minute=round(60 * len(examples) / suites, 1) if suites else None,
+    )
+
+
+def exit_code(results: Results, *, usage: bool, allowed: set[Verdict]) -> int:
+    """Return the exit code.
+
+    A failed self-test comes first, then a violation, then failures of the harness. A run without verdicts is not 0.
+    """
+    verdicts = [r.verdict for r in results.requirements]
+    if any(not row.caught for row in results.selftest):
+        return EXIT_HARNESS
+    if results.complete and verdicts and not results.selftest:  # without a self-test the detector is not trusted
+        return EXIT_HARNESS
+    if Verdict.VIOLATED in verdicts:
+        return EXIT_FAILED
+    if results.problem:
+        return EXIT_USAGE if usage else EXIT_HARNESS
+    if Verdict.ERROR in verdicts:
+        return EXIT_HARNESS
+    if not verdicts:
+        return EXIT_NOTHING
+    failing = {Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED} - allowed
+    if failing & set(verdicts) or not results.complete:
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def headline(results: Results) -> tuple[str, str]:
+    """Return the run in one sentence that can be quoted, as two parts: the conclusion and its basis."""
+    if any(not row.caught for row in results.selftest):
+        return "RUN INVALID", "the detector did not pass its self-test"
+    engine = f"{results.engine.name} {results.engine.version or ''}".strip() if results.engine else "no engine"
+    counts = [
+        f"{results.totals[v.value]} {v.value.lower()}" for v in reversed(Verdict) if results.totals.get(v.value, 0)
+    ]
+    what = ", ".join(counts) or "no requirement was run"
+    violated = results.totals.get(Verdict.VIOLATED.value, 0)
+    if violated:
+        word = "NOT CONFORMANT"
+    elif results.exit_code == EXIT_OK:
+        waived = results.totals.get(Verdict.KNOWN_ISSUE.value, 0)
+        word = "CONFORMANT, known issues aside" if waived else "CONFORMANT"
+        if not waived and not results.totals.get(Verdict.CONFORMS.value, 0):
+            word = "NOTHING SHOWN"  # if everything is unsupported, nothing failed but nothing was verified
+    else:
+        word = "NOT SHOWN TO CONFORM"
+    if results.shard:
+        engine += f" (shard {results.shard})"
+    if results.fault is not None:
+        engine += f" with the injected fault '{results.fault.name}'"
+    many = results.totals["requirements"]
+    return word, f"of {many} requirement{'s' * (many != 1)} on {engine}: {what}"

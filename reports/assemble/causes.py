@@ -1,0 +1,75 @@
+"""Groups the counterexamples by cause: a fault that forty examples show is one finding with a count.
+
+Invariant: every case is in exactly one cause. A fingerprint does not depend on run, cell, requirement or engine. Later
+runs give the same fault the same fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+
+from coldproof.reports.format.text import listed, many
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.results import Cause, Results
+
+_DIGITS = 8  # short enough to read out; two of 1,000 signatures collide with probability 1 : 8600
+
+
+def fingerprint(signature: str) -> str:
+    """Return a signature's hash in eight hexadecimal digits."""
+    return hashlib.sha256(signature.encode("utf-8", "replace")).hexdigest()[:_DIGITS]
+
+
+def causes(cases: Sequence[Case]) -> list[Cause]:
+    """Group the cases by signature. Completely waived causes come last; else the order is that of the cases.
+
+    A signature describes the failure's class and what happened, not the place of the fault in the engine. Two similar
+    bugs look like one cause, and one bug with two effects (stale state and a crash) looks like two. No case is lost: a
+    cause lists all its cases, and each keeps its own section, file and verdict.
+    """
+    alike: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        alike[case.signature].append(case)
+    return sorted((_cause(same) for same in alike.values()), key=lambda cause: cause.waived == len(cause.cases))
+
+
+def _cause(cases: list[Case]) -> Cause:
+    first = cases[0]
+    return Cause(
+        fingerprint=fingerprint(first.signature),
+        signature=first.signature,
+        sentence=first.sentence,
+        requirements=sorted({case.requirement for case in cases}),
+        cells=sorted({case.cell for case in cases}),
+        cases=[case.id for case in cases],
+        waived=sum(case.known_issue is not None for case in cases),
+    )
+
+
+def causes_of(results: Results) -> list[Cause]:
+    """Return the causes of a run. For older results without causes, compute them from the cases."""
+    return results.causes or causes(results.cases)
+
+
+def cause_summary(found: Sequence[Cause]) -> str:
+    """Return the numbers of counterexamples and causes as text; "" if there are none."""
+    if not found:
+        return ""
+    cases, waived = sum(len(cause.cases) for cause in found), sum(cause.waived for cause in found)
+    said = f"{many(cases, 'counterexample')} of {many(len(found), 'cause')}"
+    return f"{said}, {waived} waived" if waived else said
+
+
+def cause_places(cause: Cause) -> str:
+    """Return as text where and how often a cause occurred."""
+    where = f"{listed(cause.requirements)} in {many(len(cause.cells), 'cell')}"
+    return f"{where}, {many(len(cause.cases), 'counterexample')}, {waived_text(cause)}"
+
+
+def waived_text(cause: Cause) -> str:
+    """Return as text how many cases of a cause are waived."""
+    if not cause.waived:
+        return "not waived"
+    return "waived" if cause.waived == len(cause.cases) else f"{cause.waived} of {len(cause.cases)} waived"

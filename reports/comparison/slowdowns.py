@@ -1,0 +1,93 @@
+"""Finds what takes longer than before. Times are noisy: only large factors over many requests are reported, never as a
+failure.
+
+Seconds per request include only the time of drawing examples, not the time of confirming failures.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+import msgspec
+
+from coldproof.reports.format.text import duration, number
+from coldproof.reports.schema.results import CellResult, Results
+
+# Two runs of one build on one machine draw different workloads and share the processors with other programs. Their
+# times differ by a third and more, so that only a larger factor is worth reporting.
+FACTOR = 1.5
+MIN_REQUESTS = 200  # in both runs; a few dozen requests are one or two workloads of random lengths
+MIN_STARTS = 3  # in both runs; the first start reads the files from disk
+MIN_START_DIFFERENCE = 1.0  # added to a start: what starts in less, in process, is measured by the machine's mood
+
+
+class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that takes longer, with both values as text and how many requests or starts they come from."""
+
+    what: str
+    before: str
+    now: str
+    factor: float
+    counted: str
+
+
+def slowdowns(old: Results, new: Results) -> list[Slowdown]:
+    """Return the slowdowns: of the whole run first, then of requirements and cells by falling factor."""
+    cells = sorted(_cells(old, new), key=lambda one: (-one.factor, one.what))
+    return [*_requests(old, new), *_starts(old, new), *cells]
+
+
+def _requests(old: Results, new: Results) -> Iterator[Slowdown]:
+    counts = old.totals.get("requests", 0), new.totals.get("requests", 0)
+    before, now = old.timing.requests_per_minute, new.timing.requests_per_minute
+    if before and now and min(counts) >= MIN_REQUESTS and before / now >= FACTOR:
+        yield Slowdown(
+            what="requests per minute, whole run",
+            before=number(before),
+            now=number(now),
+            factor=before / now,
+            counted=_counted(*counts, "requests"),
+        )
+
+
+def _starts(old: Results, new: Results) -> Iterator[Slowdown]:
+    counts = len(old.timing.engine_start), len(new.timing.engine_start)
+    if min(counts) < MIN_STARTS:
+        return
+    before, now = statistics.median(old.timing.engine_start), statistics.median(new.timing.engine_start)
+    if before > 0 and now / before >= FACTOR and now - before >= MIN_START_DIFFERENCE:
+        yield Slowdown(
+            what="engine start, median",
+            before=duration(before),
+            now=duration(now),
+            factor=now / before,
+            counted=_counted(*counts, "starts"),
+        )
+
+
+def _cells(old: Results, new: Results) -> Iterator[Slowdown]:
+    earlier = {place: cell for place, cell in _by_place(old) if cell.requests >= MIN_REQUESTS and cell.drawn > 0}
+    for place, cell in _by_place(new):
+        past = earlier.get(place)
+        if past is None or cell.requests < MIN_REQUESTS:
+            continue
+        before, now = past.drawn / past.requests, cell.drawn / cell.requests
+        if now / before >= FACTOR:
+            yield Slowdown(
+                what=f"one request of {place[0]} in {place[1]}",
+                before=duration(before),
+                now=duration(now),
+                factor=now / before,
+                counted=_counted(past.requests, cell.requests, "requests"),
+            )
+
+
+def _by_place(results: Results) -> Iterator[tuple[tuple[str, str], CellResult]]:
+    for requirement in results.requirements:
+        for cell in requirement.cells:
+            yield (requirement.id, cell.cell), cell
+
+
+def _counted(before: int, now: int, what: str) -> str:
+    return f"{number(before)} and {number(now)} {what}"

@@ -1,0 +1,1 @@
+"""Escapes engine output, and formats numbers, durations and Markdown."""

@@ -1,0 +1,1 @@
+"""Renders power.json as a page: the kill matrix."""

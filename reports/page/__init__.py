@@ -1,0 +1,1 @@
+"""The frame of every page: templates, escaping, content policy, styles and script."""

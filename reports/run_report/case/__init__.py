@@ -1,0 +1,1 @@
+"""The section of one case: timeline, prompts, cached tokens and logprob margins."""

@@ -1,0 +1,1 @@
+"""The section of the run: coverage, time, resources and environment."""

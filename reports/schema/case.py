@@ -1,0 +1,230 @@
+"""The schema of a saved case: a counterexample with everything that is needed to replay and to draw it.
+
+Ids and field names are a contract with other tools. A change of meaning raises `SCHEMA_VERSION`, which also applies to
+results.json. Reading is strict: a file that does not validate is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.reports.schema.verdict import FailureClass
+
+SCHEMA_VERSION = 2
+
+
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One output position of the failing request. Text is illustration; ids are authoritative."""
+
+    position: int
+    expected: int | None
+    observed: int | None
+    expected_text: str = ""
+    observed_text: str = ""
+    expected_gap: float | None = None  # the oracle's top-2 logprob gap, nats
+    observed_gap: float | None = None  # the engine's own, where it was asked for
+
+
+class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment of a prompt. Segments with the same name have the same tokens, up to the shorter length.
+
+    `changed` and `swapped` are indices within it; `inherited`: taken over from that request, which this one goes on
+    from.
+    """
+
+    name: str
+    tokens: int
+    changed: int | None = None
+    swapped: int | None = None
+    inherited: int | None = None
+
+
+class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a case as it ran, times in seconds since the workload began."""
+
+    request: int
+    step: int
+    model: str
+    identity: str
+    prompt_in_words: str
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int | None
+    cached_at_least: int | None
+    cached_at_most: int | None
+    sent: float
+    finished: float
+    correct: bool | None  # None: not compared
+    overlaps_change: bool = False  # an adapter change overlapped, so that several versions were active
+    answers_as: str = ""  # whose cold answer it equals, in words
+    error: str = ""
+    answer: list[int] = []  # the token ids, which a next turn goes on from
+    answer_text: str = ""
+    adapter: str = ""  # the name that the steps use; "": the base model, or not recorded
+    first_token: float | None = None
+    wrong_token: int | None = None  # the first position of the answer that is not as cold
+    wrong_token_at: float | None = None
+    preempted_at: list[float] = []
+    resumed_at: list[float] = []  # the next token's time, one for each preemption
+    aborted: str = ""  # the stage at which its client disconnected
+    segments: list[SegmentRow] = []  # the prompt from its start
+    shared_tokens: int = 0  # the longest prefix that an earlier request had computed, under any identity
+    shared_with: int | None = None
+    written_by: int | None = None  # the request whose KV this one wrongly read, if known
+    wrong_kv: list[int] = []  # first and last position in prompt and answer with wrong KV, if known
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One step: its description, its times, and its error if it had one."""
+
+    step: int
+    words: str
+    started: float
+    finished: float
+    error: str = ""
+
+
+class ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What was put behind a name, or a reset of the cache, and when. `content` is "" where nothing is left there."""
+
+    step: int
+    kind: str  # the route, "unload" or "reset"
+    name: str = ""
+    content: str = ""
+    began: float
+    ended: float
+    refused: bool = False
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample of the engine's queue and pool. None: not reported."""
+
+    at: float
+    running: float | None = None
+    waiting: float | None = None
+    pool_usage: float | None = None
+
+
+class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
+    """How often it failed: while it was being minimised, on a fresh engine, and with prefix caching off.
+
+    `workloads_before`: the number of prior workloads that a fresh engine needed to fail.
+    """
+
+    while_shrinking_failed: int
+    while_shrinking_tries: int
+    fresh_failed: int | None = None
+    fresh_tries: int | None = None
+    caching_off_failed: int | None = None
+    caching_off_tries: int | None = None
+    fresh_oracle_agrees: bool | None = None
+    workloads_before: int | None = None
+    note: str = ""
+
+
+class Strength(enum.StrEnum):
+    """Whether the failure requires the factor that a control removes."""
+
+    NEEDED = "needed"
+    NOT_NEEDED = "not needed"
+    NOT_TOLD = "not told"
+
+
+class ControlRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The case once more with one thing changed: how often it failed as the case does, and what was answered.
+
+    `otherwise`: runs that failed in another way, which says nothing about this failure. `observed` and `cold` are the
+    last run's; `not_run`: why there is no run.
+    """
+
+    name: str
+    removes: str  # what the case has and this control has not, as the conclusion names it
+    tells: Strength = Strength.NOT_TOLD
+    tries: int = 0
+    failed: int = 0
+    otherwise: int = 0
+    observed: list[int] = []
+    cold: list[int] = []
+    cached_tokens: int | None = None
+    not_run: str = ""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The conclusion from all controls as text, and the kind of mechanism that it indicates ("" if none)."""
+
+    conclusion: str
+    mechanism: str
+    controls: list[ControlRow]
+
+
+class NoiseBand(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the scores of a right answer may lie from a cold start's of the same tokens, in nats.
+
+    `error_rate`: so many requests in one are outside without any fault, by the law fitted to `positions` scores of
+    `answers` cold answers; of these, half lay within `half_nats`, 99 % within `most_nats` and all within `all_nats`.
+    `flips`: at most this share of positions chooses another token than the cold side would.
+    """
+
+    score_nats: float  # of a token of the answer
+    margin_nats: float  # of the lead that one token has over another
+    prompt_nats: float  # of a token of the prompt
+    error_rate: float
+    positions: int
+    answers: int
+    flips: float
+    half_nats: float
+    most_nats: float
+    all_nats: float
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved counterexample: everything needed to replay it and to draw it.
+
+    `workload` is the harness's own JSON of the workload and `recipes` that of the adapter contents by symbolic name;
+    reports do not look inside either.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    requirement: str
+    cell: str
+    failure_class: FailureClass
+    sentence: str
+    signature: str  # stable over runs: class; routes of change; path; moment; what else happened
+    engine: str
+    engine_version: str | None
+    oracle: str
+    rule: str
+    nonce: str
+    workload: dict[str, Any]
+    recipes: dict[str, dict[str, Any]]
+    contents: dict[str, str]  # symbolic content -> digest
+    engine_config: dict[str, str]
+    failing_request: int | None
+    first_difference: int | None
+    steps: list[StepRow]
+    requests: list[RequestRow]
+    tokens: list[TokenRow]
+    findings: list[str]
+    reproduction: Reproduction
+    history_dependent: bool = False
+    replay: str
+    log_tail: str = ""
+    known_issue: str | None = None
+    provenance: list[str] = []  # whose KV each request read, where the engine can tell; the failing request first
+    counters: dict[str, float] = {}  # how much the engine's own counters grew while it ran
+    diagnosis: Diagnosis | None = None
+    changes: list[ChangeRow] = []
+    queue: list[QueueRow] = []
+    block_size: int | None = None  # the unit that hits come in, where the engine states it
+    noise_nats: float | None = None  # what the rule lets pass; None: every token counts
+    band: NoiseBand | None = None  # where answers are judged by their scores
+
+
+def read_case(path: Path) -> Case:
+    """Read and validate a saved case. Raises msgspec.ValidationError, msgspec.DecodeError or OSError."""
+    return msgspec.json.decode(path.read_bytes(), type=Case)

@@ -1,0 +1,275 @@
+"""The schema of results.json, from which every report is generated.
+
+Ids and field names are a contract with other tools. A change of meaning raises `SCHEMA_VERSION`. Reading and writing
+are strict: a value that does not validate is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.reports.schema.case import SCHEMA_VERSION, Case, NoiseBand
+from coldproof.reports.schema.verdict import Verdict
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """All cases of one signature, whichever requirement and cell they were found under: one finding with a count."""
+
+    fingerprint: str  # of the signature; stable over runs
+    signature: str
+    sentence: str  # the first case's
+    requirements: list[str]
+    cells: list[str]
+    cases: list[str]
+    waived: int  # how many of the cases are known issues
+
+
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One requirement in one cell."""
+
+    cell: str
+    verdict: Verdict
+    reason: str
+    examples: int
+    requests: int
+    evidence: dict[str, float]
+    seconds: float
+    drawn: float = 0.0  # seconds of these that went into drawing examples
+    share: float = 0.0  # seconds that the budget had given for that
+    absent: list[str] = []  # capabilities that the requirement needs and the engine is not known to have
+    missing: list[str] = []  # evidence without which it was not exercised
+
+
+class Bin(msgspec.Struct, frozen=True, kw_only=True):
+    """One bar of a distribution: which values, and how many of them."""
+
+    label: str
+    count: int
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """The distribution of a quantity over a requirement's examples. `unit`: what the bins count."""
+
+    name: str
+    unit: str
+    bins: list[Bin]
+
+
+class StatementParts(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement's sentences by topic. A requirement of several tests has several of each."""
+
+    required: list[str] = []
+    why_it_can_break: list[str] = []
+    oracle: list[str] = []
+    vacuous: list[str] = []
+
+
+class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One requirement over all cells that ran."""
+
+    id: str
+    title: str
+    statement: str
+    parts: StatementParts  # of the statement
+    verdict: Verdict
+    reason: str
+    examples: int
+    evidence: dict[str, float]
+    needed: list[str] = []  # the evidence without which the requirement was not exercised
+    cells: list[CellResult]
+    cases: list[str]
+    upstream: list[str] = []  # addresses of public reports of engines that broke it
+    fails_on: list[str] = []  # what counts as a failure, as text
+    distributions: list[Distribution] = []
+
+
+class EngineResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine under test. `capabilities`: name -> {present, evidence}."""
+
+    name: str
+    version: str | None
+    adapter: str
+    worker: str
+    config: dict[str, str]
+    capabilities: dict[str, dict[str, Any]]
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """How exact the comparison can be, and which mixtures of requests changed cold answers."""
+
+    oracle: str
+    rule: str  # in words
+    exact: bool
+    noise_nats: float | None
+    probes: int
+    differing: int
+    mixtures: dict[str, bool]  # "base with adapter" -> whether answers are the same alone and in a batch, caching off
+    notes: list[str]
+    latency_seconds: float | None = None  # average for a cold answer of twelve tokens
+    stall_seconds: float = 60.0  # no progress for this long is a stall
+    cell: str = ""  # the cell whose cold engine was used, also for similar cells
+    band: NoiseBand | None = None  # where answers are judged by their scores; None: token by token, or by the margin
+
+
+class SelfTestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One planted bug (or no bug) and whether the detector's result was right."""
+
+    planted: str
+    caught: bool
+    said: str
+
+
+class Waiver(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the known-issues file as this run used it: used, stale, expired or not applicable."""
+
+    requirement: str
+    cell: str
+    signature: str
+    versions: str
+    reason: str
+    link: str
+    expires: str | None
+    state: str
+    cases: list[str] = []
+    fingerprint: str | None = None
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time went. Seconds; idle is the share of the suites' time with no request in the engine."""
+
+    command_to_first_verdict: float | None = None
+    engine_start: list[float] = []
+    calibration: float | None = None
+    suites: float | None = None
+    engine_idle_share: float | None = None
+    requests_per_minute: float | None = None
+    examples_per_minute: float | None = None
+
+
+class ProgressPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the run's examples up to a time, in seconds since the start of the run."""
+
+    at: float
+    examples: int = 0
+    requests: int = 0
+    hit_tokens: float = 0.0
+    evicted_tokens: float = 0.0
+    preemptions: float = 0.0
+    telling: float = 0.0  # requests that would have answered otherwise, had they hit another identity's blocks
+    failing: int = 0  # examples, those of minimising among them
+
+
+class EngineLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine crashed or hung and was restarted. `at`: seconds since the start of the run."""
+
+    at: float
+    cell: str
+
+
+class UsagePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The resource usage of a process at a time (seconds since the start): bytes of memory, or open files."""
+
+    at: float
+    value: int
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a process used more and more of a resource over a soak: an early and a late median.
+
+    `grows` is None if the process was sampled too briefly. `seconds` and `requests` lie between the two medians.
+    """
+
+    process: str
+    what: str  # "memory" (bytes) or "files"
+    early: float
+    late: float
+    seconds: float = 0.0
+    requests: int = 0
+    grows: bool | None = None
+    points: list[UsagePoint]
+
+
+class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that was injected into the engines. `acted`: whether it ever changed their behaviour."""
+
+    name: str
+    summary: str
+    stands_for: str
+    acted: bool
+
+
+class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a fleet. `state`: done, failed or missing; `report`: its report folder, relative to this one.
+
+    `lost`: the reasons of lost attempts.
+    """
+
+    unit: str
+    machine: str
+    run: str
+    cells: str
+    engine: str
+    seed: str
+    state: str
+    said: str  # its headline, or why there is none
+    seconds: float = 0.0
+    node: str = ""
+    lost: list[str] = []
+    report: str = ""
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of a run: results.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    coldproof_version: str
+    started: str  # ISO 8601, UTC
+    duration_s: float
+    complete: bool
+    headline: str
+    conclusion: str = ""  # the headline's first words, such as NOT CONFORMANT
+    summary: str = ""  # the rest of the headline
+    exit_code: int
+    problem: str = ""  # why the run stopped
+    command: str
+    profile: str
+    seed: str
+    shard: str = ""  # "2/3": a part of a run
+    engine: EngineResult | None
+    environment: dict[str, str]
+    selftest: list[SelfTestRow]
+    calibration: Calibration | None
+    requirements: list[RequirementResult]
+    cases: list[Case]
+    causes: list[Cause] = []
+    waivers: list[Waiver]
+    totals: dict[str, int]
+    timing: Timing
+    fault: InjectedFault | None = None
+    progress: list[ProgressPoint] = []  # at most a hundred moments; empty in files from before there was this
+    losses: list[EngineLoss] = []
+    growth: list[Growth] = []  # of a soak
+    fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
+
+
+def write_results(results: Results, path: Path) -> None:
+    """Validate the results and write them with sorted keys. Equal results give equal bytes.
+
+    Raises msgspec.ValidationError if a value does not fit the schema, OSError if the file cannot be written.
+    """
+    path.write_bytes(encode(results))
+
+
+def read_results(path: Path) -> Results:
+    """Read and validate results. Raises msgspec.ValidationError or OSError."""
+    return msgspec.json.decode(path.read_bytes(), type=Results)
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """Return a value as indented JSON with sorted keys. It is validated by decoding it again."""
+    raw = msgspec.json.encode(value, order="sorted")
+    msgspec.json.decode(raw, type=type(value))
+    return msgspec.json.format(raw, indent=2) + b"\n"

@@ -1,0 +1,1 @@
+"""Shows runs of several engines side by side."""

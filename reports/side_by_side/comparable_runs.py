@@ -1,0 +1,207 @@
+"""Finds what several runs have in common, where they differ, and which runs' verdicts can be compared.
+
+Nothing is summed over runs, and no verdict changes. Differences are reported for the reader to judge.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from coldproof.reports.format.text import duration, listed, number
+from coldproof.reports.schema.results import Results
+from coldproof.reports.views import overview, run_facts
+from coldproof.reports.views.run_facts import CONSEQUENCE, LARGE_FACTOR
+
+UNKNOWN = "unknown"  # what an environment reports outside a checkout
+_NAMED = 6  # requirements named in a sentence; the page lists all of them
+
+
+class ComparableRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, and its label in sentences."""
+
+    label: str
+    results: Results
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One property that differs between runs: the values of the runs, and what follows from the difference."""
+
+    what: str
+    sides: list[tuple[str, list[str]]]  # a value, and the labels of the runs that have it
+    consequence: str
+    decisive: bool
+
+    @property
+    def values(self) -> str:
+        """Every value with the runs that have it."""
+        return "; ".join(f"{value} in {listed(labels)}" for value, labels in self.sides)
+
+
+class Trait(msgspec.Struct, frozen=True, kw_only=True):
+    """One property that runs are compared by. If a decisive one differs, verdicts cannot be compared."""
+
+    what: str
+    value: Callable[[Results], str]
+    consequence: str
+    decisive: bool = True
+
+    def alike(self, one: Results, other: Results) -> bool:
+        """Return whether the property is equal in two runs."""
+        return self.value(one) == self.value(other)
+
+
+class Budget(Trait, frozen=True):
+    """Seconds for drawing examples. They are redistributed during a run, so that only a large factor counts."""
+
+    def alike(self, one: Results, other: Results) -> bool:
+        """Return whether two budgets are similar. A run without a recorded budget is similar to all."""
+        low, high = sorted((_given(one), _given(other)))
+        return not low or high < LARGE_FACTOR * low
+
+
+class Suite(Trait, frozen=True):
+    """The version of Coldproof, or its commit if that is known of both runs."""
+
+    def alike(self, one: Results, other: Results) -> bool:
+        """Return whether the versions or the known commits are equal."""
+        return one.coldproof_version == other.coldproof_version or _commit(one) == _commit(other) != UNKNOWN
+
+
+def differences(runs: Sequence[ComparableRun]) -> list[Difference]:
+    """Return the properties that differ, the decisive ones first. A single run has none."""
+    pairs = list(itertools.combinations([run.results for run in runs], 2))
+    return [_difference(trait, runs) for trait in _TRAITS if not all(trait.alike(*pair) for pair in pairs)]
+
+
+def notes(runs: Sequence[ComparableRun]) -> list[str]:
+    """Return notes on incomplete or invalid runs, and on requirements that a run lacks."""
+    said = [note for run in runs for note in run_facts.run_problems(run.results, f"The run of {run.label}")]
+    valid = _valid(runs)
+    asked = {requirement.id for run in valid for requirement in run.results.requirements}
+    for run in valid:
+        lacking = sorted(asked - {requirement.id for requirement in run.results.requirements})
+        if lacking:
+            what = listed(lacking) if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(asked)} requirements"
+            said.append(f"Not in the run of {run.label}: {what}.")
+    return said
+
+
+def comparable_groups(runs: Sequence[ComparableRun]) -> list[str]:
+    """Return a sentence for each group of comparable runs. A single run has none."""
+    groups = _groups(_valid(runs))
+    return [_sentence(group, groups[0]) for group in groups] if len(runs) > 1 else []
+
+
+def _valid(runs: Sequence[ComparableRun]) -> list[ComparableRun]:
+    return [run for run in runs if not overview.failed_selftests(run.results)]
+
+
+def _groups(runs: Sequence[ComparableRun]) -> list[list[ComparableRun]]:
+    """Return groups of runs that are pairwise comparable, the largest group first, else in the order given."""
+    groups: list[list[ComparableRun]] = []
+    for run in runs:
+        home = next((group for group in groups if not any(_unlike(run, other) for other in group)), None)
+        if home is None:
+            groups.append([run])
+        else:
+            home.append(run)
+    return sorted(groups, key=lambda group: -len(group))
+
+
+def _sentence(group: list[ComparableRun], first: list[ComparableRun]) -> str:
+    said = "Can be compared with each other" if len(group) > 1 else "Not comparable with the other runs"
+    named = f"{said}: {listed([run.label for run in group])}"
+    if group is first:
+        return f"{named}."
+    # Similarity is not transitive: budgets are similar within a factor.
+    other, why = next((run, why) for run in first for one in group if (why := _unlike(one, run)))
+    return f"{named}. Differs from {other.label} in: {listed(why)}."
+
+
+def _unlike(one: ComparableRun, other: ComparableRun) -> list[str]:
+    """Return the decisive properties that differ between two runs."""
+    return [trait.what for trait in _TRAITS if trait.decisive and not trait.alike(one.results, other.results)]
+
+
+def _difference(trait: Trait, runs: Sequence[ComparableRun]) -> Difference:
+    sides: dict[str, list[str]] = {}
+    for run in runs:
+        sides.setdefault(trait.value(run.results), []).append(run.label)
+    return Difference(
+        what=trait.what, sides=list(sides.items()), consequence=trait.consequence, decisive=trait.decisive
+    )
+
+
+def _given(results: Results) -> float:
+    """Return the average seconds for drawing one requirement's examples in one cell; 0 if not recorded."""
+    shares = [cell.share for requirement in results.requirements for cell in requirement.cells if cell.share]
+    return run_facts.budget(results) / len(shares) if shares else 0.0
+
+
+def _commit(results: Results) -> str:
+    return results.environment.get("coldproof commit", UNKNOWN)
+
+
+def _noise(results: Results) -> str:
+    calibration = results.calibration
+    if calibration is None or calibration.noise_nats is None:
+        return "not measured"
+    return "not used, comparison is token-exact" if calibration.exact else f"{number(calibration.noise_nats)} nats"
+
+
+def _trait(what: str, *, of: str = "", consequence: str = "", decisive: bool = True) -> Trait:
+    """Return a property that is also used to compare two runs of one engine."""
+    name = of or what
+    return Trait(
+        what=what,
+        value=lambda results: run_facts.traits(results)[name],
+        consequence=consequence or CONSEQUENCE[name],
+        decisive=decisive,
+    )
+
+
+_TRAITS = (
+    _trait("profile"),
+    Budget(
+        what="budget",
+        value=lambda results: f"{duration(_given(results) or None)} for each requirement and cell",
+        consequence="With the smaller budget, less was searched: violations may be missed.",
+    ),
+    _trait("worker"),
+    _trait("comparison rule", of="rule"),
+    _trait("oracle"),
+    _trait("injected fault"),
+    Suite(
+        what="Coldproof",
+        value=lambda results: results.coldproof_version,
+        consequence="One version may test for violations that the other does not test for.",
+    ),
+    Trait(
+        what="commit of Coldproof",
+        value=_commit,
+        consequence="Requirements may be tested in different ways.",
+        decisive=False,
+    ),
+    Trait(
+        what="noise floor",
+        value=_noise,
+        consequence="Differences below the noise floor are INCONCLUSIVE.",
+        decisive=False,
+    ),
+    Trait(
+        what="seed",
+        value=lambda results: results.seed,
+        consequence="Different examples were drawn for the same requirements.",
+        decisive=False,
+    ),
+    Trait(
+        what="known issues",
+        value=lambda results: "used" if results.waivers else "none",
+        consequence="A requirement that is VIOLATED in one run may be a KNOWN ISSUE in the other.",
+        decisive=False,
+    ),
+    _trait("machine", decisive=False),
+)

@@ -1,0 +1,189 @@
+"""Builds the matrix of requirements by engine. Each cell of the matrix has one run's verdict and a link to its report.
+
+Invariant: nothing is summed over engines. A requirement that a run does not have is an empty cell, never a verdict. A
+run whose detector failed its self-test has only empty cells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coldproof.reports.assemble.causes import causes
+from coldproof.reports.format.text import many, slug, unique
+from coldproof.reports.schema.results import Cause, RequirementResult, StatementParts
+from coldproof.reports.schema.verdict import Verdict
+from coldproof.reports.side_by_side.columns import Column, Source, columns
+from coldproof.reports.side_by_side.comparable_runs import ComparableRun
+from coldproof.reports.views import overview, run_facts
+from coldproof.reports.views.requirements import (
+    AREA_TITLES,
+    WIDE_MATRIX,
+    Area,
+    RequirementView,
+    area,
+    requirement_views,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixCell:
+    """One requirement in one run. `link` leads to the requirement in that run's own report; "" if there is none."""
+
+    column: Column
+    requirement: RequirementResult
+    link: str
+    causes: list[Cause]
+    help: str  # what would help to get a conclusive verdict; "" if nothing is missing
+
+    @property
+    def figures(self) -> list[str]:
+        """The lines below the verdict: examples, counterexamples, and in how many cells the verdict holds."""
+        requirement, cells = self.requirement, self.requirement.cells
+        alike = sum(cell.verdict is requirement.verdict for cell in cells)
+        return [
+            many(requirement.examples, "example"),
+            *([many(len(requirement.cases), "counterexample")] if requirement.cases else []),
+            *([f"in {alike} of {len(cells)} cells"] if 0 < alike < len(cells) else []),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One requirement: its matrix cell in each column, None where that run does not have it."""
+
+    id: str
+    title: str
+    anchor: str
+    parts: StatementParts
+    upstream: list[str]
+    otherwise: list[str]  # the columns whose statement of the requirement differs
+    cells: list[MatrixCell | None]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The different verdicts of the row, worst first."""
+        found = {cell.requirement.verdict for cell in self.cells if cell is not None}
+        return [verdict for verdict in overview.WORST_FIRST if verdict in found]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMatrix:
+    """The whole matrix: all columns, and all requirements by area."""
+
+    columns: list[Column]
+    areas: list[Area[Row]]
+
+    @property
+    def headline(self) -> str:
+        """The number of runs and engines. It has no verdict, because no verdict holds for several engines."""
+        runs, engines = len(self.columns), len(self.engines)
+        return f"{many(runs, 'run')} of {many(engines, 'engine')}, requirement by requirement"
+
+    @property
+    def engines(self) -> list[str]:
+        """The different engines with their versions."""
+        return list(dict.fromkeys(column.engine for column in self.columns if column.results.engine))
+
+    @property
+    def facts(self) -> list[tuple[str, list[str]]]:
+        """The facts of the runs: for each fact its name and one value for each column."""
+        described = [run_facts.run_description(column.results) for column in self.columns]
+        return [(name, [facts[name] for facts in described]) for name in described[0]]
+
+    @property
+    def runs(self) -> list[ComparableRun]:
+        """The runs with their labels."""
+        return [ComparableRun(label=column.label, results=column.results) for column in self.columns]
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are too many columns for a printed page."""
+        return len(self.columns) > WIDE_MATRIX
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The different verdicts of the matrix, worst first."""
+        found = {verdict for part in self.areas for row in part.rows for verdict in row.verdicts}
+        return [verdict for verdict in overview.WORST_FIRST if verdict in found]
+
+
+def engine_matrix(sources: Sequence[Source]) -> EngineMatrix:
+    """Build the matrix: columns in the order given, requirements sorted by id."""
+    runs = columns(sources)
+    views = [_views(run) for run in runs]
+    taken: set[str] = set()
+    areas: dict[str, list[Row]] = {}
+    for name in sorted({name for one in views for name in one}, key=_by_number):
+        row = _row(name, unique(f"requirement-{slug(name).lower()}", taken), runs, views)
+        areas.setdefault(area(name), []).append(row)
+    return EngineMatrix(runs, [Area(name, AREA_TITLES.get(name, ""), rows) for name, rows in areas.items()])
+
+
+def _views(column: Column) -> dict[str, RequirementView]:
+    """Return a run's requirements by id; none for an invalid run."""
+    if column.invalid:
+        return {}
+    return {view.requirement.id: view for view in reversed(requirement_views(column.results.requirements))}
+
+
+def _row(name: str, anchor: str, runs: list[Column], views: list[dict[str, RequirementView]]) -> Row:
+    here = [(run, one.get(name)) for run, one in zip(runs, views, strict=True)]
+    asked = [(column, view.requirement) for column, view in here if view is not None]
+    first = asked[0][1]
+    return Row(
+        id=name,
+        title=first.title,
+        anchor=anchor,
+        parts=first.parts,
+        upstream=list(dict.fromkeys(link for _, requirement in asked for link in requirement.upstream)),
+        otherwise=[column.label for column, other in asked if other.parts.required != first.parts.required],
+        cells=[None if view is None else _matrix_cell(column, view) for column, view in here],
+    )
+
+
+def _matrix_cell(column: Column, view: RequirementView) -> MatrixCell:
+    requirement = view.requirement
+    own = set(requirement.cases)
+    return MatrixCell(
+        column=column,
+        requirement=requirement,
+        link=f"{column.source.link}#{view.anchor}" if column.source.link else "",
+        causes=causes([case for case in column.results.cases if case.id in own]),
+        help=_help(requirement),
+    )
+
+
+def _help(requirement: RequirementResult) -> str:
+    """Return what would help to get a conclusive verdict, from what the run recorded."""
+    match requirement.verdict:
+        case Verdict.UNSUPPORTED:
+            lacking = _lacking(requirement)
+            what = f" that has: {'; '.join(lacking)}" if lacking else ""
+            return f"another cell, engine build or adapter{what}"
+        case Verdict.NOT_EXERCISED:
+            never = [name for name in requirement.needed if _never(name, requirement)]
+            what = f" that makes this evidence more likely: {'; '.join(never)}" if never else ""
+            return f"a larger budget, or a cell{what}"
+        case Verdict.INCONCLUSIVE:
+            return "settings with reproducible cold answers, or more tries"
+        case Verdict.ERROR:
+            return "a run without errors; the engine's log is in the report folder"
+    return ""
+
+
+def _lacking(requirement: RequirementResult) -> list[str]:
+    """Return the needed capabilities that the engine is not known to have."""
+    return sorted({name for cell in requirement.cells for name in cell.absent})
+
+
+def _never(name: str, requirement: RequirementResult) -> bool:
+    """Return whether some evidence never occurred, or is missing in a cell that was not exercised."""
+    return not requirement.evidence.get(name) or any(name in cell.missing for cell in requirement.cells)
+
+
+def _by_number(name: str) -> list[tuple[bool, int, str]]:
+    """Return a sort key that orders numbers in ids by value: LORA-2 before LORA-10."""
+    parts = re.split("([0-9]{1,9})", name)
+    return [(place % 2 == 1, int(part) if place % 2 else 0, part) for place, part in enumerate(parts)]

@@ -1,0 +1,1 @@
+"""Views of results that several pages use: headline, requirements, run facts."""

@@ -1,0 +1,178 @@
+"""Views of the requirements: one by one with anchors for their cells, and as a matrix of requirements and cells.
+
+The matrix and the sections use the same view objects, so that every field of the matrix links to its evidence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from coldproof.reports.format.text import slug, unique
+from coldproof.reports.schema.results import CellResult, Distribution, RequirementResult
+from coldproof.reports.schema.verdict import Verdict
+
+MAX_FIGURES = 3  # evidence figures in one row of the table
+WIDE_MATRIX = 7  # more cells than this do not fit side by side, on a screen or on paper
+
+AREA_TITLES = {
+    "CHAT": "shared system prompts and multi-turn chats",
+    "CTRL": "cache resets and client disconnects",
+    "EVENT": "KV events",
+    "GROUND": "prefix caching off",
+    "GROUP": "several KV cache groups",
+    "LORA": "LoRA adapter changes",
+    "MIXED": "all areas combined",
+    "PREEMPT": "preemption",
+    "PRESS": "memory pressure and eviction",
+    "REUSE": "expected cache hits",
+    "SALT": "cache salts",
+    "SURFACE": "response options",
+    "TIER": "second KV tier",
+}
+
+AnyRow = TypeVar("AnyRow")
+
+
+@dataclass(frozen=True, slots=True)
+class CellView:
+    """One requirement in one cell, and its anchor on the page."""
+
+    row: CellResult
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a plot. `share`: its length in percent of the longest bar."""
+
+    label: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One distribution as bars."""
+
+    name: str
+    unit: str
+    bars: list[Bar]
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementView:
+    """A requirement with its anchor, its cells and its plots."""
+
+    requirement: RequirementResult
+    anchor: str
+    area: str
+    cells: list[CellView]
+    plots: list[Plot]
+    needed: dict[str, float]  # the evidence that the requirement needs to be exercised
+    further: dict[str, float]  # all other evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the matrix: a requirement and its result in each cell, None where it did not run."""
+
+    view: RequirementView
+    cells: list[CellView | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Area(Generic[AnyRow]):
+    """The rows of the requirements in one area."""
+
+    name: str
+    about: str
+    rows: list[AnyRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Requirements by area and cell. `overall`: whether the table needs a column for the verdicts over all cells."""
+
+    cells: list[tuple[str, str]]  # name and anchor
+    areas: list[Area[Row]]
+    overall: bool
+    wide: bool
+
+
+def requirement_views(requirements: Sequence[RequirementResult]) -> list[RequirementView]:
+    """Return the views in the order of the results. Anchors are unique for all ids and cell names."""
+    taken: set[str] = set()
+    return [_view(requirement, taken) for requirement in requirements]
+
+
+def matrix(views: Sequence[RequirementView]) -> Matrix:
+    """Return the matrix of all requirements and cells. Cells in which more requirements ran come first."""
+    counted = Counter(cell.row.cell for view in views for cell in view.cells)
+    cells = [name for name, _ in counted.most_common()]
+    taken: set[str] = set()
+    areas: dict[str, list[Row]] = {}
+    for view in views:
+        by_name = {cell.row.cell: cell for cell in view.cells}
+        areas.setdefault(view.area, []).append(Row(view, [by_name.get(name) for name in cells]))
+    one_cell_each = all([cell.row.verdict for cell in view.cells] == [view.requirement.verdict] for view in views)
+    return Matrix(
+        cells=[(name, unique(f"cell-{slug(name)}", taken)) for name in cells],
+        areas=[Area(name, AREA_TITLES.get(name, ""), rows) for name, rows in areas.items()],
+        overall=len(cells) != 1 or not one_cell_each,
+        wide=len(cells) > WIDE_MATRIX,
+    )
+
+
+def area(requirement_id: str) -> str:
+    """Return the area of a requirement: the part of its id before the dash."""
+    return requirement_id.partition("-")[0]
+
+
+def areas(requirement_ids: Sequence[str]) -> str:
+    """Return the areas of the requirements as the values that the filter uses, separated by spaces."""
+    return " ".join(dict.fromkeys(slug(area(one)).lower() for one in requirement_ids))
+
+
+def plots(distributions: Sequence[Distribution]) -> list[Plot]:
+    """Return a plot of each distribution. The longest bar of a plot has the full width."""
+    return [Plot(one.name, one.unit, _bars(one)) for one in distributions]
+
+
+def _bars(distribution: Distribution) -> list[Bar]:
+    most = max((part.count for part in distribution.bins), default=0)
+    return [Bar(part.label, part.count, round(100 * part.count / max(most, 1), 1)) for part in distribution.bins]
+
+
+def _view(requirement: RequirementResult, taken: set[str]) -> RequirementView:
+    anchor = unique(f"requirement-{slug(requirement.id).lower()}", taken)
+    needed = {name: requirement.evidence[name] for name in requirement.needed if name in requirement.evidence}
+    return RequirementView(
+        requirement=requirement,
+        anchor=anchor,
+        area=area(requirement.id),
+        cells=[CellView(row, unique(f"{anchor}-in-{slug(row.cell)}", taken)) for row in requirement.cells],
+        plots=plots(requirement.distributions),
+        needed=needed,
+        further={name: value for name, value in requirement.evidence.items() if name not in needed},
+    )
+
+
+def main_figures(requirement: RequirementResult) -> list[tuple[str, float]]:
+    """Return the evidence for the requirement's row: what it needs to be exercised, else the first nonzero values.
+
+    For NOT EXERCISED, values of zero come first, because they are the reason.
+    """
+    needed = [(name, requirement.evidence[name]) for name in requirement.needed if name in requirement.evidence]
+    if not needed:
+        needed = [figure for figure in sorted(requirement.evidence.items()) if figure[1]][:MAX_FIGURES]
+    if requirement.verdict is Verdict.NOT_EXERCISED:
+        needed.sort(key=lambda figure: figure[1] != 0)
+    return needed
+
+
+def verdict_class(verdict: Verdict) -> str:
+    """Return the CSS class of a verdict."""
+    return f"v-{verdict.name.lower().replace('_', '-')}"

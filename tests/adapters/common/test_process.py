@@ -1,0 +1,308 @@
+"""Whatever happens to an engine or to the test run, no process of the engine stays behind, and its last words do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.adapters.common import process as process_module
+from coldproof.adapters.common.process import GUARD, EngineProcess, free_port, port_is_taken, python_path
+from coldproof.adapters.llamacpp import setup
+
+PATIENCE = 20.0  # two busy cores; nothing here takes a tenth of it
+# An engine with a worker in its process group, as vLLM has. It says both process ids when both are up.
+ENGINE = """
+import os, signal, subprocess, sys, time
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"],
+                         stdout=subprocess.PIPE)
+child.stdout.readline()
+if "deaf" not in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(child.wait()))
+print(os.getpid(), child.pid, flush=True)
+if "crash" in sys.argv:
+    sys.exit("out of memory, said the engine")
+time.sleep(300)
+"""
+# A test run that starts an engine, and forgets to stop it when its standard input closes.
+RUN = """
+import sys
+from pathlib import Path
+from coldproof.adapters.common.process import EngineProcess
+engine = EngineProcess([sys.executable, "-c", sys.argv[1]], {}, Path(sys.argv[2]))
+sys.stdin.read()
+"""
+QUICK_GUARD = """
+import sys
+from coldproof.adapters.common import guard
+guard.GRACE_SECONDS = 0.5
+sys.exit(guard.main(sys.argv[1:]))
+"""
+Start = Callable[..., EngineProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts stand-in engines, and takes away what a failing test leaves."""
+    started: list[EngineProcess] = []
+
+    def begin(*words: str, code: str = ENGINE) -> EngineProcess:
+        environment = {"PYTHONPATH": str(IMPORT_ROOT)}
+        started.append(EngineProcess([sys.executable, "-c", code, *words], environment, tmp_path / "logs" / "e.log"))
+        return started[-1]
+
+    yield begin
+    for engine in started:
+        engine.stop()
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until something is so; the assertion says that it never was."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+def pids_in(log: Path) -> list[int]:
+    """The process ids that the stand-in engine announced."""
+    wait_for(lambda: log.exists() and log.read_text().count("\n"))
+    return [int(word) for word in log.read_text().splitlines()[0].split()]
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and is no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def run_with_engine(log: Path) -> subprocess.Popen[bytes]:
+    """Another process that plays the test run."""
+    return subprocess.Popen([sys.executable, "-c", RUN, ENGINE, str(log)], cwd=ROOT, stdin=subprocess.PIPE)
+
+
+def assert_gone(pids: list[int]) -> None:
+    """Both the engine and its worker have ended."""
+    assert len(pids) == 2
+    assert [pid for pid in pids if runs(pid)] == []
+
+
+def test_stop_leaves_no_process(start: Start) -> None:
+    """The engine, its worker and the guard: all gone when stop() returns, not some time later."""
+    engine = start()
+    pids = pids_in(engine.log)
+    assert all(map(runs, pids))
+    assert engine.running()
+    assert {p.pid for p in engine.processes()} >= set(pids)
+    engine.stop()
+    assert_gone(pids)
+    assert not engine.running()
+    assert engine.processes() == []
+
+
+def test_an_engine_that_ignores_sigterm_is_killed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The grace time is the guard's own, made short here."""
+    guard = tmp_path / "guard.py"
+    guard.write_text(QUICK_GUARD)
+    monkeypatch.setattr(process_module, "GUARD", guard)
+    engine = start("deaf")
+    pids = pids_in(engine.log)
+    engine.stop()
+    assert_gone(pids)
+
+
+def beside_a_misfit(script: Path, folder: Path, module: str) -> Path:
+    """A copy of one of our scripts in a folder that also has a module of the standard library's name."""
+    (folder / module).write_text("raise SystemExit('imported from the folder of the script')\n")
+    return Path(shutil.copy(script, folder))
+
+
+def test_the_guard_imports_nothing_from_its_own_folder(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`adapters/` has files that are called like packages: transformers.py, vllm.py."""
+    monkeypatch.setattr(process_module, "GUARD", beside_a_misfit(GUARD, tmp_path, "subprocess.py"))
+    engine = start("crash")
+    wait_for(lambda: not engine.running())
+    assert "out of memory, said the engine" in engine.tail()
+
+
+def test_llama_cpps_server_imports_nothing_from_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its help needs no llama.cpp."""
+    monkeypatch.setattr(setup, "SERVER", beside_a_misfit(setup.SERVER, tmp_path, "argparse.py"))
+    here, _ = setup.command(["--help"])
+    assert "--slot-save-path" in subprocess.run(here, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("theirs", ["", f"/theirs{os.pathsep}/more"])
+def test_our_packages_come_behind_the_users_path(theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine imports the user's packages as it would without us. What is on it already is not added again."""
+    monkeypatch.setenv("PYTHONPATH", theirs)
+    wanted = [*filter(None, theirs.split(os.pathsep)), str(IMPORT_ROOT)]
+    assert python_path().split(os.pathsep) == wanted
+    monkeypatch.setenv("PYTHONPATH", python_path())
+    assert python_path(Path("/first")).split(os.pathsep) == ["/first", *wanted]
+
+
+def test_stop_twice_is_stop_once(start: Start) -> None:
+    """Also for an engine that had ended by itself."""
+    engine = start()
+    pids = pids_in(engine.log)
+    engine.stop()
+    engine.stop()
+    assert_gone(pids)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_test_run_that_is_killed_takes_its_engine_along(tmp_path: Path, how: signal.Signals) -> None:
+    """Nobody is left to clean up after SIGKILL; the closed pipe does it."""
+    log = tmp_path / "e.log"
+    with run_with_engine(log) as run:
+        pids = pids_in(log)
+        assert all(map(runs, pids))
+        run.send_signal(how)
+        assert run.wait(PATIENCE) == -how
+        wait_for(lambda: not any(map(runs, pids)))
+
+
+def test_a_test_run_that_forgets_to_stop_leaves_nothing(tmp_path: Path) -> None:
+    """An ordinary exit closes the pipe as well."""
+    log = tmp_path / "e.log"
+    with run_with_engine(log) as run:
+        pids = pids_in(log)
+        run.communicate(timeout=PATIENCE)
+        assert run.returncode == 0
+        wait_for(lambda: not any(map(runs, pids)))
+
+
+def test_a_crashed_engine_leaves_no_worker(start: Start) -> None:
+    """Its main process ended; what it started goes too, and its code and last words are kept."""
+    engine = start("crash")
+    pids = pids_in(engine.log)
+    wait_for(lambda: not engine.running())
+    assert_gone(pids)
+    assert engine.exit_code() == 1
+    assert engine.tail().endswith("out of memory, said the engine")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("raise SystemExit(0)", 0), ("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 128 + 9)],
+)
+def test_the_exit_code_is_the_engines(start: Start, code: str, expected: int) -> None:
+    """A signal is told as a shell tells it."""
+    engine = start(code=code)
+    wait_for(lambda: not engine.running())
+    assert engine.exit_code() == expected
+
+
+def test_a_running_engine_has_no_exit_code(start: Start) -> None:
+    """None is not zero."""
+    engine = start()
+    pids_in(engine.log)
+    assert engine.exit_code() is None
+
+
+def test_a_command_that_does_not_exist_ends_with_its_reason(tmp_path: Path) -> None:
+    """The log says what could not be started."""
+    engine = EngineProcess(["/no/such/engine"], {}, tmp_path / "e.log")
+    wait_for(lambda: not engine.running())
+    engine.stop()
+    assert engine.exit_code() != 0
+    assert "/no/such/engine" in engine.tail()
+
+
+def test_tail_is_the_end_of_the_log(start: Start) -> None:
+    """The last lines of both streams, not the first; bytes that are no UTF-8 included."""
+    code = "import sys; [print(i) for i in range(100)]; sys.stdout.flush(); sys.stderr.buffer.write(b'\\xff end')"
+    engine = start(code=code)
+    wait_for(lambda: not engine.running())
+    lines = engine.tail().splitlines()
+    assert lines[-2:] == ["99", "\N{REPLACEMENT CHARACTER} end"]
+    assert len(lines) == process_module.TAIL_LINES
+    assert len(engine.log.read_bytes().splitlines()) == 101
+
+
+def test_the_log_outlives_the_engine(start: Start) -> None:
+    """It is evidence; only its absence is said instead of shown."""
+    engine = start()
+    pids = pids_in(engine.log)
+    engine.stop()
+    assert engine.tail() == " ".join(map(str, pids))
+    engine.log.unlink()
+    assert engine.tail().startswith("(log unreadable")
+
+
+def test_the_tail_ends_where_the_engine_was_told_to_end(start: Start) -> None:
+    """However much it says of its own shutdown: what went before is why it was ended."""
+    code = """
+import signal, sys, time
+def goodbye(*_):
+    print("shutting down\\n" * 100, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, goodbye)
+print("stuck", flush=True)
+time.sleep(600)
+"""
+    engine = start(code=code)
+    wait_for(lambda: engine.tail() == "stuck")
+    engine.stop()
+    assert engine.tail() == "stuck"
+    assert engine.log.read_text().count("shutting down") == 100
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_an_engine_does_not_outlive_a_guard_that_is_killed(start: Start) -> None:
+    """Nobody is left to see the pipe close, as on a node that a fleet lost."""
+    main = psutil.Process(pids_in(start().log)[0])
+    guard = main.parent()
+    assert guard is not None
+    guard.kill()
+    wait_for(lambda: not runs(main.pid))
+
+
+def test_the_engine_gets_the_environment_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of ours beside it: the adapter decides what is inherited."""
+    monkeypatch.setenv("OURS", "1")
+    code = "import os; print(os.environ.get('GIVEN'), os.environ.get('OURS'))"
+    engine = EngineProcess([sys.executable, "-c", code], {"GIVEN": "yes"}, tmp_path / "e.log")
+    wait_for(lambda: not engine.running())
+    engine.stop()
+    assert engine.tail() == "yes None"
+
+
+def test_ctrl_c_is_for_the_test_run(start: Start) -> None:
+    """Neither guard nor engine is in the terminal's process group, which gets the SIGINT."""
+    engine = start()
+    main = psutil.Process(pids_in(engine.log)[0])
+    guard = main.parent()
+    assert guard is not None
+    assert guard.ppid() == os.getpid()
+    assert os.getpgrp() not in {os.getpgid(pid) for pid in (guard.pid, *(p.pid for p in engine.processes()))}
+
+
+def test_a_free_port_is_not_taken_until_somebody_listens() -> None:
+    """Bound is not enough for a server that is up."""
+    port = free_port()
+    assert not port_is_taken(port)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        assert port_is_taken(port)

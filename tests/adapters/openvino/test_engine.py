@@ -1,0 +1,187 @@
+"""OpenVINO GenAI itself, where it is installed: that it answers as it should, and that a run repeats to the step."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.qwen2 import greedy
+
+from coldproof.adapters.openvino import engine as openvino
+from coldproof.adapters.openvino.engine import OpenVinoEngine
+from coldproof.adapters.openvino.setup import REGISTERED, OpenVinoOptions
+from coldproof.adapters.openvino.spec import ROOMY, TIGHT
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import EngineDied, RequestRefused, Served
+from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, Stage
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
+
+CACHED = generated_files()
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(importlib.util.find_spec("openvino_genai") is None, reason="openvino-genai is not installed"),
+]
+Start = Callable[..., OpenVinoEngine]
+
+
+@pytest.fixture(scope="module")
+def adapter(start: Start) -> AdapterFiles:
+    """One that changes every answer."""
+    config = json.loads((tiny_model(CACHED, sliding_window=False) / "config.json").read_text())
+    return generate_adapter(CACHED, config, seed=1, rank=8)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts engines that live until the tests here are over."""
+    engines: list[OpenVinoEngine] = []
+
+    def start_one(*words: str, prefix_caching: bool = True, adapters: tuple[Path, ...] = ()) -> OpenVinoEngine:
+        log = tmp_path_factory.mktemp("engine") / "engine.log"
+        model = str(tiny_model(CACHED, sliding_window=False))
+        made = OpenVinoOptions(model=model, prefix_caching=prefix_caching, arguments=words, adapters=adapters, log=log)
+        engines.append(openvino.spawn(made, on_process=lambda _: None))
+        return engines[-1]
+
+    yield start_one
+    for engine in engines:
+        engine.stop()
+
+
+def prompt(seed: int, length: int) -> tuple[int, ...]:
+    """Some prompt."""
+    return tuple(random.Random(seed).choices(range(256), k=length))
+
+
+def ask(
+    tokens: tuple[int, ...], *, model: str = "base", count: int = 8, abort: Abort | None = None
+) -> CompletionRequest:
+    """A request."""
+    return CompletionRequest(model=model, prompt=tokens, max_tokens=count, abort=abort)
+
+
+def serve(engine: OpenVinoEngine, *requests: CompletionRequest) -> list[Served]:
+    """All of them at once."""
+    return engine.serve([Arrival(request) for request in requests], lambda _number, _count: None, lambda: None)
+
+
+def other_adapter() -> Path:
+    """Another one's folder."""
+    config = json.loads((tiny_model(CACHED, sliding_window=False) / "config.json").read_text())
+    return generate_adapter(CACHED, config, seed=2, rank=16).folder
+
+
+def test_the_model_is_the_one_that_was_written(start: Start, adapter: AdapterFiles) -> None:
+    """Its answers, with an adapter and without, are those that plain arithmetic gives in double precision."""
+    engine = start(REGISTERED, prefix_caching=False, adapters=(adapter.folder,))
+    engine.load_adapter("a", str(adapter.folder), in_place=False)
+    model = tiny_model(CACHED, sliding_window=False)
+    for name, folder in (("base", None), ("a", adapter.folder), ("base", None)):
+        answer = engine.complete(ask(prompt(1, 40), model=name))
+        assert [token.id for token in answer.tokens] == greedy(model, prompt(1, 40), 8, folder)
+
+
+def test_hits_are_counted_with_one_token_a_step(start: Start) -> None:
+    """A, A: nothing, then every whole block; and with larger steps the count lies between the bounds."""
+    exact, chunked = start(ROOMY, "max_num_batched_tokens=1"), start(ROOMY, "max_num_batched_tokens=48")
+    for expected in (0, 192):
+        (one,), (other,) = serve(exact, ask(prompt(2, 200))), serve(chunked, ask(prompt(2, 200)))
+        assert isinstance(one.result, Completion)
+        assert isinstance(other.result, Completion)
+        assert one.result.cached_tokens == expected
+        assert other.result.cached_tokens is None
+        low, high = other.result.cached_between or (math.inf, 0)
+        assert low <= expected <= high
+
+
+def test_blocks_are_as_large_as_it_says(start: Start) -> None:
+    """A prompt of two blocks and a token holds three of the pool's."""
+    engine, seen = start("num_kv_blocks=30"), []
+    engine.serve([Arrival(ask(prompt(3, 65), count=2))], lambda _n, _c: None, lambda: seen.append(engine.metrics()))
+    assert seen[0].pool_usage == pytest.approx(3 / 30)
+    assert engine.shape.block_size == 32
+    assert engine.metrics().pool_usage == 0.0, "and gives them back"
+
+
+def test_a_run_repeats_to_the_step(start: Start) -> None:
+    """The same bursts on two engines: tokens, times, stages and counts alike."""
+    crowd = [ask(prompt(seed, 120), count=40) for seed in range(5)]
+    crowd.append(ask(prompt(9, 300), abort=Abort(after_ms=30)))
+    runs = [[serve(engine, *crowd), engine.metrics()] for engine in (start(TIGHT), start(TIGHT))]
+    assert runs[0] == runs[1]
+
+
+def test_who_outgrows_the_pool_takes_anothers_blocks(start: Start) -> None:
+    """Two requests that fit together only as they begin: both are answered, and a preemption is seen."""
+    engine = start("num_kv_blocks=8", "max_num_batched_tokens=256")
+    served = serve(engine, *(ask(prompt(seed, 100), count=80) for seed in (1, 2)))
+    assert [isinstance(one.result, Completion) for one in served] == [True, True]
+    assert engine.metrics().preemptions
+
+
+def test_the_stage_of_whoever_hangs_up(start: Start) -> None:
+    """One token a step: the first is in prefill after 30 ms, and the second still in the queue."""
+    engine = start(ROOMY, "max_num_batched_tokens=1")
+    served = serve(engine, *(ask(prompt(seed, 100), abort=Abort(after_ms=30)) for seed in (1, 2)))
+    stages = [one.result.aborted for one in served if isinstance(one.result, Completion)]
+    assert stages == [Stage.PREFILL, Stage.QUEUED]
+    assert engine.metrics().running == 0
+
+
+def test_a_prompt_that_can_never_fit_is_refused(start: Start) -> None:
+    """And the next one is served."""
+    engine = start("num_kv_blocks=4")
+    (refused,) = serve(engine, ask(prompt(1, 400)))
+    assert isinstance(refused.result, RequestRefused)
+    assert engine.complete(ask(prompt(1, 40))).finish_reason == "length"
+
+
+def test_adapters_are_chosen_by_their_files(start: Start, adapter: AdapterFiles) -> None:
+    """An unregistered folder, a second load of a name and an unknown name are refused."""
+    engine = start(REGISTERED, prefix_caching=False, adapters=(adapter.folder,))
+    with pytest.raises(RequestRefused, match="not registered"):
+        engine.load_adapter("b", str(other_adapter()), in_place=False)
+    engine.load_adapter("a", str(adapter.folder), in_place=False)
+    with pytest.raises(RequestRefused, match="cannot be replaced"):
+        engine.load_adapter("a", str(adapter.folder), in_place=True)
+    same = ask(prompt(4, 40))
+    served = serve(engine, same, msgspec.structs.replace(same, model="a"), msgspec.structs.replace(same, model="b"))
+    first, second, third = (one.result for one in served)
+    assert isinstance(first, Completion)
+    assert isinstance(second, Completion)
+    assert first.tokens != second.tokens
+    assert served[1].sent >= served[0].finished, "one adapter at a time"
+    assert isinstance(third, RequestRefused)
+
+
+def test_stopped_in_the_midst_of_a_burst(start: Start) -> None:
+    """Whoever is still there is told so, and so is whoever comes later."""
+    engine = start()
+    (one,) = engine.serve([Arrival(ask(prompt(1, 40)))], lambda _n, _c: None, engine.stop)
+    assert isinstance(one.result, EngineDied)
+    with pytest.raises(EngineDied):
+        engine.complete(ask(prompt(1, 40)))
+    assert not engine.alive()
+
+
+def test_an_engine_that_dies_is_told_of(start: Start) -> None:
+    """Its process is gone: who asks is told with what exit code, and nobody else dies of it."""
+    engine = start()
+    engine.client.process.stop()
+    with pytest.raises(EngineDied, match="exit code"):
+        engine.complete(ask(prompt(1, 40)))
+    assert not engine.alive()
+
+
+def test_every_capability_has_its_evidence(start: Start, adapter: AdapterFiles) -> None:
+    """Of a stepped engine and of one with adapters."""
+    for engine in (start(), start(REGISTERED, adapters=(adapter.folder,))):
+        assert set(engine.capabilities) == set(Capability)
+        assert all(support.evidence for support in engine.capabilities.values())

@@ -1,0 +1,385 @@
+"""The client reports only what the server sent: missing is not zero, and a generation is sent exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+import tenacity
+from support.fake_reply import METRICS, MODEL, Counts, Fault, Manners, answer
+from support.fake_server import FakeServer, serving
+
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, MalformedAnswer, RequestRefused
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import CompletionRequest, Message, ResponseOptions
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.engine import ServerEngine
+from coldproof.adapters.server.probes import probe
+from coldproof.adapters.server.served_model import served_model
+from coldproof.adapters.server.vllm_metrics import GAUGES_PATH, METRICS_PATH
+
+PROMPT = tuple(range(40, 80))
+SECRET = "s3cr3t-key"
+REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own key stays out of these tests."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
+    """A stand-in server, with the manners that the test is parametrized with."""
+    with serving(getattr(request, "param", None)) as server:
+        yield server
+
+
+@pytest.fixture
+def at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client checks once whether the engine is dead, instead of for two seconds, and retries at once."""
+    monkeypatch.setattr(HttpClient, "wait_dead", lambda self, seconds: not self.alive())
+    monkeypatch.setattr(HttpClient._get.retry, "wait", tenacity.wait_none())
+
+
+def live(fake: FakeServer, read_timeout: float = 5.0) -> HttpClient:
+    """A client for an engine whose process runs."""
+    return HttpClient(fake.url, alive=lambda: True, read_timeout=read_timeout)
+
+
+def dead(fake: FakeServer) -> HttpClient:
+    """A client for an engine whose process has ended: no waiting for it to be reaped."""
+    return HttpClient(fake.url, alive=lambda: False, read_timeout=0.3)
+
+
+def faulty(*faults: Fault) -> pytest.MarkDecorator:
+    """Run the test against a server with each of these faults."""
+    return pytest.mark.parametrize(
+        "fake", [Manners(fault=fault) for fault in faults], indirect=True, ids=[fault.name for fault in faults]
+    )
+
+
+def test_an_answer_is_what_the_server_streamed(fake: FakeServer) -> None:
+    """Tokens in order, counted aloud as they come, with the finish reason."""
+    counts: list[int] = []
+    got = live(fake).complete(REQUEST, counts.append)
+    assert [token.id for token in got.tokens] == answer(MODEL, PROMPT, 4)
+    assert got.finish_reason == "length"
+    assert sorted(set(counts)) == [1, 2, 3, 4]
+    assert [t.at for t in got.tokens] == sorted(t.at for t in got.tokens)
+
+
+def test_a_request_is_greedy_and_sampled_to_the_end(fake: FakeServer) -> None:
+    """What decides the answer is in the request, not left to the server's defaults."""
+    live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, cache_salt="tenant"))
+    body = fake.asked("POST /v1/completions")[0].body
+    assert body["prompt"] == list(PROMPT)
+    assert (body["temperature"], body["max_tokens"], body["ignore_eos"]) == (0, 4, True)
+    assert body["cache_salt"] == "tenant"
+
+
+def test_no_salt_means_no_salt_field(fake: FakeServer) -> None:
+    """A null or empty salt is an identity of its own somewhere; its absence is what is meant."""
+    live(fake).complete(REQUEST)
+    assert "cache_salt" not in fake.asked("POST /v1/completions")[0].body
+
+
+def cached_twice(fake: FakeServer) -> list[int | None]:
+    """Cached counts of the same prompt asked twice."""
+    client = live(fake)
+    return [client.complete(REQUEST).cached_tokens for _ in range(2)]
+
+
+def test_cached_counts_are_the_servers(fake: FakeServer) -> None:
+    """Nothing, then two whole blocks."""
+    assert cached_twice(fake) == [0, 32]
+
+
+@pytest.mark.parametrize("fake", [Manners(counts=Counts.NEVER)], indirect=True)
+def test_a_missing_count_is_none_and_not_zero(fake: FakeServer) -> None:
+    """A server that does not count has not said that nothing was cached."""
+    assert cached_twice(fake) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("fake", "counts"),
+    [(Manners(counts=Counts.NULL_ON_MISS), [0, 32]), (Manners(counts=Counts.NEVER), [None, None])],
+    indirect=["fake"],
+)
+def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer, counts: list[int | None]) -> None:
+    """The client leaves null alone; the engine behind it reads it as 0 once the probe saw null turn into a count."""
+    client = live(fake)
+    assert client.complete(REQUEST).cached_tokens is None
+    fake.cached.clear()
+    probed = probe(client, spawned=False, adapter_path=None)
+    engine = ServerEngine(name="x", client=client, probed=probed, config={})
+    assert [engine.complete(REQUEST).cached_tokens for _ in range(2)] == counts
+
+
+def test_the_gap_is_between_the_two_best(fake: FakeServer) -> None:
+    """Log probabilities come when asked for, and the gap is theirs."""
+    scored = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=2, surface=ResponseOptions(logprobs=True))
+    got = live(fake).complete(scored)
+    assert [(t.logprob, t.gap) for t in got.tokens] == [(-0.5, 1.5)] * 2
+    assert [(t.logprob, t.gap) for t in live(fake).complete(REQUEST).tokens] == [(None, None)] * 4
+
+
+@pytest.mark.parametrize("fake", [Manners(token_ids=False)], indirect=True)
+def test_text_is_not_taken_for_token_ids(fake: FakeServer) -> None:
+    """A server that returns text only has returned no token ids."""
+    assert live(fake).complete(REQUEST).tokens == ()
+
+
+@faulty(Fault.REFUSES)
+def test_a_refusal_is_an_answer(fake: FakeServer) -> None:
+    """Status and body reach whoever asked."""
+    with pytest.raises(RequestRefused, match=r"HTTP 400.*must be text") as caught:
+        live(fake).complete(REQUEST)
+    assert caught.value.status == 400
+    assert "prompt must be text" in caught.value.body
+
+
+@faulty(Fault.SILENT, Fault.STALLS)
+def test_silence_of_a_live_engine_is_called_silence(fake: FakeServer) -> None:
+    """Whether before the first token or after it: EngineSilent, once the patience is over."""
+    with pytest.raises(EngineSilent, match="no answer from /v1/completions"):
+        live(fake, read_timeout=0.3).complete(REQUEST)
+
+
+@faulty(Fault.SILENT, Fault.STALLS, Fault.BREAKS, Fault.SPEECHLESS, Fault.ENDS_EARLY, Fault.ERROR_EVENT)
+def test_whatever_a_dead_engine_leaves_behind_is_its_death(fake: FakeServer) -> None:
+    """Half an answer of an engine whose process has ended is no answer."""
+    with pytest.raises(EngineDied):
+        dead(fake).complete(REQUEST)
+
+
+@pytest.mark.usefixtures("at_a_glance")
+@faulty(Fault.BREAKS, Fault.ENDS_EARLY)
+def test_a_stream_without_its_end_is_never_an_answer(fake: FakeServer) -> None:
+    """Also while the process runs: tokens before the break could be any prefix of the truth."""
+    with pytest.raises(EngineDied, match=r"cannot connect to http://127|an answer ended early: POST /v1/completions"):
+        live(fake).complete(REQUEST)
+
+
+@faulty(Fault.BREAKS)
+def test_a_socket_may_break_a_moment_before_the_process_ends(fake: FakeServer) -> None:
+    """The engine died; that its process was still to be reaped when the socket closed does not hide it."""
+    states = iter([True, True])
+    with pytest.raises(EngineDied, match="process has ended"):
+        HttpClient(fake.url, alive=lambda: next(states, False)).complete(REQUEST)
+
+
+@pytest.mark.usefixtures("at_a_glance")
+@faulty(Fault.ERROR_EVENT)
+def test_an_error_in_the_stream_of_a_live_engine_is_a_refusal(fake: FakeServer) -> None:
+    """The status said 200 long ago; the stream's last word counts, and it is shown."""
+    with pytest.raises(RequestRefused, match="EngineCore encountered"):
+        live(fake).complete(REQUEST)
+
+
+STREAM = "a stream of server-sent events that ends with data: [DONE]"
+EVENT = "a JSON object whose choices have token_ids"
+
+
+@pytest.mark.usefixtures("at_a_glance")
+@pytest.mark.parametrize(
+    ("body", "came", "expected"),
+    [
+        ('{"choices": [{"token_ids": "no"}]}', """'{"choices": [{"token_ids": "no"}]}\\n'""", STREAM),
+        ('data: {"choices": [{"token_ids": "no"}]}\n\n', """'{"choices": [{"token_ids": "no"}]}'""", EVENT),
+        ("data: \x1b[31m\n\ndata: [DONE]\n\n", r"'\x1b[31m'", EVENT),
+        ("<html>\n<body>", r"'<html>\n<body>\n'", STREAM),
+        ("x" * 9999, f"'{'x' * 200}...'", STREAM),
+        ("", "an empty body", STREAM),
+        ("data: [", "'['", EVENT),
+    ],
+    ids=["no stream", "no tokens", "no JSON", "a page", "endless", "empty", "cut off"],
+)
+def test_an_answer_of_another_form_is_described_in_one_line(body: str, came: str, expected: str) -> None:
+    """What was sent, what came back and what was expected; a server that talks is not one that cannot be talked to."""
+    with serving(Manners(bodies={"/v1/completions": body})) as fake, pytest.raises(MalformedAnswer) as caught:
+        live(fake).complete(REQUEST)
+    assert str(caught.value) == f"POST /v1/completions was answered with HTTP 200 and {came}; expected {expected}"
+
+
+@pytest.mark.usefixtures("at_a_glance")
+def test_a_whole_response_of_another_form_is_described_too() -> None:
+    """Prompt scores do not come as a stream."""
+    request = msgspec.structs.replace(REQUEST, surface=ResponseOptions(prompt_logprobs=True))
+    with serving(Manners(bodies={"/v1/completions": "[3]"})) as fake:
+        with pytest.raises(MalformedAnswer, match=rf"POST /v1/completions .* '\[3\]'; expected {EVENT}$"):
+            live(fake).complete(request)
+        with pytest.raises(EngineDied):
+            dead(fake).complete(request)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "read"),
+    [
+        ("/tokenize", '{"tokens": "many"}', lambda client: client.render(MODEL, (Message("user", "hi"),))),
+        ("/metrics", "vllm:num_requests_running{ 3", lambda client: client.metrics()),
+        ("/v1/models", "<html>", served_model),
+    ],
+    ids=["tokenize", "metrics", "models"],
+)
+def test_any_page_of_another_form_is_described(path: str, body: str, read: Callable[[HttpClient], object]) -> None:
+    """With its path and how it begins."""
+    with serving(Manners(bodies={path: body})) as fake, pytest.raises(MalformedAnswer) as caught:
+        read(live(fake))
+    assert f"{path} was answered with HTTP 200 and '{body}'; expected " in str(caught.value)
+
+
+def test_what_a_server_repeats_of_us_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the key."""
+    monkeypatch.setenv(KEY_VARIABLE, SECRET)
+    with serving(Manners(bodies={"/tokenize": f"You sent {SECRET}"})) as fake, pytest.raises(MalformedAnswer) as caught:
+        live(fake).render(MODEL, (Message("user", "hi"),))
+    assert "You sent ***" in str(caught.value)
+
+
+def test_a_refusal_is_one_line() -> None:
+    """Whatever the server wrote."""
+    assert "\n" not in str(RequestRefused(500, "<html>\n\x1b[31m"))
+
+
+@faulty(*Fault)
+def test_a_generation_is_sent_exactly_once(fake: FakeServer) -> None:
+    """However it ends: a second one would find the cache that the first one filled."""
+    try:
+        dead(fake).complete(REQUEST)
+    except EngineError:
+        assert fake.manners.fault is not Fault.NONE
+    assert len(fake.asked("POST /v1/completions")) == 1
+
+
+@pytest.mark.usefixtures("at_a_glance")
+@pytest.mark.parametrize("fake", [Manners(dropped_gets=2)], indirect=True)
+def test_a_scrape_survives_two_broken_sockets(fake: FakeServer) -> None:
+    """A GET changes nothing in the engine, so it may be asked again."""
+    assert live(fake).metrics().queried_tokens == 42
+    assert len(fake.asked("GET /metrics")) == 3
+
+
+@pytest.mark.usefixtures("at_a_glance")
+@pytest.mark.parametrize("fake", [Manners(dropped_gets=99)], indirect=True)
+def test_retries_come_to_an_end(fake: FakeServer) -> None:
+    """An engine that never answers is gone."""
+    with pytest.raises(EngineDied):
+        live(fake).metrics()
+    assert len(fake.asked("GET /metrics")) == 3
+
+
+def test_nothing_is_asked_of_a_dead_process(fake: FakeServer) -> None:
+    """Another server may have taken the port."""
+    with pytest.raises(EngineDied, match="has ended"):
+        dead(fake).metrics()
+    assert fake.seen == []
+
+
+def test_metrics_are_summed_over_replicas_and_absent_ones_are_none(fake: FakeServer) -> None:
+    """Zero only where the engine says zero, and a counter's time of creation is no count."""
+    metrics = live(fake).metrics()
+    assert (metrics.queried_tokens, metrics.running) == (42, 0)
+    assert (metrics.hit_tokens, metrics.external_hit_tokens) == (16, None)
+    assert "external_prefix_cache_hits" not in METRICS
+
+
+BUSY = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
+
+
+@pytest.mark.parametrize(
+    ("fake", "asked"),
+    [
+        (Manners(gauges=BUSY), [GAUGES_PATH] * 2),
+        (Manners(metrics=BUSY), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
+        (Manners(metrics=BUSY, gauges="<html>Not here</html>"), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
+    ],
+    indirect=["fake"],
+    ids=["by name", "all or nothing", "something else there"],
+)
+def test_gauges_are_asked_for_by_name_where_that_is_known(fake: FakeServer, asked: list[str]) -> None:
+    """It is several times as quick; a server that does not know it is asked so once."""
+    client = live(fake)
+    for _ in range(2):
+        told = client.gauges()
+        assert (told.running, told.waiting) == (2, 1)
+    assert [one.line for one in fake.seen] == [f"GET {path}" for path in asked]
+
+
+@pytest.mark.parametrize("fake", [Manners(metrics=None)], indirect=True)
+def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
+    """Every field unknown."""
+    assert live(fake).metrics() == Metrics()
+    assert Metrics().hit_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("fake", "done"),
+    [
+        (Manners(), True),
+        (Manners(reset='{"success": false}'), False),
+        (Manners(reset=""), False),
+        (Manners(reset="true"), False),
+    ],
+    indirect=["fake"],
+    ids=["success", "failure", "empty 200", "bare true"],
+)
+def test_a_reset_happened_only_if_the_server_says_so(fake: FakeServer, done: bool) -> None:
+    """HTTP 200 alone says nothing."""
+    assert live(fake).reset()[0] is done
+
+
+@pytest.mark.parametrize("fake", [Manners(reset=None)], indirect=True)
+def test_a_missing_reset_is_a_refusal(fake: FakeServer) -> None:
+    """It is not a reset that failed."""
+    with pytest.raises(RequestRefused, match="404"):
+        live(fake).reset()
+
+
+def test_the_key_is_sent_and_shown_nowhere(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes into the header of every request, and into no message."""
+    monkeypatch.setenv(KEY_VARIABLE, SECRET)
+    client = live(fake)
+    client.complete(REQUEST)
+    client.metrics()
+    assert {seen.authorization for seen in fake.seen} == {f"Bearer {SECRET}"}
+    with pytest.raises(RequestRefused) as caught:
+        client.post("/no/such/route")
+    assert SECRET not in f"{caught.value} {caught.value.body} {client.printable_url}"
+
+
+def test_without_a_key_no_header_is_sent(fake: FakeServer) -> None:
+    """An empty bearer token is not the same as none."""
+    live(fake).metrics()
+    assert [seen.authorization for seen in fake.seen] == [None]
+
+
+def test_a_password_in_the_url_is_not_printed(fake: FakeServer) -> None:
+    """Neither as the address nor when the connection breaks."""
+    client = HttpClient("http://ann:hunter2@127.0.0.1:9/base/v1/", alive=lambda: False)
+    assert client.printable_url == "http://127.0.0.1:9/base"
+    with pytest.raises(EngineDied) as caught:
+        client.complete(REQUEST)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_proxies_and_netrc_do_not_come_between(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy of the developer's shell would answer in the engine's place."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert live(fake).metrics().queried_tokens == 42
+
+
+def test_many_threads_may_ask_at_once(fake: FakeServer) -> None:
+    """Each gets the answer to its own prompt."""
+    client = live(fake)
+
+    def ask(first: int) -> list[int]:
+        got = client.complete(CompletionRequest(model=MODEL, prompt=(first, 2, 3), max_tokens=5))
+        return [token.id for token in got.tokens]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(16))) == [answer(MODEL, (i, 2, 3), 5) for i in range(16)]

@@ -1,0 +1,256 @@
+"""What is said on the wire is what a request means, and what is read is what was said: nothing lost, nothing added."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from coldproof.adapters.protocol.requests import (
+    PLAIN,
+    Abort,
+    Completion,
+    CompletionRequest,
+    Message,
+    ResponseOptions,
+    Stage,
+)
+from coldproof.adapters.server.completions import LARGEST_GAP, SEED, TOP_LOGPROBS, Reader, body, gap, path
+
+PROMPT = (40, 41, 42)
+MESSAGES = (Message("system", "Be brief."), Message("user", "Hello."))
+
+
+def request(surface: ResponseOptions = PLAIN, **changes: Any) -> CompletionRequest:
+    """A request of four tokens."""
+    return CompletionRequest(**{"model": "m", "prompt": PROMPT, "max_tokens": 4, "surface": surface, **changes})
+
+
+def chat(surface: ResponseOptions = PLAIN) -> CompletionRequest:
+    """The same through the other entry point."""
+    return request(surface, messages=MESSAGES)
+
+
+def test_a_plain_request_is_greedy_streamed_and_sampled_to_the_end() -> None:
+    """The whole body: what is not in it is left to no server's default that could change an answer."""
+    assert path(request()) == "/v1/completions"
+    assert body(request()) == {
+        "model": "m",
+        "prompt": [40, 41, 42],
+        "max_tokens": 4,
+        "temperature": 0,
+        "seed": SEED,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_a_chat_sends_its_messages_and_not_what_they_render_to() -> None:
+    """Rendering is the server's, and under test."""
+    said = body(chat())
+    assert path(chat()) == "/v1/chat/completions"
+    assert said["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
+    assert "prompt" not in said
+    assert said["stream"] is True
+
+
+@pytest.mark.parametrize(
+    ("surface", "fields"),
+    [
+        (ResponseOptions(answers=3), {"n": 3, "temperature": 1, "ignore_eos": True}),
+        (ResponseOptions(stop=("a", "b")), {"stop": ["a", "b"], "ignore_eos": False, "temperature": 0}),
+        (ResponseOptions(pattern="[ab]"), {"structured_outputs": {"regex": "[ab]"}, "ignore_eos": False}),
+        (ResponseOptions(prompt_logprobs=True), {"prompt_logprobs": 1}),
+        (ResponseOptions(logprobs=True), {"logprobs": TOP_LOGPROBS, "return_tokens_as_token_ids": True}),
+    ],
+)
+@pytest.mark.parametrize("make", [request, chat])
+def test_a_surface_says_what_it_asks_for(surface: ResponseOptions, fields: dict[str, Any], make: Any) -> None:
+    """And nothing of the other kinds, whichever the entry point."""
+    said = body(make(surface))
+    if surface.logprobs and make is chat:
+        fields = {**fields, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
+    assert said.items() >= fields.items()
+    special = {"n", "stop", "structured_outputs", "prompt_logprobs", "logprobs", "top_logprobs"}
+    assert special & set(said) == special & set(fields)
+
+
+@pytest.mark.parametrize("make", [request, chat])
+def test_prompt_logprobs_are_asked_for_in_one_piece(make: Any) -> None:
+    """vLLM streams none."""
+    said = body(make(ResponseOptions(prompt_logprobs=True)))
+    assert "stream" not in said
+    assert "stream_options" not in said
+
+
+@pytest.mark.parametrize("changes", [{"cache_salt": "red"}, {"priority": -5}])
+def test_salt_and_priority_are_sent_as_they_are(changes: dict[str, Any]) -> None:
+    """And left out where there is none: a null or empty salt is an identity of its own somewhere."""
+    assert body(request(**changes)) == {**body(request()), **changes}
+
+
+def test_when_the_client_hangs_up_is_no_business_of_the_server() -> None:
+    """Nothing of it is said."""
+    assert body(request(abort=Abort(after_tokens=3))) == body(request())
+
+
+def read(*events: Any, on_token: Any = None) -> Reader:
+    """A reader that was given these events."""
+    reader = Reader(on_token)
+    for event in events:
+        reader.take(event if isinstance(event, str) else json.dumps(event))
+    return reader
+
+
+def piece(*ids: int, index: int = 0, text: str = "", **more: Any) -> dict[str, Any]:
+    """A choice of the completions entry point."""
+    return {"index": index, "token_ids": list(ids), "text": text, **more}
+
+
+def delta(*ids: int, content: str | None = "", **more: Any) -> dict[str, Any]:
+    """A choice of the chat entry point, streamed."""
+    return {"index": 0, "token_ids": list(ids), "delta": {"content": content}, **more}
+
+
+def ids(completion: Completion) -> list[int]:
+    """The first answer's."""
+    return [token.id for token in completion.tokens]
+
+
+def test_a_stream_is_read_event_by_event() -> None:
+    """Tokens and text in order, the reason and the count whenever they come, and the end."""
+    counts: list[int] = []
+    reader = read(
+        {"choices": [piece(7, text="a", prompt_token_ids=list(PROMPT))]},
+        {"choices": [piece(8, 9, text="bc")]},
+        {"choices": [piece(10, text="d", finish_reason="length")]},
+        {"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 16}}},
+        on_token=counts.append,
+    )
+    assert not reader.done
+    reader.take("[DONE]")
+    got = reader.completion()
+    assert (ids(got), got.text, got.finish_reason, got.cached_tokens) == ([7, 8, 9, 10], "abcd", "length", 16)
+    assert (got.prompt, got.others, got.aborted) == (PROMPT, (), None)
+    assert (counts, reader.done, reader.error) == ([1, 3, 4], True, None)
+
+
+def test_a_chat_is_read_from_deltas() -> None:
+    """The first only opens the message; null content is no text; the prompt's ids stand beside the choices."""
+    got = read(
+        {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [1, 2]},
+        {"choices": [delta(7, content="a")]},
+        {"choices": [delta(8, content=None, finish_reason="stop")]},
+    ).completion()
+    assert (ids(got), got.text, got.finish_reason, got.prompt) == ([7, 8], "a", "stop", (1, 2))
+
+
+def test_several_answers_are_kept_apart() -> None:
+    """However their pieces interleave; counts, text and the reason are the first answer's."""
+    counts: list[int] = []
+    reader = read(
+        {"choices": [piece(20, index=1, text="x")]},
+        {"choices": [piece(7, text="a"), piece(30, index=2)]},
+        {"choices": [piece(21, index=1, finish_reason="stop"), piece(8, text="b")]},
+        {"choices": [piece(31, index=2)]},
+        on_token=counts.append,
+    )
+    got = reader.completion()
+    assert (ids(got), got.text, got.finish_reason) == ([7, 8], "ab", None)
+    assert [[token.id for token in other] for other in got.others] == [[20, 21], [30, 31]]
+    assert counts == [1, 2]
+
+
+SCORES: list[Any] = [None, {"41": {"logprob": -0.25}}, {"42": {"logprob": -2.0, "rank": 9}, "7": {"logprob": -0.1}}]
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["chat", "completion"])
+def test_prompt_scores_are_the_prompts_own_tokens(beside: bool) -> None:
+    """Of whole responses; a likelier token beside a prompt's own is not it."""
+    about = {"prompt_token_ids": list(PROMPT), "prompt_logprobs": SCORES}
+    choice = {"index": 0, "token_ids": [7], "message": {"content": "a"}, "finish_reason": "length"}
+    got = read({"choices": [choice], **about} if beside else {"choices": [{**choice, **about}]}).completion()
+    assert got.prompt_logprobs == (None, -0.25, -2.0)
+    assert (ids(got), got.text, got.finish_reason) == ([7], "a", "length")
+
+
+def test_scores_come_with_the_gap_to_the_runner_up() -> None:
+    """In either entry point's form."""
+    top = {"token_id:7": -0.5, "token_id:1": -2.0, "token_id:2": -9.0}
+    plain = {"token_logprobs": [-0.5], "top_logprobs": [top]}
+    content = [{"logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -2.0}]}]
+    for choice in (piece(7, logprobs=plain), delta(7, logprobs={"content": content})):
+        (token,) = read({"choices": [choice]}).completion().tokens
+        assert (token.logprob, token.gap) == (-0.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        {"token_logprobs": [-0.1], "top_logprobs": [{"token_id:7": -0.1}]},
+        {"token_logprobs": [-0.1], "top_logprobs": None},
+        {"token_logprobs": [-0.1], "top_logprobs": [None]},
+        {"content": [{"logprob": -0.1, "top_logprobs": []}]},
+        {"content": [{"logprob": -0.1}]},
+    ],
+)
+def test_one_score_is_no_gap(logprobs: dict[str, Any]) -> None:
+    """With a single candidate there is nothing to compare; unknown stays None."""
+    (token,) = read({"choices": [piece(7, logprobs=logprobs)]}).completion().tokens
+    assert (token.id, token.logprob, token.gap) == (7, -0.1, None)
+
+
+def test_a_runner_up_that_is_forbidden_is_far_and_not_infinitely_far() -> None:
+    """The log of a run is JSON, in which infinity would turn into nothing, and be judged otherwise when it is read."""
+    assert gap([-0.5, -math.inf]) == LARGEST_GAP
+    assert gap([-2.0, -0.5, -3.0]) == 1.5
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens_details": None}, {"prompt_tokens_details": {}}])
+def test_a_count_that_is_not_told_is_none(usage: Any) -> None:
+    """Missing is not zero."""
+    assert read({"choices": [], "usage": usage}).completion().cached_tokens is None
+
+
+def test_nothing_said_is_nothing_known() -> None:
+    """And whoever hung up says where."""
+    got = read().completion(Stage.QUEUED)
+    assert got == Completion(tokens=(), finish_reason=None, cached_tokens=None, aborted=Stage.QUEUED)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "<html>",
+        "[]",
+        "3",
+        {"choices": 3},
+        {"choices": [3]},
+        {"choices": [piece("seven")]},  # type: ignore[arg-type]
+        {"choices": [{"prompt_logprobs": SCORES}]},
+        {"prompt_token_ids": [40], "prompt_logprobs": SCORES},
+        {"prompt_token_ids": [1, 2, 3], "prompt_logprobs": SCORES},
+        {"choices": [piece(7, logprobs={"content": [{}]})]},
+        {"choices": [{"token_ids": "no"}]},
+        {"choices": [{"token_ids": "12"}]},
+        {"choices": [{"text": 3}]},
+        {"choices": None},
+    ],
+    ids=lambda event: json.dumps(event)[:40],
+)
+def test_what_is_no_event_is_malformed_and_never_an_exception(event: Any) -> None:
+    """Other servers speak other dialects: scores of a prompt whose ids are not told are nobody's. The first is kept."""
+    reader = read(event, "<another>")
+    assert reader.malformed == (event if isinstance(event, str) else json.dumps(event))
+    assert (reader.error, reader.events) == (None, 0)
+
+
+def test_an_error_event_is_the_servers_word() -> None:
+    """As it was said."""
+    reader = read({"error": {"message": "boom"}})
+    assert reader.error == '{"message":"boom"}'
+    assert reader.malformed is None

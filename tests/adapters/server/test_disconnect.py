@@ -1,0 +1,165 @@
+"""A client that hangs up says how far the engine had come, as far as it can be seen, and the engine learns of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import requests
+from support.fake_reply import MODEL, Manners, answer, rendered
+from support.fake_server import FakeServer, serving
+
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.disconnect import wait_for_disconnect
+
+PROMPT = tuple(range(40, 80))
+COLD = answer(MODEL, PROMPT, 20)
+QUEUE = 'vllm:num_requests_running{{engine="0"}} {}\nvllm:num_requests_waiting{{engine="0"}} {}\n'
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own key stays out of these tests."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
+    """A stand-in server, with the manners that the test is parametrized with."""
+    with serving(getattr(request, "param", None)) as server:
+        yield server
+
+
+def asked(fake: FakeServer, **abort: Any) -> Completion:
+    """Twenty tokens wanted, by a client that hangs up."""
+    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=20, abort=Abort(**abort))
+    return HttpClient(fake.url, alive=lambda: True, read_timeout=5.0).complete(request)
+
+
+@contextmanager
+def a_second_of_silence() -> Iterator[requests.Response]:
+    """An answer whose first token takes so long."""
+    said = {"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20, "stream": True}
+    with (
+        serving(Manners(delay=1.0)) as fake,
+        requests.post(f"{fake.url}/v1/completions", json=said, stream=True, timeout=10) as response,
+    ):
+        yield response
+
+
+@pytest.mark.parametrize("fake", [Manners(pace=0.02)], indirect=True)
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_after_so_many_tokens_nothing_more_is_read(fake: FakeServer, tokens: int) -> None:
+    """The tokens so far are the answer's first ones, and the server notices that nobody listens."""
+    got = asked(fake, after_tokens=tokens)
+    assert [t.id for t in got.tokens] == COLD[:tokens]
+    assert (got.aborted, got.finish_reason, got.cached_tokens) == (Stage.DECODE, None, None)
+    assert fake.hung_up_on.wait(5)
+
+
+@pytest.mark.parametrize("tokens", [20, 99])
+def test_an_answer_that_ends_before_is_whole(fake: FakeServer, tokens: int) -> None:
+    """Whoever has the last token has nothing to hang up on."""
+    got = asked(fake, after_tokens=tokens)
+    assert [t.id for t in got.tokens] == COLD
+    assert (got.aborted, got.finish_reason, got.cached_tokens) == (None, "length", 0)
+    assert not fake.hung_up_on.is_set()
+
+
+@pytest.mark.parametrize(
+    ("fake", "stage"),
+    [
+        (Manners(delay=0.6, metrics=QUEUE.format(2, 1)), Stage.QUEUED),
+        (Manners(delay=0.6, metrics=QUEUE.format(1, 0)), Stage.PREFILL),
+        (Manners(delay=0.6, metrics=QUEUE.format(0, 0)), Stage.UNSEEN),
+        (Manners(delay=0.6, metrics=None), Stage.UNSEEN),
+        (Manners(delay=0.6, metrics=QUEUE.format(1, 0), one_by_one=True), Stage.PREFILL),
+    ],
+    indirect=["fake"],
+    ids=["waiting", "running", "neither", "no gauges", "a connection each"],
+)
+def test_a_silence_is_ended_and_its_stage_told_by_the_gauges(fake: FakeServer, stage: Stage) -> None:
+    """Without a token; the engine is asked while the request is still with it."""
+    got = asked(fake, after_ms=50)
+    assert (got.tokens, got.aborted) == ((), stage)
+    assert fake.hung_up_on.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("fake", "stage", "tokens"),
+    [
+        (Manners(delay=2.0, metrics=QUEUE.format(1, 0)), Stage.PREFILL, 0),
+        (Manners(delay=0.3, pace=0.02, metrics=QUEUE.format(2, 1)), Stage.DECODE, 1),
+        (Manners(delay=0.3, pace=0.02, metrics=QUEUE.format(0, 0)), Stage.DECODE, 1),
+        (Manners(delay=0.3, pace=0.02, metrics=None), Stage.DECODE, 1),
+    ],
+    indirect=["fake"],
+    ids=["running", "waiting", "neither", "no gauges"],
+)
+def test_who_waits_for_the_beginning_hangs_up_in_prefill_or_at_the_first_token(
+    fake: FakeServer, stage: Stage, tokens: int
+) -> None:
+    """However long the engine takes to begin, and whether or not it says so."""
+    got = asked(fake, after_ms=1, at=Stage.PREFILL)
+    assert ([t.id for t in got.tokens], got.aborted) == (COLD[:tokens], stage)
+    assert fake.hung_up_on.wait(5)
+
+
+def test_a_first_token_that_comes_while_the_gauges_are_read_is_no_prefill() -> None:
+    """They may be older than it."""
+    stages = iter([Stage.QUEUED, Stage.PREFILL])
+
+    def stage() -> Stage:
+        told = next(stages)
+        time.sleep(2.0 if told is Stage.PREFILL else 0)
+        return told
+
+    with a_second_of_silence() as response:
+        assert wait_for_disconnect(response, Abort(after_ms=1, at=Stage.PREFILL), stage, 5.0) is None
+    assert next(stages, None) is None
+
+
+def test_who_waits_for_a_beginning_that_never_comes_gives_up() -> None:
+    """As whoever waits for any answer does."""
+    with a_second_of_silence() as response:
+        told = wait_for_disconnect(response, Abort(after_ms=1, at=Stage.PREFILL), lambda: Stage.QUEUED, 0.2)
+    assert told is Stage.QUEUED
+
+
+@pytest.mark.parametrize("fake", [Manners(pace=0.05)], indirect=True)
+def test_a_token_that_comes_in_time_is_hung_up_on(fake: FakeServer) -> None:
+    """The silence did not last; the client leaves all the same, and says that it left while tokens came."""
+    got = asked(fake, after_ms=2000)
+    assert [t.id for t in got.tokens] == COLD[:1]
+    assert got.aborted is Stage.DECODE
+
+
+@pytest.mark.parametrize(
+    "fake", [Manners(at_once=True, metrics=QUEUE.format(1, 0))], indirect=True, ids=["headers and tokens in one"]
+)
+def test_a_token_that_came_with_the_headers_is_no_silence(fake: FakeServer) -> None:
+    """It lies in the client's own buffer: nothing more comes through the socket, and nothing is in prefill."""
+    began = time.monotonic()
+    got = asked(fake, after_ms=60_000)
+    assert got.aborted is Stage.DECODE
+    assert [t.id for t in got.tokens] == COLD[:1]
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("fake", [Manners(pace=0.02)], indirect=True)
+def test_a_chat_is_hung_up_on_alike(fake: FakeServer) -> None:
+    """By its own entry point."""
+    messages = (Message("system", "Be brief."), Message("user", "Hello."))
+    prompt = rendered([{"role": m.role, "content": m.content} for m in messages])
+    request = CompletionRequest(
+        model=MODEL, prompt=prompt, max_tokens=20, messages=messages, abort=Abort(after_tokens=2)
+    )
+    got = HttpClient(fake.url, alive=lambda: True).complete(request)
+    assert [t.id for t in got.tokens] == answer(MODEL, prompt, 2)
+    assert got.aborted is Stage.DECODE
+    assert fake.hung_up_on.wait(5)

@@ -1,0 +1,293 @@
+"""A capability is what was seen to work; what was not seen has a reason in words, and is never assumed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tenacity
+from support.fake_reply import BARE_METRICS, VERSION, Counts, Fault, Manners
+from support.fake_server import FakeServer, serving
+
+from coldproof.adapters.common.process import free_port
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.openai.attach import attach
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import EngineError, EngineStartError
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.server import attach as endpoint
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.probes import ProbeResult, probe
+
+WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
+ALWAYS_ABSENT = {
+    Capability.ADAPTER_SWITCH,
+    Capability.SPAWNABLE,
+    Capability.PROVENANCE,
+    Capability.SEVERAL_GROUPS,
+    Capability.KV_EVENTS,
+    Capability.SECOND_TIER,
+    *OPTIONAL_ABSENT,
+}  # of a server that somebody else started
+OF_COMPLETIONS = {
+    Capability.TOKEN_PROMPTS,
+    Capability.TOKEN_OUTPUTS,
+    Capability.STREAMING,
+    Capability.LOGPROBS,
+    Capability.CACHED_TOKENS,
+    Capability.CACHE_SALT,
+    Capability.CACHE_RESET,
+}
+OF_SURFACE = {
+    Capability.CHAT,
+    Capability.PRIORITY,
+    Capability.ABORT,
+    Capability.PROMPT_LOGPROBS,
+    Capability.SEVERAL_ANSWERS,
+    Capability.STOP_STRINGS,
+    Capability.STRUCTURED_OUTPUT,
+}
+OF_TOKEN_IDS = {
+    Capability.TOKEN_OUTPUTS,
+    Capability.STREAMING,
+    Capability.LOGPROBS,
+    Capability.CHAT,
+    Capability.ABORT,
+    Capability.STRUCTURED_OUTPUT,
+}
+OF_METRICS = {
+    Capability.METRICS,
+    Capability.BLOCK_SIZE,
+    Capability.POOL_SIZE,
+    Capability.HIT_COUNTERS,
+    Capability.PREEMPTION_COUNTS,
+    Capability.POOL_USAGE,
+}
+OF_ADAPTERS = {
+    Capability.ADAPTER_CHOICE,
+    Capability.MIXED_ADAPTERS,
+    Capability.RUNTIME_LORA,
+    Capability.LORA_IN_PLACE,
+}
+ANOTHER_ENGINE = Manners(metrics=BARE_METRICS)  # nothing of vLLM in its metrics
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own key stays out of these tests."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attaching does not wait for a server to come up."""
+    monkeypatch.setattr(endpoint.wait_until_reachable.retry, "stop", tenacity.stop_after_attempt(1))
+
+
+def probed(manners: Manners, adapter: str | None = "/adapters/A") -> tuple[ProbeResult, FakeServer]:
+    """What the probe finds out of a server with these manners."""
+    with serving(manners) as fake:
+        return probe(HttpClient(fake.url, alive=lambda: True), spawned=False, adapter_path=adapter), fake
+
+
+def absent(found: ProbeResult) -> set[Capability]:
+    """The capabilities that were not seen."""
+    return {capability for capability, support in found.capabilities.items() if support.present is not True}
+
+
+def test_a_server_that_offers_everything_is_seen_to() -> None:
+    """All but being our own process, and publishing to us what its cache holds."""
+    found, _ = probed(Manners())
+    assert absent(found) == ALWAYS_ABSENT
+    assert (found.version, found.base_model, found.null_is_miss) == (VERSION, "tiny", False)
+
+
+def test_the_shape_is_what_the_metrics_say() -> None:
+    """vLLM's block 0 holds nothing, so the pool is one smaller than published."""
+    shape = probed(Manners())[0].shape
+    assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens, shape.prefix_caching) == (16, 99, 2048, True)
+
+
+def test_an_unpublished_shape_is_unknown() -> None:
+    """No default block size, no default pool."""
+    shape = probed(ANOTHER_ENGINE)[0].shape
+    assert (shape.block_size, shape.pool_blocks, shape.adapter_slots, shape.prefix_caching) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("manners", "missing"),
+    [
+        (Manners(version=None), {Capability.VERSION}),
+        (Manners(token_ids=False), OF_TOKEN_IDS),
+        (Manners(counts=Counts.NEVER, metrics=None), {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *OF_METRICS}),
+        (Manners(refuses=("logprobs",)), {Capability.LOGPROBS}),
+        (Manners(reset=None), {Capability.CACHE_RESET}),
+        (Manners(reset='{"success": false}'), {Capability.CACHE_RESET}),
+        (Manners(metrics=None), OF_METRICS),
+        (ANOTHER_ENGINE, OF_METRICS),
+        (Manners(metrics=BARE_METRICS, salts=False), {Capability.CACHE_SALT, *OF_METRICS}),
+        (Manners(token_prompts=False), OF_COMPLETIONS | OF_SURFACE),
+        (Manners(lora=(404, "Not Found")), OF_ADAPTERS),
+        (Manners(in_place=(400, "unknown field")), {Capability.LORA_IN_PLACE}),
+        (Manners(chats=False), {Capability.CHAT}),
+        (Manners(refuses=("messages",)), {Capability.CHAT}),
+        (Manners(tells_prompts=False), {Capability.CHAT, Capability.PROMPT_LOGPROBS}),
+        (Manners(refuses=("priority",)), {Capability.PRIORITY}),
+        (Manners(refuses=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
+        (Manners(ignores=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
+        (Manners(refuses=("n",)), {Capability.SEVERAL_ANSWERS}),
+        (Manners(ignores=("n",)), {Capability.SEVERAL_ANSWERS}),
+        (Manners(refuses=("stop",)), {Capability.STOP_STRINGS}),
+        (Manners(ignores=("stop",)), {Capability.STOP_STRINGS}),
+        (Manners(refuses=("structured_outputs",)), {Capability.STRUCTURED_OUTPUT}),
+    ],
+)
+def test_what_is_missing_is_told_with_a_reason(manners: Manners, missing: set[Capability]) -> None:
+    """Exactly that much is missing, and each says what was seen instead."""
+    found, _ = probed(manners)
+    assert absent(found) == ALWAYS_ABSENT | set(missing)
+    assert set(found.capabilities) == set(Capability)
+    assert all(found.capabilities[capability].evidence.strip() for capability in absent(found))
+
+
+def test_a_refused_capability_quotes_the_server() -> None:
+    """The person at the other end can act on it without asking us."""
+    found, _ = probed(Manners(token_prompts=False, reset=None))
+    assert "prompt must be text" in found.capabilities[Capability.TOKEN_PROMPTS].evidence
+
+
+def test_a_capability_whose_answer_cannot_be_read_is_absent() -> None:
+    """And the evidence says what came; a server that answers any path with a page can be tested all the same."""
+    support = probed(Manners(bodies={"/tokenize": "<html>"}))[0].capabilities[Capability.CHAT]
+    assert support.present is False
+    assert support.evidence.startswith("POST /tokenize was answered with HTTP 200 and '<html>'; expected")
+
+
+def test_null_becomes_a_miss_where_a_hit_has_a_count() -> None:
+    """The first asking gave null, the second a number: counts exist, and null is how this engine writes zero."""
+    assert probed(Manners(counts=Counts.NULL_ON_MISS))[0].null_is_miss
+    assert not probed(Manners(counts=Counts.NEVER))[0].null_is_miss
+
+
+def test_a_salt_that_changes_nothing_is_no_salt_elsewhere() -> None:
+    """A server that never heard of salts accepts the field and hits all the same: not offered."""
+    found, _ = probed(Manners(metrics=BARE_METRICS, salts=False))
+    salt = found.capabilities[Capability.CACHE_SALT]
+    assert salt.present is False
+    assert re.search(r"cached_tokens (\d+) without a salt, \1 with an unused salt", salt.evidence)
+
+
+def test_a_salt_that_changes_nothing_is_a_fault_of_vllm() -> None:
+    """vLLM has salts: one that is ignored must be tested and found out, not excused as unsupported."""
+    assert probed(Manners(salts=False))[0].capabilities[Capability.CACHE_SALT].present is True
+
+
+def test_an_adapter_that_does_not_fit_is_refused_in_the_servers_words() -> None:
+    """Rank too high: no run-time adapters here, and the evidence says why."""
+    found, fake = probed(Manners(lora=(400, WRONG_RANK)))
+    for capability in OF_ADAPTERS:
+        assert found.capabilities[capability].present is False
+        assert "rank 128 is greater than max_lora_rank 64" in found.capabilities[capability].evidence
+    assert fake.asked("POST /v1/unload_lora_adapter") == []
+
+
+def test_without_an_adapter_at_hand_nobody_knows() -> None:
+    """Unknown, and the evidence says what to do about it."""
+    found, fake = probed(Manners(), adapter=None)
+    assert {found.capabilities[c].present for c in OF_ADAPTERS} == {None}
+    assert "--adapter" in found.capabilities[Capability.RUNTIME_LORA].evidence
+    assert fake.asked("POST /v1/load_lora_adapter") == []
+
+
+def test_the_probe_takes_its_adapter_away_again() -> None:
+    """Under a name of its own, so that it collides with nobody's."""
+    _, fake = probed(Manners())
+    loaded = {seen.body["lora_name"] for seen in fake.asked("POST /v1/load_lora_adapter")}
+    unloaded = [seen.body["lora_name"] for seen in fake.asked("POST /v1/unload_lora_adapter")]
+    assert loaded == set(unloaded)
+    assert all(name.startswith("coldproof-") for name in unloaded)
+
+
+def test_adapters_in_the_list_of_models_are_not_the_base_model() -> None:
+    """A server lists the adapters that it serves beside the model."""
+    models = '{"data": [{"id": "sql-lora", "parent": "tiny"}, {"id": "tiny", "parent": null}]}'
+    assert probed(Manners(models=models))[0].base_model == "tiny"
+
+
+@pytest.mark.parametrize(
+    "models", [None, "", "<html>", "[]", '{"data": []}', '{"data": null}', '{"object": "list"}', '{"data": [{}]}']
+)
+def test_a_server_without_a_model_is_none_of_ours(models: str | None) -> None:
+    """Whatever it answers at /v1/models, the message says what was expected there."""
+    with pytest.raises(EngineError, match=r"GET /v1/models was answered with HTTP .*OpenAI-compatible server$"):
+        probed(Manners(models=models))
+
+
+def test_a_server_that_wants_a_key_says_which_variable() -> None:
+    """401 is not a broken server."""
+    with serving(Manners(key="k")) as fake, pytest.raises(EngineError, match=f"set {KEY_VARIABLE}"):
+        attach(fake.url, adapter_for=lambda _: None)
+
+
+def test_the_right_key_opens_it_and_stays_out_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report says that there was one."""
+    monkeypatch.setenv(KEY_VARIABLE, "s3cr3t-key")
+    with serving(Manners(key="s3cr3t-key")) as fake:
+        engine = attach(fake.url, adapter_for=lambda _: None)
+    shown = f"{engine.config} {engine.capabilities}"
+    assert engine.config["api key"] == "given"
+    assert "s3cr3t" not in shown
+
+
+def test_a_user_and_password_in_the_url_are_sent_and_not_shown() -> None:
+    """A proxy in front of the server may want them; the report does not."""
+    with serving() as fake:
+        engine = attach(fake.url.replace("//", "//ann:hunter2@"), adapter_for=lambda _: None)
+    assert {seen.authorization for seen in fake.seen} == {"Basic YW5uOmh1bnRlcjI="}
+    assert engine.config["url"] == fake.url
+    assert "hunter2" not in str(engine.config)
+
+
+def test_an_attached_server_is_described_as_found() -> None:
+    """Its address and what it says of its cache; its adapter is chosen by the root that it names."""
+    roots: list[str | None] = []
+    with serving() as fake:
+        engine = attach(fake.url + "/v1", adapter_for=lambda root: roots.append(root))
+        assert engine.config == {
+            "url": fake.url,
+            "api key": "none",
+            "cache.block_size": "16",
+            "cache.num_gpu_blocks": "100",
+            "cache.enable_prefix_caching": "True",
+        }
+    assert roots == ["/models/tiny"]
+    assert (engine.name, engine.log_tail(), engine.alive()) == ("endpoint", "", True)
+    engine.stop()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "localhost", "", "http://", "ftp://127.0.0.1", "/v1"])
+def test_a_bad_url_is_told_how_to_be_written(url: str) -> None:
+    """At once: nothing is tried."""
+    with pytest.raises(EngineStartError, match="use http://HOST:PORT"):
+        attach(url, adapter_for=lambda _: None)
+
+
+@pytest.mark.usefixtures("one_look")
+def test_nobody_listening_is_one_line_that_says_what_to_check() -> None:
+    """No stack of retries, no password."""
+    with pytest.raises(EngineStartError, match=r"no server answers at http://127.*check that it runs") as caught:
+        attach(f"http://ann:hunter2@127.0.0.1:{free_port()}", adapter_for=lambda _: None)
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_server_that_is_just_coming_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket or two that break do not end the run."""
+    monkeypatch.setattr(endpoint.wait_until_reachable.retry, "wait", tenacity.wait_none())
+    with serving(Manners(dropped_gets=3)) as fake:
+        assert attach(fake.url, adapter_for=lambda _: None).base_model == "tiny"
+
+
+def test_a_server_that_refuses_every_prompt_can_still_be_described() -> None:
+    """Capabilities are absent, and nothing raised."""
+    assert absent(probed(Manners(fault=Fault.REFUSES))[0]) == ALWAYS_ABSENT | {*OF_COMPLETIONS, *OF_SURFACE}

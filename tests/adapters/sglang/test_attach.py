@@ -1,0 +1,457 @@
+"""SGLang's client, against a stand-in: what is asked, what is read, what is tried and what a server may lack."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support import fake_server, report_samples
+from support.fake_reply import answer
+from support.fake_sglang import LONGEST, MODEL, ROOT, VERSION, FakeSglang, Fault, Manners, load, serving
+from support.histories import ask, burst, put
+
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import EngineDied, EngineStartError, MalformedAnswer, RequestRefused
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.protocol.requests import Abort, CompletionRequest, Message, ResponseOptions, Stage
+from coldproof.adapters.registry import attached
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.engine import ServerEngine
+from coldproof.adapters.sglang.attach import attach
+from coldproof.adapters.sglang.client import SglangClient
+from coldproof.harness.case.reproducer.curl import CurlScript
+from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.execution.calibration.calibrate import lengths
+from coldproof.harness.execution.models.lora import tiny_model
+from coldproof.harness.options import Options, UsageError
+from coldproof.harness.selection.validation import check_options
+from coldproof.harness.workload.generators.prompts import whole_unit
+from coldproof.harness.workload.steps import Reset, Workload
+from coldproof.reports.schema.case import Case
+
+PROMPT = tuple(range(40, 80))
+REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
+ALWAYS_ABSENT = {
+    Capability.CHAT,
+    Capability.SEVERAL_ANSWERS,
+    Capability.LORA_IN_PLACE,
+    Capability.ADAPTER_SWITCH,
+    Capability.KV_EVENTS,
+    Capability.SPAWNABLE,
+    Capability.PROVENANCE,
+    Capability.SEVERAL_GROUPS,
+    Capability.SECOND_TIER,
+    *OPTIONAL_ABSENT,
+}
+OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the developer's key, and without seconds of waiting whether an engine is dead."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.setattr(HttpClient, "wait_dead", lambda self, seconds: not self.alive())
+
+
+def tried(manners: Manners, adapter: str | None = "/adapters/A") -> ServerEngine:
+    """What attaching makes of a server with these manners."""
+    with serving(manners) as fake:
+        return attach(fake.url, adapter_for=lambda _: adapter)
+
+
+def absent(engine: ServerEngine) -> set[Capability]:
+    """The capabilities that were not seen."""
+    return {capability for capability, support in engine.capabilities.items() if support.present is not True}
+
+
+def client(url: str) -> SglangClient:
+    """A client for a running server."""
+    made = SglangClient(url, alive=lambda: True, read_timeout=5.0)
+    made.base_model = MODEL
+    return made
+
+
+def test_a_server_that_offers_everything_is_seen_to() -> None:
+    """All but what its routes cannot do, and being our own process."""
+    engine = tried(Manners())
+    assert absent(engine) == ALWAYS_ABSENT
+    assert (engine.name, engine.version, engine.base_model) == ("sglang", VERSION, MODEL)
+    assert set(engine.capabilities) == set(Capability)
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"lora": False}, OF_ADAPTERS),
+        ({"counts": False}, {Capability.CACHED_TOKENS, Capability.CACHE_SALT}),
+        ({"salts": ()}, {Capability.CACHE_SALT}),
+        ({"salts": ("extra_key",)}, set()),
+        ({"counters": False}, {Capability.METRICS, Capability.HIT_COUNTERS, Capability.PREEMPTION_COUNTS}),
+        ({"loads": False}, {Capability.METRICS, Capability.POOL_USAGE}),
+        ({"flush": (404, "Not Found")}, {Capability.CACHE_RESET}),
+        ({"flush": (400, "Flush cache failed.")}, {Capability.CACHE_RESET}),
+        ({"refuses": ("regex",)}, {Capability.STRUCTURED_OUTPUT}),
+        ({"refuses": ("stop",)}, {Capability.STOP_STRINGS}),
+        ({"refuses": ("logprob_start_len",)}, {Capability.PROMPT_LOGPROBS}),
+        ({"server": {"enable_priority_scheduling": False}}, {Capability.PRIORITY}),
+        ({"server": {"dp_size": 2}}, {Capability.POOL_SIZE}),
+        ({"server": {"page_size": None}}, {Capability.BLOCK_SIZE, Capability.POOL_SIZE}),
+        ({"server": {"version": None}}, {Capability.VERSION}),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",  # a set's order is another in every process
+)
+def test_what_is_missing_is_told_with_a_reason(changes: dict[str, Any], missing: set[Capability]) -> None:
+    """Exactly that much is missing, and each says what was seen instead."""
+    engine = tried(Manners(**changes))
+    assert absent(engine) == ALWAYS_ABSENT | missing
+    assert all(engine.capabilities[capability].evidence.strip() for capability in absent(engine))
+
+
+def test_a_loaded_name_that_is_refused_is_the_evidence_against_a_reload_in_place() -> None:
+    """In the server's words; and the probe's adapter is taken away again."""
+    with serving() as fake:
+        engine = attach(fake.url, adapter_for=lambda _: "/adapters/A")
+        assert "already loaded" in engine.capabilities[Capability.LORA_IN_PLACE].evidence
+        assert fake.adapters == {}
+    assert "--adapter" in tried(Manners(), adapter=None).capabilities[Capability.RUNTIME_LORA].evidence
+
+
+def test_an_older_server_is_asked_by_the_older_names() -> None:
+    """Of its pages, and of the salt."""
+    with serving(older=True, salts=("extra_key",)) as fake:
+        engine = attach(fake.url, adapter_for=lambda _: None)
+        engine.complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, cache_salt="mine"))
+        assert fake.asked("/generate")[-1]["extra_key"] == "mine"
+    assert engine.capabilities[Capability.CACHE_SALT].evidence.startswith("extra_key: ")
+
+
+def test_the_shape_is_what_the_server_says() -> None:
+    """Whole pages, the longest prompt that it takes, and no slots where it has no adapters."""
+    shape = tried(Manners()).shape
+    assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens) == (16, 62, LONGEST)
+    assert (shape.adapter_slots, shape.prefix_caching, shape.uniform, shape.most_requests) == (4, True, True, 16)
+    assert tried(Manners(lora=False)).shape.adapter_slots is None
+    assert tried(Manners(server={"disable_radix_cache": True})).shape.prefix_caching is False
+
+
+@pytest.mark.parametrize("changes", [{"windows": 5}, {"counters": False}], ids=str)
+def test_layers_of_several_kinds_owe_less(changes: dict[str, Any]) -> None:
+    """With windows, or where nobody says that there are none, a prefix need not be found."""
+    assert not tried(Manners(**changes)).shape.uniform
+
+
+def test_replicas_make_no_pool() -> None:
+    """What one has computed the other has not."""
+    engine = tried(Manners(server={"dp_size": 2}))
+    assert engine.shape.pool_blocks is None
+    assert "2 replicas" in engine.capabilities[Capability.POOL_SIZE].evidence
+
+
+def test_the_report_says_how_it_was_started_without_its_key() -> None:
+    """The command is the server's own word."""
+    config = tried(Manners()).config
+    assert config["launch_command"] == "--model-path tiny --api-key ***"
+    assert config["api key"] == "none"
+
+
+def test_the_adapter_is_made_for_the_model_that_the_server_names() -> None:
+    """By its folder, not by the name it is served under."""
+    roots: list[str | None] = []
+    with serving() as fake:
+        attach(fake.url, adapter_for=roots.append)
+    assert roots == [ROOT]
+
+
+@pytest.mark.parametrize("model", [None, {}, [], "<html>"], ids=str)
+def test_another_server_is_told_from_it_in_one_line(model: Any) -> None:
+    """With what to say instead."""
+    with pytest.raises(
+        EngineStartError, match=r"GET /(get_)?model_info was answered with HTTP \d+ and .*model_path.*--engine endpoint"
+    ) as seen:
+        tried(Manners(model=model))
+    assert "\n" not in str(seen.value)
+
+
+def test_a_vllm_server_is_another() -> None:
+    """It lists models as SGLang does and has no /model_info."""
+    with fake_server.serving() as fake, pytest.raises(EngineStartError, match="--engine endpoint"):
+        attach(fake.url, adapter_for=lambda _: None)
+
+
+def test_a_model_that_generates_nothing_is_none_of_ours() -> None:
+    """SGLang serves embedding models, too."""
+    with pytest.raises(EngineStartError, match="not a generative model"):
+        tried(Manners(model={"model_path": ROOT, "is_generation": False}))
+
+
+def test_a_server_that_wants_a_key_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the right one opens it."""
+    with pytest.raises(EngineStartError, match=f"set {KEY_VARIABLE}"):
+        tried(Manners(key="s3cr3t"))
+    monkeypatch.setenv(KEY_VARIABLE, "s3cr3t")
+    assert tried(Manners(key="s3cr3t")).config["api key"] == "given"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, {"input_ids": list(PROMPT), "stream": True}),
+        ({"model": "mine"}, {"lora_path": "mine"}),
+        ({"cache_salt": "tenant"}, {"cache_salt": "tenant"}),
+        ({"priority": 3}, {"priority": 3}),
+        ({"surface": ResponseOptions(logprobs=True)}, {"return_logprob": True, "top_logprobs_num": 2}),
+        ({"surface": ResponseOptions(prompt_logprobs=True)}, {"logprob_start_len": 0, "stream": False}),
+    ],
+    ids=str,
+)
+def test_what_is_asked(changes: dict[str, Any], said: dict[str, Any]) -> None:
+    """Each wish in SGLang's own field, and nothing of adapters where the base model is asked."""
+    asked = CompletionRequest(**{"model": MODEL, "prompt": PROMPT, "max_tokens": 4, **changes})
+    body = client("http://h:1").body(asked)
+    assert said.items() <= body.items()
+    assert ("lora_path" in body) == ("model" in changes)
+    assert body["sampling_params"] == {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+
+
+def test_an_answer_that_may_end_early_is_let_end() -> None:
+    """With a stop string, or a pattern."""
+    for surface, told in (
+        (ResponseOptions(stop=("x",)), {"stop": ["x"]}),
+        (ResponseOptions(pattern="a"), {"regex": "a"}),
+    ):
+        asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=surface)
+        assert client("http://h:1").body(asked)["sampling_params"].items() >= {"ignore_eos": False, **told}.items()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"messages": (Message("user", "Hi"),)}, {"surface": ResponseOptions(answers=2)}], ids=str
+)
+def test_what_the_wire_cannot_say_is_refused_before_it_is_sent(changes: dict[str, Any]) -> None:
+    """Rather than asked in part."""
+    asked = CompletionRequest(**{"model": MODEL, "prompt": PROMPT, "max_tokens": 4, **changes})
+    with serving() as fake:
+        with pytest.raises(RequestRefused):
+            client(fake.url).complete(asked)
+        assert fake.bodies == []
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_an_answer_is_read_from_either_stream(incremental: bool) -> None:
+    """From events that tell all tokens so far, and from events that tell the new ones."""
+    counts: list[int] = []
+    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(logprobs=True))
+    with serving(incremental=incremental) as fake:
+        client(fake.url).complete(REQUEST)
+        told = client(fake.url).complete(asked, counts.append)
+    assert [token.id for token in told.tokens] == answer("", PROMPT, 4)
+    assert told.text == "".join(map(chr, answer("", PROMPT, 4)))
+    assert [(token.logprob, token.gap) for token in told.tokens] == [(-0.5, 1.5)] * 4
+    assert (told.finish_reason, told.cached_tokens, told.preemptions) == ("length", len(PROMPT) - 1, 2)
+    assert counts == [1, 2, 3, 4]
+
+
+def test_prompt_logprobs_are_one_for_each_token() -> None:
+    """The first has none."""
+    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, surface=ResponseOptions(prompt_logprobs=True))
+    with serving() as fake:
+        told = client(fake.url).complete(asked)
+    assert told.prompt_logprobs == (None, *[-0.25] * (len(PROMPT) - 1))
+
+
+def test_a_missing_count_is_not_zero() -> None:
+    """A server that tells no cached tokens has told nothing of them."""
+    with serving(counts=False) as fake:
+        assert client(fake.url).complete(REQUEST).cached_tokens is None
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_EVENT, Fault.ABORT_EVENT])
+def test_a_refusal_inside_a_stream_is_a_refusal(fault: Fault) -> None:
+    """SGLang answers a prompt that is too long with 200 and an event; one such event even carries a token."""
+    counts: list[int] = []
+    with serving(fault=fault) as fake, pytest.raises(RequestRefused, match="too long") as seen:
+        client(fake.url).complete(REQUEST, counts.append)
+    assert seen.value.status == 400
+    assert counts == []
+
+
+def test_an_event_of_another_shape_is_malformed() -> None:
+    """Not a stack trace of ours."""
+    with serving(fault=Fault.GARBLED) as fake, pytest.raises(MalformedAnswer, match=r"POST /generate .*meta_info"):
+        client(fake.url).complete(REQUEST)
+
+
+def test_a_server_that_dies_in_the_midst_of_an_answer_is_gone() -> None:
+    """Half an answer is none."""
+    with (
+        serving(fault=Fault.BREAKS) as fake,
+        pytest.raises(EngineDied, match=r"an answer ended early: POST /generate .* ends with data: \[DONE\]"),
+    ):
+        client(fake.url).complete(REQUEST)
+
+
+def test_a_client_that_hangs_up_keeps_what_it_has() -> None:
+    """After so many tokens."""
+    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=9, abort=Abort(after_tokens=2))
+    with serving() as fake:
+        told = client(fake.url).complete(asked)
+    assert (told.aborted, len(told.tokens), told.finish_reason) == (Stage.DECODE, 2, None)
+
+
+def test_a_flush_under_load_says_no() -> None:
+    """Status 400 is an answer; a missing route is a refusal."""
+    with serving() as fake:
+        assert client(fake.url).reset()[0] is True
+    with serving(flush=(400, "pending requests")) as fake:
+        assert client(fake.url).reset() == (False, "pending requests")
+    with serving(flush=(404, "Not Found")) as fake, pytest.raises(RequestRefused):
+        client(fake.url).reset()
+
+
+def test_counters_and_gauges() -> None:
+    """Counters from /metrics; gauges from the scheduler itself, for those in /metrics are of some step before."""
+    with serving() as fake:
+        told = client(fake.url)
+        assert told.metrics() == Metrics(running=1.0, waiting=6.0, pool_usage=0.1)
+        told.complete(REQUEST)
+        told.complete(REQUEST)
+        counted = Metrics(queried_tokens=80, hit_tokens=39, preemptions=0, running=1, waiting=6, pool_usage=0.1)
+        assert told.metrics() == counted
+    with serving(loads=[], counters=False) as fake:
+        assert client(fake.url).metrics() == Metrics()
+
+
+@pytest.mark.parametrize(
+    ("loads", "stage"),
+    [
+        ([load(0, 0), load(0, 0)], Stage.UNSEEN),
+        ([load(1, 0), load(0, 0)], Stage.PREFILL),
+        ([load(0, 0), load(0, 0, to_come=64)], Stage.PREFILL),
+        ([load(1, 0, to_come=64), load(0, 1, to_come=64)], Stage.QUEUED),
+    ],
+    ids=["nobody", "runs", "between two chunks", "waits"],
+)
+def test_where_a_request_is_that_has_no_token_yet(loads: list[dict[str, Any]], stage: Stage) -> None:
+    """Between two chunks of its prefill it is in no batch and in no queue: the tokens to come tell of it."""
+    with serving(loads=loads) as fake:
+        assert client(fake.url).stage() is stage
+
+
+def test_names_are_loaded_and_unloaded() -> None:
+    """A request to a name that was loaded chooses it by `lora_path`."""
+    with serving() as fake:
+        engine = attach(fake.url, adapter_for=lambda _: None)
+        engine.load_adapter("mine", "/adapters/B", in_place=False)
+        told = engine.complete(CompletionRequest(model="mine", prompt=PROMPT, max_tokens=4))
+        assert [token.id for token in told.tokens] == answer("/adapters/B", PROMPT, 4)
+        with pytest.raises(RequestRefused, match="already loaded"):
+            engine.load_adapter("mine", "/adapters/C", in_place=False)
+        engine.unload_adapter("mine")
+        assert fake.adapters == {}
+
+
+@pytest.mark.parametrize(
+    ("engine", "url", "kind"),
+    [
+        ("sglang", "http://h:1", "sglang"),
+        ("sglang", None, "sglang"),
+        ("endpoint", "http://h:1", "endpoint"),
+        ("vllm", "http://h:1", None),
+        ("llamacpp", "http://h:1", None),
+    ],
+)
+def test_which_engines_are_attached(engine: str, url: str | None, kind: str | None) -> None:
+    """Those that Coldproof does not start, and those alone."""
+    found = attached(engine, url)
+    assert (found and found.name) == kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"engine_url": None}, "--engine sglang requires --engine-url http://HOST:PORT"),
+        ({"engine_args": ("--page-size", "1")}, "pass the flags to your own server"),
+        ({"oracle": "cold-engine"}, "use --oracle same-engine"),
+        ({"engine": "llamacpp"}, "--engine llamacpp starts its own server"),
+    ],
+)
+def test_an_attached_engine_takes_no_options_of_a_spawned_one(changes: dict[str, Any], says: str) -> None:
+    """Each is one clear line."""
+    given = {"engine": "sglang", "engine_url": "http://h:1", "oracle": "same-engine", **changes}
+    with pytest.raises(UsageError, match=re.escape(says)):
+        check_options(Options(report_dir=Path("out"), **given))
+
+
+def test_pages_of_one_token_are_no_prompts_of_none() -> None:
+    """SGLang's pages hold one token unless told otherwise; a calibration prompt one short of a page would be empty."""
+    assert min(lengths(whole_unit(1))) > 0
+    assert whole_unit(32) == 32
+
+
+WRONG_ON_A_HIT = (burst(ask(("stem", 40))), burst(ask(("stem", 40)), ask(("stem", 40), salt="red")))
+
+
+def played(folder: Path, case: Case, fake: FakeSglang) -> tuple[int, str]:
+    """A case's script against a stand-in: its exit code, and what it said."""
+    model, script = tiny_model(folder), folder / "case.py"
+    script.write_text(reproducer(case))
+    done = subprocess.run(
+        [sys.executable, str(script), fake.url],
+        cwd=folder,
+        env={**os.environ, "MODEL_CONFIG": str(model / "config.json")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("nats", "code"), [(0.3, 0), (0.2, 1)])
+def test_a_reproducer_from_a_noisy_server_goes_by_scores(tmp_path: Path, nats: float, code: int) -> None:
+    """The stand-in scores its tokens -0.5 each, and those of a prompt -0.25. A pattern's scores are not comparable."""
+    pattern = ask(("stem", 40), surface=ResponseOptions(pattern="[ab]"))
+    case = report_samples.case(
+        engine="sglang",
+        workload=msgspec.to_builtins(Workload((*WRONG_ON_A_HIT, burst(pattern)))),
+        recipes={},
+        engine_config={"url": "http://somewhere"},
+        failing_request=2,
+        first_difference=0,
+        noise_nats=nats,
+        band=report_samples.band(score_nats=nats),
+    )
+    with serving() as fake:
+        got, said = played(tmp_path, case, fake)
+        bodies = fake.asked("/generate")
+    assert (got, "score difference 0.25 nats" in said) == (code, True), said
+    assert any(body["sampling_params"].get("regex") == "[ab]" for body in bodies)
+    assert any(body.get("logprob_start_len") == 0 and not body["stream"] for body in bodies)
+
+
+def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
+    """It loads, unloads, salts and asks by SGLang's routes, and finds nothing wrong where nothing is."""
+    story = (put("A"), burst(ask(adapter="tenant")), *WRONG_ON_A_HIT, Reset(), put("B"), burst(ask(adapter="tenant")))
+    case = report_samples.case(
+        engine="sglang",
+        workload=msgspec.to_builtins(Workload(story)),
+        recipes={"A": {"seed": 1, "rank": 4}, "B": {"seed": 2, "rank": 4}},
+        engine_config={"url": "http://somewhere"},
+        failing_request=2,
+        first_difference=0,
+    )
+    with serving() as fake:
+        code, said = played(tmp_path, case, fake)
+    assert code == 0, said
+    assert said.count(": correct") == 5
+    assert len(fake.asked("/load_lora_adapter")) == 2 * 5  # A, and B in its place, in each attempt
+    assert {"lora_path", "cache_salt"} <= {key for body in fake.asked("/generate") for key in body}
+    commands = "\n".join(step.commands for step in CurlScript(case).steps())
+    assert all(path in commands for path in ("/generate", "/load_lora_adapter", "/flush_cache", '"input_ids"'))
+    assert "/v1/" not in commands

@@ -1,0 +1,120 @@
+"""Each fault of the catalogue fits the installed vLLM, and reaches an engine by `--fault`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import plant
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.vllm.faults import plugin
+from coldproof.adapters.vllm.faults.catalogue import FAULTS
+from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE, acted, actions
+from coldproof.adapters.vllm.spec import with_fault
+from coldproof.reports.schema.results import read_results
+from coldproof.reports.schema.verdict import Verdict
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_fits_what_it_patches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it replaces exists in this vLLM; an engine that is not broken after all would be a survivor's excuse."""
+    set_attributes: list[str] = []
+    monkeypatch.setattr(
+        monkeypatch, "setattr", lambda owner, name, value: set_attributes.append(f"{getattr(owner, name)}")
+    )
+    plant(name, monkeypatch)
+    assert set_attributes
+
+
+def test_engines_started_inside_find_the_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By vLLM's own way of looking for plugins; outside, nothing of it is left."""
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    before = dict(os.environ), list(sys.path)
+    look = "from importlib.metadata import entry_points as e; print([p.value for p in e(group='vllm.general_plugins')])"
+    with plugin.injected("a-reset-only-says-so", tmp_path / "fault"):
+        said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
+        assert "coldproof.adapters.vllm.faults.plugin:inject_chosen" in said
+        assert os.environ[plugin.FAULT_VARIABLE] == "a-reset-only-says-so"
+        folder, *theirs, ours = os.environ["PYTHONPATH"].split(os.pathsep)
+        assert (folder, theirs, ours) == (str(tmp_path / "fault"), ["/theirs"], str(IMPORT_ROOT))
+    assert (dict(os.environ), list(sys.path)) == before
+
+
+def test_the_first_action_leaves_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is enough, however often the fault acts."""
+    monkeypatch.setitem(actions, "acted", 0)
+    with plugin.injected("a-reset-only-says-so", tmp_path / "fault"):
+        assert plugin.count_markers(tmp_path / "fault", "acted") == 0
+        acted()
+        acted()
+        assert plugin.count_markers(tmp_path / "fault", "acted") == 1
+
+
+def test_a_run_with_a_fault_finds_it_and_says_that_it_was_injected(tmp_path: Path) -> None:
+    """VIOLATED by what is about it, confirmed on a fresh engine that has it too; nobody takes that for the engine's."""
+    command = [sys.executable, "-m", "pytest", "suites", "--worker", "fingerprint", "--cells", "default", "-q"]
+    command += ["--fault", "hashes-forget-who-asks", "--requirements", "SALT-1", "--budget", "20s", "-p", "no:logging"]
+    run = subprocess.run(
+        [*command, "--report-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1, run.stdout
+    results = read_results(tmp_path / "results.json")
+    (salts,) = results.requirements
+    assert salts.verdict is Verdict.VIOLATED
+    assert results.fault is not None
+    assert results.fault.acted
+    assert "with the injected fault 'hashes-forget-who-asks'" in results.headline
+    assert "FAULT INJECTED" in (tmp_path / "index.html").read_text()
+
+
+class Stoppable:
+    """An engine that was just started."""
+
+    stopped = False
+
+    def stop(self) -> None:
+        """Remember that it was stopped."""
+        self.stopped = True
+
+
+@pytest.mark.parametrize(
+    ("shared", "before", "after", "refused"),
+    [(False, 0, 1, False), (False, 1, 1, True), (True, 1, 1, False)],
+    ids=["planted as it started", "another engine's mark", "in the process that has it"],
+)
+def test_an_engine_without_its_fault_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool, before: int, after: int, refused: bool
+) -> None:
+    """One server's mark vouches for no other."""
+    monkeypatch.setenv(plugin.FAULT_VARIABLE, "a-reset-only-says-so")
+    monkeypatch.setenv(MARKERS_VARIABLE, str(tmp_path))
+    engine = Stoppable()
+
+    def start() -> Any:
+        for number in range(before, after):
+            (tmp_path / f"planted-{number}").touch()
+        return engine
+
+    for number in range(before):
+        (tmp_path / f"planted-{number}").touch()
+    with pytest.raises(EngineStartError, match="was not injected") if refused else contextlib.nullcontext():
+        assert with_fault(start, shared=shared) is engine
+    assert engine.stopped is refused
+
+
+def test_an_engine_of_a_run_without_a_fault_needs_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked for."""
+    monkeypatch.delenv(plugin.FAULT_VARIABLE, raising=False)
+    engine = Stoppable()
+    start: Any = lambda: engine  # noqa: E731
+    assert with_fault(start, shared=False) is engine

@@ -1,0 +1,227 @@
+"""The fingerprint worker's arithmetic against the slow way of writing it down, and its data."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.drawn_cases import REPEATS
+
+from coldproof.adapters.protocol.requests import ResponseOptions
+from coldproof.adapters.vllm.fingerprint import digest
+from coldproof.adapters.vllm.fingerprint.topology import (
+    TOPOLOGIES,
+    WORKER,
+    LayerKind,
+    Layers,
+    group_shapes,
+    read_topology,
+    topology_flags,
+)
+from coldproof.harness.execution.oracles.closed_form import ClosedForm, computed
+from coldproof.harness.judgement.oracle import Answer, OracleError, Question
+
+TOKENS = st.lists(st.integers(0, 259), min_size=1, max_size=200)
+SEEDS = st.integers(0, digest.MASK)
+
+
+def slow_chain(tokens: list[int], *, start: int, before: int, seed: int) -> list[int]:
+    """Token by token, in whole numbers."""
+    found = []
+    for position, token in enumerate(tokens, start=start):
+        before = digest.chain_one(token, position=position, before=before, seed=seed)
+        found.append(before)
+    return found
+
+
+@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@given(tokens=TOKENS, start=st.integers(0, 10**6), before=SEEDS, seed=SEEDS)
+def test_a_chunk_is_the_same_as_its_tokens_one_by_one(tokens: list[int], start: int, before: int, seed: int) -> None:
+    """A cumulative sum stands for the recursion."""
+    found = digest.chain(tokens, start=start, before=before, seed=seed)
+    assert found.tolist() == slow_chain(tokens, start=start, before=before, seed=seed)
+
+
+@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@given(tokens=TOKENS, cut=st.integers(0, 200), seed=SEEDS)
+def test_chunks_follow_one_another(tokens: list[int], cut: int, seed: int) -> None:
+    """However a prompt is cut."""
+    cut = min(cut, len(tokens))
+    whole = digest.chain(tokens, start=0, before=seed, seed=seed).tolist()
+    first = digest.chain(tokens[:cut], start=0, before=seed, seed=seed).tolist() if cut else []
+    before = first[-1] if first else seed
+    rest = digest.chain(tokens[cut:], start=cut, before=before, seed=seed).tolist() if cut < len(tokens) else []
+    assert first + rest == whole
+
+
+@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@given(tokens=TOKENS, where=st.integers(0, 199), seed=SEEDS)
+def test_one_token_changes_all_that_follow(tokens: list[int], where: int, seed: int) -> None:
+    """And nothing before it."""
+    where = min(where, len(tokens) - 1)
+    other = [*tokens[:where], tokens[where] + 1, *tokens[where + 1 :]]
+    left, right = (digest.chain(each, start=0, before=seed, seed=seed) for each in (tokens, other))
+    assert (left == right).tolist() == [i < where for i in range(len(tokens))]
+
+
+def test_swapped_neighbours_part() -> None:
+    """The sum of their leaves is not what counts."""
+    left, right = (slow_chain(each, start=0, before=1, seed=1)[-1] for each in ([5, 6, 7], [6, 5, 7]))
+    assert left != right
+
+
+def test_near_equal_contents_have_other_seeds() -> None:
+    """Also those that read like the base model or another version."""
+    seeds = [
+        digest.seed_of(*each) for each in ((None,), ("a",), ("A",), ("base",), (None, 1), ("a", 1), ("a, weights 1",))
+    ]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_layers_mask_their_slots_apart() -> None:
+    """So that one layer's block shows in another's place."""
+    assert len({digest.layer_key(i) for i in range(200)}) == 200
+
+
+@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@given(found=SEEDS, expected=SEEDS, position=st.integers(0, 10**6))
+def test_a_wrong_read_always_adds_something(found: int, expected: int, position: int) -> None:
+    """Never nothing: the answer has to change."""
+    wrong = digest.wrong_read_drift(np.array([found], np.uint64), np.array([expected], np.uint64), np.array([position]))
+    assert 0 < wrong <= digest.MASK
+
+
+@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@given(state=SEEDS, rank=st.integers(0, digest.TOKENS - 1))
+def test_scores_agree_with_ranks(state: int, rank: int) -> None:
+    """A prompt's token has the score that it has as a candidate, and better ranks have better ones."""
+    number = digest.draw(state, seed=None, position=0)
+    token = digest.token_at_rank(number, rank)
+    assert digest.rank_of(number, token) == rank
+    assert digest.prompt_logprob(state, token) == digest.logprob(number, rank)
+    assert digest.logprob(number, rank) > digest.logprob(number, rank + 1)
+    assert digest.FIRST_TOKEN <= token < digest.FIRST_TOKEN + digest.TOKENS
+
+
+def test_the_best_scores_are_probabilities() -> None:
+    """All together no more than one."""
+    number = digest.draw(12345, seed=None, position=0)
+    assert sum(np.exp(digest.logprob(number, rank)) for rank in range(digest.TOKENS)) <= 1
+
+
+def test_sampled_answers_differ_by_seed_and_position() -> None:
+    """Greedy ones do by neither."""
+    drawn = {digest.draw(7, seed=seed, position=position) for seed in (0, 1) for position in (3, 4)}
+    assert len(drawn) == 4
+    assert digest.draw(7, seed=None, position=3) == digest.draw(7, seed=None, position=4)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_a_topology_survives_the_command_line(name: str) -> None:
+    """As JSON, behind the worker's name."""
+    words = topology_flags(TOPOLOGIES[name])
+    assert words[:2] == ["--worker-cls", WORKER]
+    options = json.loads(words[3])
+    assert read_topology(options["coldproof"]["topology"]) == TOPOLOGIES[name]
+    assert ("--mamba-cache-mode" in words) is name.startswith("state")
+
+
+def test_the_five_groups_of_the_field_report() -> None:
+    """Blocks of 256, 64, 64, 4 and 8 tokens: the second kind has twice the layers, for groups are of one size."""
+    rows = TOPOLOGIES["five-groups"]
+    assert [(row.kind, row.block, row.window) for row in rows] == [
+        (LayerKind.MLA, 256, None),
+        (LayerKind.WINDOW_MLA, 64, 128),
+        (LayerKind.WINDOW_MLA, 4, 128),
+        (LayerKind.WINDOW_MLA, 8, 128),
+    ]
+    assert [row.layers // rows[0].layers for row in rows] == [1, 2, 1, 1]
+    assert {group.block for group in group_shapes(rows, 32)} == {256, 64, 4, 8}
+
+
+@pytest.mark.parametrize("rows", [[{"kind": "no such"}], "full", [{"kind": "full attention", "layers": 0}]])
+def test_rows_that_are_no_topology(rows: object) -> None:
+    """Are refused with the reason."""
+    with pytest.raises(ValueError, match="topology"):
+        read_topology(rows)
+
+
+@pytest.mark.parametrize(
+    "facts", [{"kind": LayerKind.FULL, "window": 8}, {"kind": LayerKind.WINDOW}, {"kind": LayerKind.FULL, "block": 0}]
+)
+def test_layers_that_make_no_sense(facts: dict[str, Any]) -> None:
+    """A window where none belongs, none where one does, an empty block."""
+    with pytest.raises(ValueError, match=r"layers"):
+        Layers(**facts)
+
+
+@pytest.mark.parametrize(
+    ("row", "first"),
+    [
+        (Layers(kind=LayerKind.FULL), 0),
+        (Layers(kind=LayerKind.WINDOW, window=64), 37),
+        (Layers(kind=LayerKind.WINDOW, window=200), 0),
+        (Layers(kind=LayerKind.STATE), 99),
+    ],
+)
+def test_what_the_token_at_position_100_reads_first(row: Layers, first: int) -> None:
+    """A window of 64 tokens holds the token itself and 63 before it; a state is the last one."""
+    assert row.first_read(100) == first
+
+
+def test_a_closed_form_answer_is_the_chain_continued() -> None:
+    """Each token from the state before it, under the adapter's seed."""
+    seed = digest.seed_of("content")
+    states = slow_chain([40, 41, 42], start=0, before=seed, seed=seed)
+    answer = computed(Question((40, 41, 42), "content", 3, ResponseOptions(prompt_logprobs=True)))
+    for token in answer.tokens:
+        assert token.id == digest.token_at_rank(digest.draw(states[-1], seed=None, position=0), 0)
+        states = slow_chain(
+            [40, 41, 42, *[t.id for t in answer.tokens][: len(states) - 2]], start=0, before=seed, seed=seed
+        )
+    assert answer.prompt_logprobs is not None
+    assert answer.prompt_logprobs[0] is None
+    assert len(answer.prompt_logprobs) == 3
+    assert computed(Question((40, 41, 42), None, 3)).tokens != answer.tokens
+
+
+class Cold:
+    """A cold engine that may be wrong."""
+
+    name = "cold-engine"
+
+    def __init__(self, *, wrong: bool = False) -> None:
+        self.wrong = wrong
+        self.asked: list[Question] = []
+
+    def ask(self, question: Question) -> Answer:
+        """What is computed, for the base model perhaps."""
+        self.asked.append(question)
+        return computed(Question(question.prompt, None, question.max_tokens) if self.wrong else question)
+
+
+def test_a_worker_that_answers_otherwise_is_no_ground_to_judge_on() -> None:
+    """The closed form is compared with a cold engine before anything is said about a warm one."""
+    ClosedForm(Cold()).verify(["a", "b"])
+    with pytest.raises(OracleError, match="disagree"):
+        ClosedForm(Cold(wrong=True)).verify(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("surface", "asks"),
+    [
+        (ResponseOptions(), False),
+        (ResponseOptions(answers=2), False),
+        (ResponseOptions(pattern="[ab]"), True),
+        (ResponseOptions(stop=("a",)), True),
+    ],
+)
+def test_what_is_no_arithmetic_is_asked_of_a_cold_engine(surface: ResponseOptions, asks: bool) -> None:
+    """Grammars, and stop strings, which are looked for in text."""
+    cold = Cold()
+    ClosedForm(cold).ask(Question((40, 41), None, 3, surface))
+    assert bool(cold.asked) is asks

@@ -1,0 +1,233 @@
+"""vLLM is started as the user would start it, the user's word is the last where it may be, and no start leaves a trace.
+
+The server that starts here is a stub: PYTHONPATH puts a package named vllm in front of the real one.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import EngineError, EngineStartError
+from coldproof.adapters.vllm import server
+from coldproof.adapters.vllm.server import (
+    VllmOptions,
+    added_environment,
+    check_model,
+    environment,
+    server_command,
+    spawn,
+)
+
+ON, OFF = "--enable-prefix-caching", "--no-enable-prefix-caching"
+STUB = """
+import os, signal, subprocess, sys, time
+from support.fake_server import Manners, serving
+
+how, port = os.environ["STUB"], int(sys.argv[sys.argv.index("--port") + 1])
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+signal.signal(signal.SIGTERM, lambda *_: os._exit(worker.wait()))
+if how == "crash":
+    sys.exit("CUDA out of luck")
+print("loading weights", flush=True)
+if how != "sleep":
+    with serving(Manners(models=None) if how == "no model" else None, port=port) as fake:
+        while how != "die" or not fake.asked("POST /v1/completions"):
+            time.sleep(0.01)
+        print("EngineCore died", flush=True)
+        os._exit(1)
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> VllmOptions:
+    """A model that exists, and nothing else out of the ordinary."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return VllmOptions(model=str(tmp_path / "model"), log=tmp_path / "engine.log")
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Replaces vLLM's server by the stub above; which way it behaves is in the variable STUB."""
+    package = tmp_path / "stub" / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (package / "api_server.py").write_text(STUB)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'stub'}:{IMPORT_ROOT}:{ROOT / 'tests'}")
+    return monkeypatch
+
+
+def command(*arguments: str, caching: bool = True) -> list[str]:
+    """The server's command line with the user's arguments."""
+    options = VllmOptions(model="/m", prefix_caching=caching, arguments=arguments, log=Path("x.log"))
+    return server_command(options, 8123)
+
+
+def wins(words: list[str], *flags: str) -> str:
+    """Which of the flags argparse would heed: the last one."""
+    return [word for word in words if word in flags][-1]
+
+
+def value(words: list[str], flag: str) -> str:
+    """The value that argparse would heed: the last one."""
+    return words[len(words) - words[::-1].index(flag)]
+
+
+def assert_nothing_left(processes: list[EngineProcess]) -> None:
+    """The one process that was started has ended, and this test run has no other descendant."""
+    assert len(processes) == 1
+    assert not processes[0].running()
+    commands = [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True)]
+    assert [line for line in commands if "vllm.entrypoints" in line or "sleep(300)" in line] == []
+
+
+def test_the_command_can_be_typed_by_a_person() -> None:
+    """Model, address and the served name that requests use."""
+    words = command()
+    assert words[:3] == ["python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert (value(words, "--model"), value(words, "--served-model-name")) == ("/m", "base")
+    assert (value(words, "--host"), value(words, "--port")) == ("127.0.0.1", "8123")
+
+
+def test_caching_is_on_for_the_engine_under_test_and_off_for_the_oracle() -> None:
+    """Said aloud either way: the default has changed before."""
+    assert wins(command(), ON, OFF) == ON
+    assert wins(command(caching=False), ON, OFF) == OFF
+
+
+@pytest.mark.parametrize("theirs", [ON, OFF])
+def test_the_users_word_on_caching_is_last_on_the_engine_under_test(theirs: str) -> None:
+    """What they want tested is what is tested."""
+    assert wins(command(theirs), ON, OFF) == theirs
+
+
+def test_the_users_word_on_caching_does_not_reach_the_oracle() -> None:
+    """An oracle with a cache would not be a cold start."""
+    assert wins(command(ON, caching=False), ON, OFF) == OFF
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_the_users_other_flags_win_on_both(caching: bool) -> None:
+    """The oracle has to be the same build in the same configuration."""
+    words = command("--block-size", "64", "--dtype", "bfloat16", caching=caching)
+    assert (value(words, "--block-size"), value(words, "--dtype")) == ("64", "bfloat16")
+
+
+@pytest.mark.parametrize(("cpu", "shares"), [(True, False), (False, True)])
+def test_engines_share_a_gpu_but_need_not_share_a_cpu(monkeypatch: pytest.MonkeyPatch, cpu: bool, shares: bool) -> None:
+    """The flag means something else in the CPU build, and its variables mean nothing on a GPU."""
+    monkeypatch.setattr(server, "is_cpu_build", lambda: cpu)
+    assert ("--gpu-memory-utilization" in command()) is shares
+    assert ("VLLM_CPU_KVCACHE_SPACE" in added_environment()) is cpu
+
+
+def test_the_users_variables_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours are there when the user said nothing."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
+    monkeypatch.setenv("ANYTHING_ELSE", "kept")
+    given = environment()
+    assert (given["HF_HUB_OFFLINE"], given["VLLM_SERVER_DEV_MODE"], given["ANYTHING_ELSE"]) == ("1", "0", "kept")
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "./nothing", "~/nothing", "nothing", "a/b/c", ""])
+def test_a_path_without_a_model_is_refused(model: str) -> None:
+    """Before half a minute is spent on it, and with what was wanted."""
+    with pytest.raises(EngineStartError, match=f"no model at {model}: --model needs a folder with a config.json"):
+        check_model(model)
+
+
+def test_a_folder_needs_a_config(options: VllmOptions, tmp_path: Path) -> None:
+    """Any folder is not a model; one with a config.json may be, and a hub name is vLLM's to judge."""
+    with pytest.raises(EngineStartError, match="needs a folder"):
+        check_model(str(tmp_path))
+    check_model(options.model)
+    check_model("facebook/opt-125m")
+
+
+def test_a_bad_model_starts_nothing(options: VllmOptions) -> None:
+    """The check comes before the process."""
+    started: list[EngineProcess] = []
+    with pytest.raises(EngineStartError):
+        spawn(VllmOptions(model="/no/such/folder", log=options.log), on_process=started.append)
+    assert started == []
+
+
+def test_a_busy_port_is_named_and_starts_nothing(options: VllmOptions) -> None:
+    """Another server there would answer in the engine's place."""
+    started: list[EngineProcess] = []
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(EngineStartError, match=f"port {port} is in use"):
+            spawn(VllmOptions(model=options.model, log=options.log, port=port), on_process=started.append)
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("crash", r"terminated with exit code 1 before it was ready(.|\n)*CUDA out of luck"),
+        ("sleep", r"not ready after \d+ s(.|\n)*loading weights"),
+        ("no model", r"GET /v1/models was answered with HTTP 404 and 'Not Found'; expected a list with a model"),
+        ("die", r"has ended.*during the capability probes(.|\n)*EngineCore died"),
+    ],
+)
+def test_a_start_that_fails_says_how_and_leaves_no_process(
+    options: VllmOptions, stub: pytest.MonkeyPatch, how: str, message: str
+) -> None:
+    """Each with the end of the engine's own log where that explains it."""
+    stub.setenv("STUB", how)
+    stub.setattr(server, "START_SECONDS", 0.5 if how == "sleep" else 60.0)
+    started: list[EngineProcess] = []
+
+    def begun(process: EngineProcess) -> None:
+        started.append(process)
+        while process.running() and not process.tail():
+            time.sleep(0.02)
+
+    with pytest.raises(EngineError, match=message):
+        spawn(options, on_process=begun)
+    assert_nothing_left(started)
+
+
+def test_an_interrupted_start_leaves_no_process(options: VllmOptions, stub: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the weights are loading."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    stub.setenv("STUB", "sleep")
+    stub.setattr(server, "wait_ready", interrupted)
+    started: list[EngineProcess] = []
+    with pytest.raises(KeyboardInterrupt):
+        spawn(options, on_process=started.append)
+    assert_nothing_left(started)
+
+
+def test_a_start_that_succeeds_is_an_engine_of_ours(options: VllmOptions, stub: pytest.MonkeyPatch) -> None:
+    """It can be read, asked, and ended; its command is in the report."""
+    stub.setenv("STUB", "serve")
+    started: list[EngineProcess] = []
+    engine = spawn(options, on_process=started.append)
+    try:
+        assert engine.capabilities[Capability.SPAWNABLE].present is True
+        assert engine.alive()
+        assert engine.log_tail() == "loading weights"
+        assert engine.config["command"].startswith(
+            f"python -m vllm.entrypoints.openai.api_server --model {options.model}"
+        )
+    finally:
+        engine.stop()
+    assert not engine.alive()
+    assert_nothing_left(started)

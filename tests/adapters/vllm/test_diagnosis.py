@@ -1,0 +1,105 @@
+"""The controls of a really broken vLLM lead to the kind of fault that was planted in it, each in a class of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.faults import plant
+from support.faulty_runs import Bench, opened
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.suites import test_cache_salt as salts
+from coldproof.suites import test_chat_preludes as chats
+from coldproof.suites import test_control as control
+from coldproof.suites import test_lora_reload as reload
+from coldproof.suites import test_memory_pressure as pressure
+from coldproof.suites import test_preemption as preemption
+from coldproof.suites import test_reuse as reuse
+from coldproof.suites import test_surface as surface
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+DEFAULT, TIGHT, CHUNKS = (CELLS[name] for name in ("default", "tight", "small-chunks"))
+KINDS: list[tuple[str, Callable[..., None], Cell, str]] = [
+    (
+        "adapters-are-known-by-name",
+        reload.test_in_place_reload_from_another_path,
+        DEFAULT,
+        "a cache key that identifies adapters by name",
+    ),
+    (
+        "in-place-reloads-keep-the-old-weights",
+        reload.test_in_place_reload_from_another_path,
+        DEFAULT,
+        "stale model weights or state outside of the prefix cache",
+    ),
+    ("hashes-forget-who-asks", salts.test_salts_isolate_the_cache, DEFAULT, "a cache key without the salt"),
+    (
+        "salts-are-cut",
+        salts.test_salts_isolate_the_cache,
+        DEFAULT,
+        "a cache key that omits a part of the salt",
+    ),
+    (
+        "half-a-block-is-hashed",
+        chats.test_prompts_that_share_a_prefix,
+        DEFAULT,
+        "a cache key that omits some of the tokens",
+    ),
+    (
+        "a-hits-blocks-change-places",
+        reuse.test_a_prompt_sent_again,
+        DEFAULT,
+        "a block whose content does not match its key",
+    ),
+    (
+        "hits-are-counted-twice",
+        reuse.test_counts_agree,
+        DEFAULT,
+        "the lookup or count of hits, not the block content",
+    ),
+    (
+        "an-aborted-prefill-is-published",
+        control.test_aborted_requests,
+        CHUNKS,
+        "the state that a client disconnect leaves behind",
+    ),
+    (
+        "evicted-blocks-stay-in-the-index",
+        pressure.test_working_set_larger_than_the_pool,
+        TIGHT,
+        "eviction, or a pool that does not free its blocks",
+    ),
+    (
+        "a-preemption-keeps-the-computed-count",
+        preemption.test_preempted_and_resumed,
+        TIGHT,
+        "preemption, or the resumption after it",
+    ),
+    (
+        "scores-of-a-cached-prompt-are-shifted",
+        surface.test_prompt_logprobs,
+        DEFAULT,
+        "the handling of response options on a cache hit",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Without a model: an engine starts in a second, and every control has its own."""
+    with opened(tmp_path_factory.mktemp("broken") / "report", "fingerprint", diagnose="new") as made:
+        yield made
+
+
+@pytest.mark.parametrize(("fault", "test", "cell", "kind"), [pytest.param(*row, id=row[0]) for row in KINDS])
+def test_the_conclusion_names_the_kind_of_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: str, test: Callable[..., None], cell: Cell, kind: str
+) -> None:
+    """The same words for the same mechanism, whatever the counterexample was; and every row was run."""
+    plant(fault, monkeypatch)
+    case = bench.violation(test, cell, examples=40)
+    assert case.diagnosis is not None
+    assert case.diagnosis.mechanism == kind, case.diagnosis.conclusion
+    assert not [row for row in case.diagnosis.controls if row.not_run]

@@ -1,0 +1,432 @@
+"""vLLM stepped in this process: that it answers as it should, and that a run repeats to the step."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineStartError, RequestRefused, Served
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.protocol.requests import (
+    Abort,
+    Arrival,
+    Completion,
+    CompletionRequest,
+    Message,
+    ResponseOptions,
+    Stage,
+)
+from coldproof.adapters.vllm.inproc import engine as vllm_inproc
+from coldproof.adapters.vllm.inproc.engine import InprocEngine
+from coldproof.adapters.vllm.server import VllmOptions, added_environment
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
+
+CACHED = generated_files()
+BEFORE = dict(os.environ)
+engine_tests = [pytest.mark.engine, pytest.mark.timeout(300)]
+needs_engine = pytest.mark.usefixtures("warm")
+Start = Callable[..., InprocEngine]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts engines that live until the tests here are over."""
+    engines: list[InprocEngine] = []
+
+    def start_one(*flags: str, prefix_caching: bool = True) -> InprocEngine:
+        log = tmp_path_factory.mktemp("engine") / "engine.log"
+        arguments = ("--max-model-len", "512", *flags)
+        options = VllmOptions(
+            model=str(tiny_model(CACHED)), prefix_caching=prefix_caching, arguments=arguments, log=log
+        )
+        engines.append(vllm_inproc.start(options))
+        return engines[-1]
+
+    yield start_one
+    for engine in engines:
+        engine.stop()
+
+
+@pytest.fixture(scope="module")
+def cold(start: Start) -> InprocEngine:
+    """No cache, and room for all."""
+    return start("--num-gpu-blocks-override", "200", prefix_caching=False)
+
+
+@pytest.fixture(scope="module")
+def warm(start: Start, cold: InprocEngine) -> InprocEngine:
+    """Beside the cold one: 16 usable blocks of 32 tokens, and four requests at a time."""
+    return start("--num-gpu-blocks-override", "17", "--max-num-seqs", "4")
+
+
+@pytest.fixture(scope="module")
+def ranked(start: Start, warm: InprocEngine) -> InprocEngine:
+    """Requests with priorities in as many blocks, 64 tokens a step."""
+    chunks = ("--enable-chunked-prefill", "--max-num-batched-tokens", "64")
+    return start("--num-gpu-blocks-override", "17", "--scheduling-policy", "priority", *chunks)
+
+
+@pytest.fixture(autouse=True)
+def emptied(request: pytest.FixtureRequest) -> None:
+    """Each test begins with nothing cached."""
+    for name in {"warm", "ranked"} & set(request.fixturenames):
+        assert request.getfixturevalue(name).reset_cache()
+
+
+def adapter(seed: int) -> AdapterFiles:
+    """A forged adapter for the tiny model."""
+    config = json.loads((tiny_model(CACHED) / "config.json").read_text())
+    return generate_adapter(CACHED, config, seed=seed, rank=8)
+
+
+def asked(seed: int, length: int, tokens: int, **more: object) -> CompletionRequest:
+    """A request with a random prompt."""
+    prompt = tuple(random.Random(seed).choices(range(33, 127), k=length))
+    fields: dict[str, object] = {"model": "base", "prompt": prompt, "max_tokens": tokens, **more}
+    return CompletionRequest(**fields)  # type: ignore[arg-type]
+
+
+def serve(engine: InprocEngine, *arrivals: Arrival, between: Callable[[], None] = lambda: None) -> list[Served]:
+    """Serve without listening."""
+    return engine.serve(arrivals, lambda _number, _count: None, between)
+
+
+def results(served: list[Served]) -> list[Completion | EngineError]:
+    """What came back, without the times of sending."""
+    return [one.result for one in served]
+
+
+def completed(served: list[Served]) -> list[Completion]:
+    """The same where nothing may have failed."""
+    answers = [result for result in results(served) if isinstance(result, Completion)]
+    assert len(answers) == len(served), results(served)
+    return answers
+
+
+def ids(answer: Completion) -> list[int]:
+    """Token ids."""
+    return [token.id for token in answer.tokens]
+
+
+def published(name: str) -> float:
+    """A counter of vLLM's Prometheus metrics; in one process only those of the engine that started last are there."""
+    value = REGISTRY.get_sample_value(f"vllm:{name}_total", {"engine": "0", "model_name": "base"})
+    assert value is not None
+    return value
+
+
+def crowd() -> list[Arrival]:
+    """Three requests, 960 tokens in the end, for a pool of 512."""
+    return [Arrival(asked(seed, 170, 150), offset_ms=15 * seed) for seed in range(3)]
+
+
+@needs_engine
+class TestServed:
+    """One engine with a small pool, compared with one that has no cache."""
+
+    pytestmark = engine_tests
+
+    def test_warm_is_cold(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """The second time from the cache, with the same tokens; time is counted in steps."""
+        request = asked(1, 100, 12)
+        first, again, alone = warm.complete(request), warm.complete(request), cold.complete(request)
+        assert (first.cached_tokens, again.cached_tokens, alone.cached_tokens) == (0, 96, 0)
+        assert ids(first) == ids(again) == ids(alone)
+        assert len(first.tokens) == 12
+        assert first.prompt == request.prompt
+        assert first.text == bytes(ids(first)).decode()
+        assert [token.at for token in first.tokens] == [(i + 1) / 100 for i in range(12)]
+
+    def test_a_small_pool_preempts(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """Seen per request and in total, and no answer suffers."""
+        before = warm.metrics()
+        answers = completed(serve(warm, *crowd()))
+        preemptions = [answer.preemptions for answer in answers]
+        after = warm.metrics().since(before)
+        assert sum(count or 0 for count in preemptions) > 0
+        assert after.preemptions == sum(count or 0 for count in preemptions)
+        assert after.queried_tokens == 3 * 170
+        assert [ids(answer) for answer in answers] == [ids(cold.complete(one.request)) for one in crowd()]
+
+    def test_a_run_repeats_exactly(self, ranked: InprocEngine) -> None:
+        """Tokens, times, cached tokens, preemptions: five times the same, with aborts and a pattern in it."""
+        arrivals = [
+            *crowd(),
+            Arrival(asked(5, 60, 50, priority=-1, abort=Abort(after_tokens=7)), offset_ms=30),
+            Arrival(asked(5, 60, 50, priority=-1, surface=ResponseOptions(logprobs=True)), offset_ms=80),
+            Arrival(asked(6, 60, 20, surface=ResponseOptions(pattern="[a-d]{9,12}")), offset_ms=30),
+        ]
+        runs = []
+        for _ in range(5):
+            assert ranked.reset_cache()
+            runs.append(results(serve(ranked, *arrivals)))
+        assert runs[0] == runs[1] == runs[2] == runs[3] == runs[4]
+        answers = [result for result in runs[0] if isinstance(result, Completion)]
+        assert len(answers) == len(arrivals)
+        assert any(answer.preemptions for answer in answers)
+        assert any(answer.cached_tokens for answer in answers)
+        assert [answer.aborted is None for answer in answers] == [True, True, True, False, True, True]
+
+    def test_offsets_fall_on_steps(self, warm: InprocEngine) -> None:
+        """A request of offset 30 ms comes before the burst's fourth step; one of 31 ms before the fifth."""
+        began, counts = warm.clock(), list[tuple[int, int]]()
+        arrivals = [Arrival(asked(1, 20, 6)), Arrival(asked(2, 20, 1), 31), Arrival(asked(3, 20, 1), 30)]
+        served = warm.serve(arrivals, lambda number, count: counts.append((number, count)), lambda: None)
+        assert [round(one.sent - began, 3) for one in served] == [0.0, 0.04, 0.03]
+        assert [round(one.finished - began, 3) for one in served] == [0.06, 0.05, 0.04]
+        assert counts == [(0, 1), (0, 2), (0, 3), (0, 4), (2, 1), (0, 5), (1, 1), (0, 6)]
+
+    def test_an_idle_engine_keeps_its_clock(self, warm: InprocEngine) -> None:
+        """Steps without work count, so that time passes for whoever waits."""
+        began, looks = warm.clock(), list[float]()
+        serve(warm, Arrival(asked(1, 20, 1), offset_ms=200), between=lambda: looks.append(warm.clock()))
+        assert looks == pytest.approx([began + (i + 1) / 100 for i in range(21)])
+
+    @pytest.mark.parametrize(
+        ("abort", "stage", "tokens"),
+        [
+            (Abort(), Stage.QUEUED, 0),
+            (Abort(at=Stage.PREFILL), Stage.PREFILL, 0),
+            (Abort(after_ms=20, at=Stage.QUEUED), Stage.DECODE, 1),
+            (Abort(after_ms=20), Stage.PREFILL, 0),
+            (Abort(after_ms=500), Stage.DECODE, 1),
+            (Abort(after_tokens=3), Stage.DECODE, 3),
+            (Abort(after_tokens=9), None, 9),
+        ],
+    )
+    def test_an_abort_tells_its_stage(
+        self, ranked: InprocEngine, abort: Abort, stage: Stage | None, tokens: int
+    ) -> None:
+        """A prompt of four steps; the ninth token is the last, so there is nothing left to abort."""
+        answer = ranked.complete(asked(4, 200, 9, abort=abort))
+        assert (answer.aborted, len(answer.tokens)) == (stage, tokens)
+        assert answer.finish_reason == (None if stage else "length")
+        assert (ranked.metrics().running, ranked.metrics().waiting, ranked.metrics().pool_usage) == (0, 0, 0.0)
+
+    def test_an_abort_in_the_queue(self, warm: InprocEngine) -> None:
+        """Four run at most, so that the fifth still waits after 50 ms."""
+        others = [Arrival(asked(seed, 20, 12)) for seed in range(4)]
+        *_, last = completed(serve(warm, *others, Arrival(asked(9, 20, 12, abort=Abort(after_ms=50)))))
+        assert (last.aborted, last.tokens) == (Stage.QUEUED, ())
+
+    def test_a_reload_in_place_changes_the_answer(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """Under the same name from another path; also in the midst of a burst."""
+        first, second = (str(adapter(seed).folder.resolve()) for seed in (1, 2))
+        expected = []
+        for path in (first, second):
+            cold.load_adapter("lora", path, in_place=bool(expected))
+            expected.append(ids(cold.complete(asked(1, 100, 12, model="lora"))))
+        warm.load_adapter("lora", first, in_place=False)
+        began = warm.clock()
+
+        def between() -> None:
+            if round(warm.clock() - began, 3) == 0.15:
+                warm.load_adapter("lora", second, in_place=True)
+
+        request = asked(1, 100, 12, model="lora")
+        served = serve(warm, Arrival(request), Arrival(request, offset_ms=200), between=between)
+        before, after = completed(served)
+        assert [ids(before), ids(after)] == expected
+        assert expected[0] != expected[1]
+        assert after.cached_tokens == 0
+
+    def test_adapter_names_are_the_servers(self, warm: InprocEngine, tmp_path: Path) -> None:
+        """Statuses as the server answers; a forgotten name is unknown."""
+        path = str(adapter(1).folder.resolve())
+        warm.load_adapter("named", path, in_place=False)
+        statuses = []
+        for action in (
+            lambda: warm.load_adapter("named", path, in_place=False),
+            lambda: warm.load_adapter("base", path, in_place=False),
+            lambda: warm.load_adapter("none", str(tmp_path), in_place=False),
+            lambda: warm.unload_adapter("none"),
+            lambda: warm.unload_adapter("named"),
+            lambda: warm.complete(asked(1, 10, 1, model="named")),
+        ):
+            try:
+                action()
+                statuses.append(200)
+            except RequestRefused as refusal:
+                statuses.append(refusal.status)
+        assert statuses == [400, 400, 404, 404, 200, 404]
+
+    def test_a_refused_request_harms_no_other(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """Too long, an unknown name, an impossible pattern: refused in the midst of a burst that goes on."""
+        good = asked(1, 100, 12)
+        served = serve(
+            warm,
+            Arrival(good),
+            Arrival(asked(2, 513, 1), 10),
+            Arrival(asked(2, 10, 513), 10),
+            Arrival(asked(2, 10, 1, model="nobody"), 10),
+            Arrival(asked(2, 10, 1, surface=ResponseOptions(pattern="[")), 10),
+        )
+        refusals = [result for result in results(served) if isinstance(result, RequestRefused)]
+        assert [refusal.status for refusal in refusals] == [400, 400, 404, 400]
+        assert ids(completed(served[:1])[0]) == ids(cold.complete(good))
+
+    def test_a_burst_that_breaks_leaves_nothing_behind(self, warm: InprocEngine) -> None:
+        """An exception out of `between` is the caller's; the engine is idle afterwards."""
+
+        def fail() -> None:
+            raise ValueError("ours")
+
+        with pytest.raises(ValueError, match="ours"):
+            serve(warm, *crowd(), between=fail)
+        assert (warm.metrics().running, warm.metrics().waiting) == (0, 0)
+        assert len(warm.complete(asked(1, 20, 2)).tokens) == 2
+
+    def test_a_reset_waits_for_requests(self, warm: InprocEngine) -> None:
+        """In the midst of a burst blocks are held: False, and True when nothing is in flight."""
+        said: list[bool] = []
+        serve(warm, Arrival(asked(1, 100, 5)), between=lambda: said.append(warm.reset_cache()))
+        assert said == [False] * 4 + [True]
+
+    def test_salts_keep_apart(self, warm: InprocEngine) -> None:
+        """The salt reaches the block hashes."""
+        plain, salted = asked(1, 100, 1), asked(1, 100, 1, cache_salt="a")
+        assert [warm.complete(one).cached_tokens for one in (plain, salted, salted)] == [0, 0, 96]
+
+    def test_surfaces_are_complete(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """Several answers, stop strings, patterns, prompt logprobs and logprobs."""
+        several = warm.complete(asked(1, 40, 8, surface=ResponseOptions(answers=3)))
+        assert [len(tokens) for tokens in (several.tokens, *several.others)] == [8, 8, 8]
+        assert len({tuple(t.id for t in tokens) for tokens in (several.tokens, *several.others)}) > 1
+        plain = cold.complete(asked(1, 40, 8))
+        stopped = warm.complete(asked(1, 40, 8, surface=ResponseOptions(stop=(plain.text[3],))))
+        assert (stopped.finish_reason, stopped.text) == ("stop", plain.text[: plain.text.index(plain.text[3])])
+        matched = warm.complete(asked(1, 40, 8, surface=ResponseOptions(pattern="[ab]{3}")))
+        assert (matched.finish_reason, len(matched.text), set(matched.text) - {"a", "b"}) == ("stop", 3, set())
+        told = warm.complete(asked(1, 100, 2, surface=ResponseOptions(prompt_logprobs=True)))
+        assert told.prompt_logprobs is not None
+        assert [score is None for score in told.prompt_logprobs] == [True] + [False] * 99
+        scored = warm.complete(asked(1, 40, 8, surface=ResponseOptions(logprobs=True)))
+        assert ids(scored) == ids(plain)
+        assert all(token.logprob is not None and token.gap is not None and token.gap > 0 for token in scored.tokens)
+
+    def test_a_chat_is_its_rendered_prompt(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """What `render` says is what the engine used, and asking with those ids gives the same answer."""
+        messages = (Message("system", "Be brief."), Message("user", "Hello."))
+        rendered = warm.render(messages)
+        answer = warm.complete(asked(1, 1, 8, messages=messages))
+        assert answer.prompt == rendered
+        assert ids(answer) == ids(cold.complete(CompletionRequest(model="base", prompt=rendered, max_tokens=8)))
+
+    def test_it_says_what_it_is(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """Shape and capabilities of either engine; only priorities need another scheduling policy."""
+        assert (warm.shape.block_size, warm.shape.pool_blocks, warm.shape.adapter_slots) == (32, 16, 4)
+        assert (warm.shape.max_model_tokens, warm.shape.most_requests, warm.shape.uniform) == (512, 4, True)
+        assert (warm.shape.prefix_caching, cold.shape.prefix_caching) == (True, False)
+        absent = {c for c in Capability if not warm.capabilities[c].present}
+        other_cells = {Capability.PRIORITY, Capability.KV_EVENTS, Capability.SEVERAL_GROUPS, Capability.SECOND_TIER}
+        assert absent == {*other_cells, *OPTIONAL_ABSENT, Capability.PROVENANCE, Capability.ADAPTER_SWITCH}
+        assert "--num-gpu-blocks-override 17" in warm.config["flags"]
+        assert "vllm" in warm.log_tail()
+
+    def test_priorities(self, ranked: InprocEngine, cold: InprocEngine) -> None:
+        """With that policy the urgent one (the lower number) throws out the other; the metrics are the server's."""
+        assert ranked.capabilities[Capability.PRIORITY].present
+        usual, urgent = asked(1, 250, 100, priority=1), asked(2, 250, 100, priority=0)
+        first, second = completed(serve(ranked, Arrival(usual), Arrival(urgent, offset_ms=50)))
+        assert first.preemptions
+        assert (second.preemptions, second.preempted_at) == (0, ())
+        assert len(first.preempted_at) == first.preemptions
+        out = [max(t.at for t in first.tokens if t.at < at) for at in first.preempted_at]
+        assert [round(at - last, 6) for at, last in zip(first.preempted_at, out, strict=True)] == [0.01] * len(out)
+        assert second.tokens[-1].at < first.tokens[-1].at
+        assert [ids(first), ids(second)] == [ids(cold.complete(usual)), ids(cold.complete(urgent))]
+        ranked.complete(usual)
+        metrics = ranked.metrics()
+        for name, value in (
+            ("prefix_cache_queries", metrics.queried_tokens),
+            ("prefix_cache_hits", metrics.hit_tokens),
+            ("num_preemptions", metrics.preemptions),
+        ):
+            assert value
+            assert published(name) == value
+
+    def test_preemptions_of_an_aborted_request_count(self, warm: InprocEngine) -> None:
+        """The second of two answers is thrown out, and the client leaves while it waits to come back."""
+        both = asked(2, 100, 100, surface=ResponseOptions(answers=2), abort=Abort(after_tokens=60))
+        before = warm.metrics()
+        other, aborted = completed(serve(warm, Arrival(asked(1, 250, 150)), Arrival(both)))
+        assert (aborted.aborted, len(aborted.tokens)) == (Stage.DECODE, 60)
+        assert len(aborted.others[0]) < 60
+        assert (other.preemptions, bool(aborted.preemptions)) == (0, True)
+        assert warm.metrics().since(before).preemptions == aborted.preemptions
+        assert warm.metrics().pool_usage == 0.0
+
+    def test_stopped_in_between(self, start: Start, cold: InprocEngine) -> None:
+        """The burst ends with EngineDied for whatever is not over; the other engine lives on."""
+        engine = start("--num-gpu-blocks-override", "17")
+        looks: list[float] = []
+
+        def between() -> None:
+            looks.append(engine.clock())
+            if len(looks) == 3:
+                engine.stop()
+
+        short, long, late = asked(1, 20, 2), asked(2, 20, 50), asked(3, 20, 50)
+        served = serve(engine, Arrival(short), Arrival(long), Arrival(late, offset_ms=900), between=between)
+        assert [type(result) for result in results(served)] == [Completion, EngineDied, EngineDied]
+        assert len(looks) == 3
+        assert not engine.alive()
+        with pytest.raises(EngineDied):
+            engine.complete(short)
+        engine.stop()
+        assert len(cold.complete(short).tokens) == 2
+        assert "vllm" in engine.log_tail()
+
+    def test_a_failing_step_is_a_death(self, start: Start, cold: InprocEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Everything in flight ends with EngineDied; the log says why."""
+        engine = start("--num-gpu-blocks-override", "17")
+        assert engine._parts is not None
+        monkeypatch.setattr(engine._parts.engine, "step", lambda: 1 / 0)
+        served = serve(engine, Arrival(asked(1, 20, 2)), Arrival(asked(2, 20, 2), offset_ms=50))
+        assert [type(result) for result in results(served)] == [EngineDied, EngineDied]
+        assert not engine.alive()
+        assert "ZeroDivisionError" in engine.log_tail()
+        assert len(cold.complete(asked(1, 20, 2)).tokens) == 2
+
+    def test_a_start_leaves_no_trace_in_the_environment(self, warm: InprocEngine) -> None:
+        """A server that is spawned afterwards gets what it would have got. (torch's compiler notes things later on.)"""
+        changed = {name for name in os.environ.keys() | BEFORE.keys() if os.environ.get(name) != BEFORE.get(name)}
+        assert {name for name in changed if "TORCHINDUCTOR" not in name} <= {
+            "PYTEST_CURRENT_TEST",
+            "RAY_CLIENT_MODE",  # Ray sets it for a test of fleets that ran in this process before
+            *added_environment(),
+        }
+
+    def test_flags_that_vllm_refuses(self, start: Start) -> None:
+        """One line, not an exit; and a pool that holds no request of full length does not start."""
+        with pytest.raises(EngineStartError, match="--no-such-flag"):
+            start("--no-such-flag")
+        with pytest.raises(EngineStartError, match="larger than the available KV cache memory"):
+            start("--num-gpu-blocks-override", "5")
+
+
+def test_the_module_loads_nothing() -> None:
+    """Importing it costs no vLLM and no torch."""
+    check = (
+        "import sys, coldproof.adapters.vllm.inproc.engine; sys.exit('vllm' in sys.modules or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", check], cwd=CACHED.parent.parent, check=False).returncode == 0
+
+
+def test_without_vllm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One clear line."""
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EngineStartError, match="vLLM is not installed"):
+        vllm_inproc.start(VllmOptions(model=str(tmp_path), log=tmp_path / "engine.log"))

@@ -1,0 +1,184 @@
+"""What a second KV tier changes for the harness: flags, counts, excuses, evidence and workloads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import find
+from support.histories import history, outcome, record, shape
+
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.vllm.cells import CELLS
+from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
+from coldproof.adapters.vllm.kv_tiers import TIERS, tier_flags
+from coldproof.adapters.vllm.server import VllmOptions, server_command
+from coldproof.harness.history.records import ResetRecord
+from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
+from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.tiers import tier_facts
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.tiers import partitions, sent_again_after_gaps
+from coldproof.harness.workload.steps import Burst, Reset, Workload
+
+TIERED = shape(second_tier=True)
+ENDS = shape(second_tier=True, failed_load_ends_request=True)
+PROMPT = range(48)
+LIMITS = WorkloadLimits(block=16, slots=2, contents=("A", "B"), mixtures=frozenset(), longest=256, pool=256)
+
+
+def transfer(tier: str) -> dict[str, Any]:
+    """The configuration that vLLM is given for a tier."""
+    flag, text = tier_flags(TIERS[tier], Path("/folder"))
+    assert flag == "--kv-transfer-config"
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def test_an_engine_gets_a_tier_with_a_folder_of_its_own(tmp_path: Path) -> None:
+    """A fresh engine that found another one's files would not be fresh."""
+    options = VllmOptions(model="m", log=tmp_path / "engine-07.log", tier=TIERS["example"])
+    command = server_command(options, 1)
+    given = json.loads(command[command.index("--kv-transfer-config") + 1])
+    assert given["kv_connector_extra_config"]["shared_storage_path"] == str(tmp_path / "engine-07.tier")
+
+
+def test_an_engine_without_prefix_caching_has_no_tier(tmp_path: Path) -> None:
+    """What it answers is to be cold."""
+    options = VllmOptions(model="m", log=tmp_path / "log", tier=TIERS["example"], prefix_caching=False)
+    assert "--kv-transfer-config" not in server_command(options, 1)
+
+
+def test_a_tier_of_several_parts_describes_each() -> None:
+    """As MultiConnector wants them."""
+    parts = transfer("multi")["kv_connector_extra_config"]["connectors"]
+    assert [part["kv_connector"] for part in parts] == ["OffloadingConnector", "SimpleCPUOffloadConnector"]
+
+
+@pytest.mark.parametrize(("tier", "policy"), [("failing", "recompute"), ("failing-ends", "fail")])
+def test_the_policy_for_failed_loads_is_always_said(tier: str, policy: str) -> None:
+    """vLLM's default has changed before."""
+    assert transfer(tier)["kv_load_failure_policy"] == policy
+
+
+def test_every_cells_tier_exists() -> None:
+    """By name."""
+    assert {cell.tier for cell in CELLS if cell.tier is not None} <= set(TIERS)
+
+
+def test_deferred_copies_complete_in_order_after_their_polls() -> None:
+    """A copy is carried out when its completion is reported, and not before."""
+    done: list[str] = []
+    copies: DeferredCopies[str] = DeferredCopies(polls=1)
+    copies.submit("a", lambda: done.append("a"))
+    assert copies.poll() == []
+    copies.submit("b", lambda: done.append("b"))
+    assert done == []
+    assert copies.poll() == ["a"]
+    assert done == ["a"]
+    assert copies.poll() == ["b"]
+
+
+def test_waiting_for_a_copy_carries_out_all_before_it_once() -> None:
+    """The next poll reports their completion."""
+    done: list[str] = []
+    copies: DeferredCopies[str] = DeferredCopies(polls=5)
+    for key in "abc":
+        copies.submit(key, lambda key=key: done.append(key))  # type: ignore[misc]
+    copies.wait({"b"})
+    assert done == ["a", "b"]
+    assert copies.poll() == ["a", "b"]
+    copies.drain()
+    assert done == ["a", "b", "c"]
+
+
+def test_a_tier_may_bring_the_last_token_and_what_a_reset_removed() -> None:
+    """Neither is a hit without a tier."""
+    reset = ResetRecord(began=0.6, ended=0.7, success=True)
+    pair = (outcome(0, PROMPT), outcome(1, PROMPT, cached_tokens=48))
+    assert check_bounds(history(*pair, shape=TIERED, resets=(reset,))) == []
+    assert check_bounds(history(*pair))
+    assert check_bounds(history(outcome(0, PROMPT), outcome(1, PROMPT, cached_tokens=47), resets=(reset,)))
+
+
+def test_a_tier_does_not_excuse_another_identitys_blocks() -> None:
+    """A salt holds for both tiers."""
+    found = check_bounds(history(outcome(0, PROMPT), outcome(1, PROMPT, salt="red", cached_tokens=32), shape=TIERED))
+    assert [finding.request for finding in found] == [1]
+
+
+@pytest.mark.parametrize(("external", "told"), [(32, 48), (None, 48)])
+def test_hits_of_both_tiers_are_counted_together(external: int | None, told: int) -> None:
+    """Where the second tier's count is unknown nothing is said."""
+    steps = (record(0, before=Metrics(hit_tokens=0, external_hit_tokens=external and 0)),)
+    steps = (record(0, before=steps[0].before, after=Metrics(hit_tokens=16, external_hit_tokens=external)),)
+    told_so = outcome(0, PROMPT, cached_tokens=told)
+    assert check_accounting(history(told_so, shape=TIERED, steps=steps), exclusive=True) == []
+
+
+def test_hits_of_both_tiers_that_do_not_add_up_are_told() -> None:
+    """Neither may be left out."""
+    before, after = Metrics(hit_tokens=0, external_hit_tokens=0), Metrics(hit_tokens=16, external_hit_tokens=16)
+    made = history(outcome(0, PROMPT, cached_tokens=16), shape=TIERED, steps=(record(0, before=before, after=after),))
+    assert len(check_accounting(made, exclusive=True)) == 1
+
+
+def ended(number: int, prompt: range) -> Any:
+    """A request that ended with an error, in step 0."""
+    return outcome(number, prompt, (), error="HTTP 500", step=0)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "failed", "blamed"),
+    [
+        ((PROMPT,), 1, []),
+        ((PROMPT,), 0, [0]),
+        ((PROMPT, PROMPT), 1, []),  # they share the blocks
+        ((PROMPT, range(100, 148)), 1, [1]),
+        ((PROMPT, range(100, 148)), 2, []),
+    ],
+)
+def test_as_many_prefixes_may_end_as_loads_failed(prompts: tuple[range, ...], failed: int, blamed: list[int]) -> None:
+    """And no request more."""
+    steps = (record(0, before=Metrics(failed_loads=0), after=Metrics(failed_loads=failed)),)
+    made = history(*(ended(i, prompt) for i, prompt in enumerate(prompts)), shape=ENDS, steps=steps)
+    assert [finding.request for finding in check_liveness(made)] == blamed
+
+
+def test_a_failed_load_is_no_excuse_where_it_is_to_be_recomputed() -> None:
+    """Then the request has to be answered."""
+    steps = (record(0, before=Metrics(failed_loads=0), after=Metrics(failed_loads=1)),)
+    assert check_liveness(history(ended(0, PROMPT), shape=TIERED, steps=steps))
+
+
+def test_loads_are_told_apart_by_what_made_them_necessary() -> None:
+    """A load before any reset brings back what was evicted."""
+    readings = [Metrics(external_hit_tokens=count, failed_loads=count // 64) for count in (0, 32, 32, 64)]
+    steps = tuple(record(i, before=readings[i], after=readings[i + 1]) for i in range(3))
+    reset = ResetRecord(began=1.5, ended=1.6, success=True)
+    facts = tier_facts(history(*(outcome(i, PROMPT) for i in range(3)), steps=steps, resets=(reset,)))
+    assert facts[Evidence.LOADED] == 64
+    assert (facts[Evidence.LOADED_EVICTED], facts[Evidence.LOADED_RESET]) == (1, 1)
+    assert (facts[Evidence.FAILED_LOADS], facts[Evidence.AFTER_FAILURE]) == (1, 1)
+
+
+@pytest.mark.parametrize("strategy", [sent_again_after_gaps(LIMITS), partitions(LIMITS)])
+def test_stories_have_gaps_of_both_kinds_and_turns_that_go_on_from_an_earlier_request(strategy: Any) -> None:
+    """Requests that were put in between do not shift whom a turn follows."""
+
+    def has_both(workload: Workload) -> bool:
+        names = {s.name for _, _, r in workload.requests() for s in r.prompt.segments}
+        return any(isinstance(step, Reset) for step in workload.steps) and "flood" in names
+
+    assert find(strategy, has_both)
+    follows = find(strategy, lambda w: any(r.prompt.continues is not None for _, _, r in w.requests()) and has_both(w))
+    numbered = {number: request for number, _, request in follows.requests()}
+    for number, request in numbered.items():
+        earlier = request.prompt.continues
+        if earlier is not None:
+            assert earlier < number
+            assert "flood" not in {segment.name for segment in numbered[earlier].prompt.segments}
+    assert all(step.requests for step in follows.steps if isinstance(step, Burst))

@@ -1,0 +1,209 @@
+"""The suites against a real vLLM server: what they must find, what they must not, and what they do without a cache.
+
+One server serves all the attached runs here; only what is about starting an engine starts another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.paths import ROOT
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import Served
+from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.server.engine import ServerEngine
+from coldproof.adapters.vllm.server import VllmOptions, spawn
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.lora import generate_adapter, tiny_model
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
+from coldproof.reports.schema.results import Results, read_results
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
+    """A real vLLM with prefix caching on."""
+    cache = generated_files()
+    model = tiny_model(cache)
+    adapter = generate_adapter(cache, json.loads((model / "config.json").read_text()), seed=1, rank=8)
+    log = tmp_path_factory.mktemp("engine") / "engine.log"
+    engine = spawn(VllmOptions(model=str(model), log=log, adapter_path=str(adapter.folder)), on_process=lambda _: None)
+    yield engine
+    engine.stop()
+
+
+def suites(*arguments: str, report: Path) -> tuple[int, Results, str]:
+    """Run the suites as a user does: (exit code, results, terminal output)."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "suites",
+        "-p",
+        "no:cacheprovider",
+        "--report-dir",
+        str(report),
+        *arguments,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
+    return done.returncode, read_results(report / "results.json"), done.stdout + done.stderr
+
+
+def verdicts(results: Results) -> dict[str, Verdict]:
+    """Requirement id -> verdict."""
+    return {r.id: r.verdict for r in results.requirements}
+
+
+def test_every_capability_that_the_suites_need_is_there(server: ServerEngine) -> None:
+    """On this build the probes find all: nothing is UNSUPPORTED that should be tested. What is missing here other
+    cells have, or the fingerprint worker."""
+    absent = {c for c in Capability if server.capabilities[c].present is not True}
+    elsewhere = {Capability.KV_EVENTS, Capability.SECOND_TIER, Capability.SEVERAL_GROUPS, Capability.PROVENANCE}
+    assert absent == elsewhere | {Capability.ADAPTER_SWITCH, *OPTIONAL_ABSENT}  # which other engines have
+
+
+@pytest.fixture(scope="module")
+def attached(server: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Results, str, Path]:
+    """One attached run over the reload requirements, judged by the same-engine oracle."""
+    report = tmp_path_factory.mktemp("attached")
+    selected = "another_path or changed_files or salts"
+    code, results, output = suites("--engine-url", server.client.url, "-k", selected, report=report)
+    return code, results, output, report
+
+
+def test_attached_run_tells_right_from_wrong(attached: tuple[int, Results, str, Path]) -> None:
+    """Reload from another path conforms; the same path with changed files does not, by either route."""
+    code, results, output, _ = attached
+    assert verdicts(results) == {
+        "LORA-1": Verdict.CONFORMS,
+        "LORA-2": Verdict.CONFORMS,
+        "LORA-3": Verdict.VIOLATED,
+        "SALT-1": Verdict.CONFORMS,
+    }, output
+    assert code == 1
+    assert len(results.cases) == 2
+
+
+def test_the_lora_3_case_is_minimal_and_says_why(attached: tuple[int, Results, str, Path]) -> None:
+    """Four steps, as a person would write it; hit tokens above the bound; stale state; failing every time."""
+    _, results, _, _ = attached
+    for case in results.cases:
+        assert len(case.steps) == 4
+        assert case.failure_class is FailureClass.STALE_STATE
+        failing = next(r for r in case.requests if r.request == case.failing_request)
+        assert failing.cached_tokens is not None
+        assert failing.cached_at_most is not None
+        assert failing.cached_tokens > failing.cached_at_most
+        assert case.reproduction.while_shrinking_failed >= 1
+        assert "attached" in case.reproduction.note
+
+
+def test_a_saved_case_replays(attached: tuple[int, Results, str, Path], server: ServerEngine, tmp_path: Path) -> None:
+    """`--replay` runs that one case and finds the violation again."""
+    _, results, _, report = attached
+    case = report / "cases" / f"{results.cases[0].id}.json"
+    code, replayed, output = suites("--replay", str(case), "--engine-url", server.client.url, report=tmp_path)
+    assert verdicts(replayed) == {"LORA-3": Verdict.VIOLATED}, output
+    assert code == 1
+
+
+def test_the_stand_alone_reproducer_reproduces(
+    attached: tuple[int, Results, str, Path], server: ServerEngine, tmp_path: Path
+) -> None:
+    """`cases/ID.py URL` exits 1 on this engine, without importing anything of ours."""
+    _, results, _, report = attached
+    script = report / "cases" / f"{results.cases[0].id}.py"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, str(script), server.client.url],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG" in done.stdout
+
+
+def test_attached_run_of_the_other_families(server: ServerEngine, tmp_path: Path) -> None:
+    """Chats, repeats, surfaces and resets conform on this build; pressure that cannot be made is not exercised, and
+    the report says what it would take."""
+    selected = "(share_a_prefix or next_turn or sent_again or test_surface or cache_reset or working_set) and not tiers"
+    code, results, output = suites("--engine-url", server.client.url, "-k", selected, report=tmp_path)
+    assert verdicts(results) == {
+        "CHAT-1": Verdict.CONFORMS,
+        "CHAT-2": Verdict.CONFORMS,
+        "CTRL-1": Verdict.CONFORMS,
+        "GROUP-1": Verdict.UNSUPPORTED,
+        "PRESS-1": Verdict.NOT_EXERCISED,
+        "REUSE-1": Verdict.CONFORMS,
+        "REUSE-2": Verdict.CONFORMS,
+        "SURFACE-1": Verdict.CONFORMS,
+    }, output
+    assert code == 1
+    (pressed,) = [r for r in results.requirements if r.id == "PRESS-1"]
+    assert "use a smaller pool" in pressed.reason
+
+
+def test_a_hanging_engine_is_ended_and_its_queue_is_known(server: ServerEngine, tmp_path: Path) -> None:
+    """The last test here: the engine core is stopped in the midst of an answer, while the server goes on to answer."""
+    process = server.process
+    assert process is not None
+    (core,) = [p for p in process.processes() if "EngineCore" in " ".join([p.name(), *p.cmdline()])]
+    request = Request(prompt=Prompt((Segment("stem", 64),)), max_tokens=1900)  # nobody sees its end, however slow he is
+
+    answering: set[int] = set()
+
+    class Stopping(CheckedEngine):
+        """Stops the core as soon as both requests are being answered."""
+
+        def serve(self, arrivals: Any, on_token: Any, between: Any) -> list[Served]:
+            def stop_core(number: int, count: int) -> None:
+                on_token(number, count)
+                if number not in answering:
+                    answering.add(number)
+                    if len(answering) == 2:
+                        core.suspend()
+
+            return super().serve(arrivals, stop_core, between)
+
+    history = WorkloadRun(
+        Stopping(server), Workload((Burst(requests=(request, request)),)), "hang", {}, tmp_path, stall_seconds=5
+    ).history()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        core.resume()
+    assert history.stalled is not None
+    assert history.stalled.running == 2
+    findings = check_liveness(history)
+    assert {f.failure_class for f in findings} == {FailureClass.HANG}
+    assert "running 2, waiting 0" in findings[0].sentence
+    assert "POST /v1/completions" in history.log_tail
+    assert not server.alive()
+
+
+def test_without_prefix_caching_nothing_passes(tmp_path: Path) -> None:
+    """With caching switched off nothing was warm: NOT EXERCISED, exit code 1, and no process is left behind."""
+    code, results, output = suites(
+        "--engine-args", "--no-enable-prefix-caching", "-k", "in_place_reload_from_another_path", report=tmp_path
+    )
+    assert verdicts(results) == {"LORA-1": Verdict.NOT_EXERCISED}, output
+    assert code == 1
+    assert results.complete
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]

@@ -1,0 +1,118 @@
+"""vLLM's connectors behind the fingerprint worker, in this process: what was lost comes back, as it was."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.requests import CompletionRequest
+from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION
+from coldproof.adapters.vllm.inproc import engine as vllm_inproc
+from coldproof.adapters.vllm.inproc.engine import InprocEngine
+from coldproof.adapters.vllm.kv_tiers import TIERS
+from coldproof.adapters.vllm.server import VllmOptions
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.lora import tiny_model
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+CACHED = generated_files()
+Start = Callable[..., InprocEngine]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts engines with a pool of 16 blocks of 32 tokens."""
+    engines: list[InprocEngine] = []
+
+    def start_one(tier: str, *flags: str, prefix_caching: bool = True) -> InprocEngine:
+        options = VllmOptions(
+            model=str(tiny_model(CACHED)),
+            log=tmp_path / f"engine-{len(engines)}.log",
+            arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "17", *flags),
+            topology=FULL_ATTENTION,
+            tier=TIERS[tier],
+            prefix_caching=prefix_caching,
+        )
+        engines.append(vllm_inproc.start(options))
+        return engines[-1]
+
+    yield start_one
+    for engine in engines:
+        engine.stop()
+
+
+def prompt(name: str, length: int) -> tuple[int, ...]:
+    """Tokens that follow from a name."""
+    source = random.Random(name)
+    return tuple(source.randint(32, 126) for _ in range(length))
+
+
+def ask(engine: InprocEngine, tokens: tuple[int, ...], salt: str | None = None) -> tuple[list[int], int | None]:
+    """The answer and how much of the prompt was hit."""
+    done = engine.complete(CompletionRequest(model=engine.base_model, prompt=tokens, max_tokens=6, cache_salt=salt))
+    return [token.id for token in done.tokens], done.cached_tokens
+
+
+@pytest.mark.parametrize("tier", ["offload", "offload-small", "simple", "multi", "kept", "example"])
+def test_what_was_evicted_or_reset_comes_back(start: Start, tier: str) -> None:
+    """Beside an engine without a tier, which must not be given the other one's."""
+    engine, cold = start(tier), start(tier, prefix_caching=False)
+    first = ask(engine, prompt("first", 130))
+    for other in ("second", "third"):
+        ask(engine, prompt(other, 300))
+    again = ask(engine, prompt("first", 130))
+    assert engine.reset_cache()
+    after_reset = ask(engine, prompt("first", 130))
+    assert first[0] == again[0] == after_reset[0] == ask(cold, prompt("first", 130))[0]
+    assert (first[1], again[1], after_reset[1]) == (0, 128, 128)
+    counted = engine.metrics()
+    assert (counted.external_hit_tokens, counted.hit_tokens, counted.pool_usage) == (256, 0, 0)
+    assert engine.wrong_reads() == ()
+    assert engine.capabilities[Capability.SECOND_TIER].present
+    assert not cold.capabilities[Capability.SECOND_TIER].present
+
+
+def test_an_engine_without_a_tier_counts_nothing_of_one(start: Start) -> None:
+    """Unknown is not zero."""
+    assert start("offload", prefix_caching=False).metrics().external_hit_tokens is None
+
+
+@pytest.mark.parametrize("tier", ["failing", "failing-late"])
+@pytest.mark.parametrize("length", [129, 128, 130])
+def test_a_load_that_fails_is_computed_again(start: Start, tier: str, length: int) -> None:
+    """Whole, in part, or not at all: the answer is the same."""
+    engine = start(tier)
+    first = ask(engine, prompt("first", length))
+    assert engine.reset_cache()
+    assert ask(engine, prompt("first", length))[0] == first[0]
+    assert engine.metrics().failed_loads == (length != 130)
+
+
+def test_a_load_that_fails_ends_its_request_where_it_is_to(start: Start) -> None:
+    """With an error, once; the next one is answered."""
+    engine = start("failing-ends")
+    first = ask(engine, prompt("first", 129))
+    assert engine.reset_cache()
+    with pytest.raises(RequestRefused):
+        ask(engine, prompt("first", 129))
+    other = ask(engine, prompt("first", 130))
+    assert first[0] == ask(start("kept"), prompt("first", 129))[0]
+    assert other[0] == ask(start("kept"), prompt("first", 130))[0]
+
+
+def test_the_example_connector_does_not_know_of_salts(start: Start) -> None:
+    """vllm#53495, found by the counts; here so that its mending is noticed."""
+    engine = start("example")
+    ask(engine, prompt("first", 130))
+    assert ask(engine, prompt("first", 130), salt="red")[1] == 128
+    assert ask(start("kept"), prompt("first", 130), salt="red")[1] == 0

@@ -1,0 +1,129 @@
+"""Reproducers in the language of each engine: they compile, they carry what they need, and they say what is to be run.
+
+That they find a real engine's fault is seen where that engine is installed; see tests/contract.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples
+from support.histories import ask, burst, put, read_config
+from support.scripts import COMMAND, case_of
+
+from coldproof.adapters import registry
+from coldproof.adapters.llamacpp.gguf import write_adapter, write_model
+from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.vllm.reproducer import OPENAI
+from coldproof.harness.case.reproducer.curl import CurlScript
+from coldproof.harness.case.reproducer.for_engine import dialect_of, recorded_engine, uses_generated_model
+from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.execution.models.lora import generate_adapter, tiny_model
+from coldproof.harness.workload.steps import Route, Step, Unload
+
+SPEAKING = [name for name, spec in ENGINES.items() if spec.reproduction is not None]
+SWITCHED: tuple[Step, ...] = (
+    put("B", name="everybody", route=Route.SWITCH),
+    burst(ask(adapter="everybody")),
+    burst(ask()),
+    Unload("everybody"),
+    burst(ask()),
+)
+
+
+@pytest.mark.parametrize(
+    "noise", [{}, {"noise_nats": 0.8}, {"noise_nats": 0.8, "band": report_samples.band()}], ids=str
+)
+@pytest.mark.parametrize("engine", SPEAKING)
+def test_a_script_holds_together(engine: str, noise: dict[str, Any]) -> None:
+    """Every name that it uses at its top level is defined once: what it carries comes from several files."""
+    tree = ast.parse(reproducer(msgspec.structs.replace(case_of(engine), **noise)))
+    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assigned = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    constants = [node.id for target in assigned for node in ast.walk(target) if isinstance(node, ast.Name)]
+    assert [name for name, times in Counter(defined + constants).items() if times > 1] == []
+    assert {"Story", "Server", "Reply", "scenario", "is_wrong", "make_model", "main"} <= set(defined)
+
+
+@pytest.mark.parametrize("engine", SPEAKING)
+def test_a_script_imports_the_standard_library_and_what_it_says(engine: str) -> None:
+    """And nothing of ours."""
+    case = case_of(engine)
+    tree = ast.parse(reproducer(case))
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    found = {name.split(".")[0] for name in names}
+    assert found <= {*sys.stdlib_module_names, *(name.replace("-", "_") for name in dialect_of(case).packages)}
+
+
+def test_every_engine_that_coldproof_starts_has_a_reproduction() -> None:
+    """An engine without one would get a reproducer for another engine's server."""
+    assert set(registry.started()) <= set(SPEAKING)
+    assert dialect_of(case_of("vllm")) is OPENAI
+
+
+def test_an_engine_without_a_reproduction_is_talked_to_as_the_default_engine() -> None:
+    """So is one that a case records and that is not known any more."""
+    assert dialect_of(case_of("endpoint")) is OPENAI
+    assert dialect_of(case_of("forgotten")) is OPENAI
+    assert [step.commands for step in CurlScript(case_of("forgotten")).steps()] == [
+        step.commands for step in CurlScript(case_of("endpoint")).steps()
+    ]
+
+
+def test_llama_cpps_command_has_the_scripts_own_files() -> None:
+    """Adapters numbered in the order of the case's recipes, the model below the script's folder."""
+    command = dialect_of(case_of("llamacpp")).command(recorded_engine(case_of("llamacpp")))
+    assert command == (
+        "llama-server --model coldproof-files/model.gguf --port 8000 --parallel 1 "
+        "--lora coldproof-files/adapter-A.gguf --lora coldproof-files/adapter-B.gguf"
+    )
+
+
+def test_a_model_of_somebodys_own_stays_where_it_is() -> None:
+    """The script cannot make it."""
+    case = msgspec.structs.replace(case_of("llamacpp"), engine_config={"command": COMMAND, "model": "/their/model"})
+    assert not uses_generated_model(case)
+    assert "--model /x/models/m/model.gguf" in dialect_of(case).command(recorded_engine(case))
+
+
+def test_llama_cpps_requests_say_which_adapter_they_want() -> None:
+    """Nothing where it is switched on for all; nothing of adapters for the base model, unless one is on."""
+    commands = [step.commands for step in CurlScript(case_of("llamacpp", *SWITCHED)).steps()]
+    on, switched, base_meanwhile, off, base = commands
+    assert "/lora-adapters" in on
+    assert '{"id":1,"scale":1.0}' in on
+    assert '"lora"' not in switched
+    assert '"lora": [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}]' in base_meanwhile
+    assert '"scale":1.0' not in off
+    assert '"lora"' not in base
+    chosen = [step.commands for step in CurlScript(case_of("llamacpp")).steps()][1]
+    assert '"lora": [{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0.0}]' in chosen
+
+
+def test_an_engine_in_the_scripts_process_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody to send a command to."""
+    alone = msgspec.structs.replace(OPENAI, in_process=True)
+    monkeypatch.setitem(ENGINES, "vllm", msgspec.structs.replace(ENGINES["vllm"], reproduction=alone))
+    steps = list(CurlScript(case_of("vllm")).steps())
+    assert [step.commands for step in steps] == [""] * 3
+    assert all(step.words for step in steps)
+
+
+def test_a_gguf_file_has_the_tensors_of_the_model(tmp_path: Path) -> None:
+    """Magic and version; weights as they are, adapters' tensors under the names of what they change."""
+    model = tiny_model(tmp_path)
+    adapter = generate_adapter(tmp_path, read_config(model), seed=1, rank=4)
+    write_model(model, tmp_path / "model.gguf")
+    write_adapter(adapter.folder, tmp_path / "adapter.gguf", model=model)
+    written, weights = (tmp_path / "model.gguf").read_bytes(), (model / "model.safetensors").read_bytes()
+    assert written[:8] == b"GGUF\x03\0\0\0"
+    assert len(written) % 32 == 0
+    assert weights[-4096:] in written
+    assert b"blk.1.attn_q.weight.lora_a" in (tmp_path / "adapter.gguf").read_bytes()

@@ -1,0 +1,296 @@
+"""A waiver waives what it names, on the versions it names, until it expires; a file that is wrong is refused whole."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import report_samples
+from support.paths import ROOT
+
+from coldproof.harness.case.known_issues import KnownIssue, Waivers, read_known_issues
+from coldproof.harness.options import UsageError
+from coldproof.reports.assemble.causes import fingerprint
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.results import RequirementResult
+from coldproof.reports.schema.verdict import Verdict
+
+KNOWN = ROOT / "adapters"
+TODAY = datetime.date(2026, 3, 1)
+SIGNATURE = "stale state; in-place reload; same path; between requests"
+ENTRY = {"requirement": "LORA-3", "signature": SIGNATURE, "versions": ">=0.32", "reason": "known", "link": "https://x"}
+
+
+def issue(**changes: Any) -> KnownIssue:
+    """A waiver that fits `case()`."""
+    return KnownIssue(**{**ENTRY, **changes})
+
+
+def case(**changes: Any) -> Case:
+    """A case that `issue()` waives."""
+    facts = {"requirement": "LORA-3", "cell": "default", "signature": SIGNATURE}
+    return report_samples.case(**{**facts, **changes})
+
+
+def waivers(*issues: KnownIssue, version: str | None = "0.32.0") -> Waivers:
+    """These waivers, today."""
+    return Waivers(list(issues), version=version, today=TODAY)
+
+
+def concluded(*cells: tuple[str, Verdict], requirement: str = "LORA-3") -> RequirementResult:
+    """A requirement that ended so in these cells."""
+    rows = [report_samples.cell(name, verdict) for name, verdict in cells]
+    return report_samples.requirement(requirement, "a title", *rows)
+
+
+CONFORMS = concluded(("default", Verdict.CONFORMS))
+
+
+def state(one: KnownIssue, *cases: Case, ran: RequirementResult = CONFORMS, version: str | None = "0.32.0") -> str:
+    """What became of a waiver in a run."""
+    (row,) = waivers(one, version=version).report(list(cases), [ran])
+    return row.state
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    """A known-issues file with this text."""
+    path = folder / "issues.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def entry(**changes: str) -> str:
+    """One entry as TOML."""
+    return "[[issue]]\n" + "\n".join(f'{key} = "{value}"' for key, value in {**ENTRY, **changes}.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({}, True),
+        ({"requirement": "LORA-1"}, False),
+        ({"requirement": "LORA-*"}, False),
+        ({"cell": "default"}, True),
+        ({"cell": "blocks-*"}, False),
+        ({"cell": "d*t"}, True),
+        ({"signature": "stale state; *"}, True),
+        ({"signature": "*; same path; *"}, True),
+        ({"signature": "stale state"}, False),
+        ({"signature": "Stale state; *"}, False),
+        ({"signature": "corrupt; *"}, False),
+        ({"signature": None, "fingerprint": fingerprint(SIGNATURE)}, True),
+        ({"signature": None, "fingerprint": "1a2b3c4d"}, False),
+        ({"signature": "stale state; *", "fingerprint": fingerprint(SIGNATURE)}, True),
+        ({"signature": "corrupt; *", "fingerprint": fingerprint(SIGNATURE)}, False),
+        ({"fingerprint": "1a2b3c4d"}, False),
+        ({"requirement": "LORA-1", "signature": None, "fingerprint": fingerprint(SIGNATURE)}, False),
+    ],
+)
+def test_a_waiver_fits_by_requirement_cell_signature_and_fingerprint(changes: dict[str, Any], fits: bool) -> None:
+    """Cell and signature are patterns over the whole text, requirement and fingerprint are spelled out."""
+    assert (waivers(issue(**changes)).waive(case()) is not None) is fits
+
+
+@pytest.mark.parametrize(
+    ("versions", "version", "meant"),
+    [
+        (">=0.33.dev0,<0.34.dev0", "0.33.0rc1", True),
+        (">=0.33.dev0,<0.34.dev0", "0.33.0.dev7", True),
+        (">=0.33.dev0,<0.34.dev0", "0.33.2", True),
+        (">=0.33.dev0,<0.34.dev0", "0.33.0+cpu", True),
+        (">=0.33.dev0,<0.34.dev0", "0.34.0.dev5", False),
+        (">=0.33.dev0,<0.34.dev0", "0.34.0rc1", False),
+        (">=0.33.dev0,<0.34.dev0", "0.32.0", False),
+        ("==0.32.0", "0.32.0+cpu", True),
+        ("", "0.34.0rc1", True),
+        (">=0.32", "unknown build", False),
+        ("", None, False),
+    ],
+)
+def test_a_waiver_is_for_the_versions_it_names(versions: str, version: str | None, meant: bool) -> None:
+    """Release candidates count; a version that cannot be told is never waived for."""
+    assert (waivers(issue(versions=versions), version=version).waive(case()) is not None) is meant
+
+
+@pytest.mark.parametrize(("days", "in_force"), [(-1, False), (0, True), (1, True)])
+def test_a_waiver_holds_through_the_day_it_expires(days: int, in_force: bool) -> None:
+    """The day after it waives nothing."""
+    limited = issue(expires=TODAY + datetime.timedelta(days=days))
+    assert (waivers(limited).waive(case()) is not None) is in_force
+
+
+@pytest.mark.parametrize(
+    ("changes", "may"),
+    [
+        ({}, True),
+        ({"signature": "nothing like it"}, True),
+        ({"requirement": "LORA-9"}, False),
+        ({"cell": "elsewhere-*"}, False),
+        ({"versions": "<0.1"}, False),
+        ({"expires": datetime.date(2020, 1, 1)}, False),
+    ],
+)
+def test_whether_anything_may_be_waived_is_known_before_it_fails(changes: dict[str, Any], may: bool) -> None:
+    """By requirement, cell, version and day; how it fails is not known yet."""
+    assert waivers(issue(**changes)).may_waive(case().requirement, case().cell) is may
+
+
+def test_the_first_waiver_in_force_is_the_one() -> None:
+    """One that has expired stands in nobody's way."""
+    expired, first, second = issue(expires=datetime.date(2020, 1, 1)), issue(reason="first"), issue(reason="second")
+    assert waivers(expired, first, second).waive(case()) is first
+
+
+@pytest.mark.parametrize(
+    ("changes", "version", "expected"),
+    [
+        ({}, "0.32.0", "stale"),
+        ({"requirement": "LORA-1"}, "0.32.0", "not exercised"),
+        ({"cell": "tight"}, "0.32.0", "not exercised"),
+        ({"expires": datetime.date(2026, 2, 28)}, "0.32.0", "expired"),
+        ({"versions": "<0.32"}, "0.32.0", "not applicable"),
+        ({"versions": "<0.32", "expires": datetime.date(2020, 1, 1)}, "0.32.0", "not applicable"),
+        ({}, None, "not applicable"),
+    ],
+)
+def test_a_waiver_that_waived_nothing_is_reported_with_the_reason(
+    changes: dict[str, Any], version: str | None, expected: str
+) -> None:
+    """Stale only where its requirement ran, in its cells, and conforms."""
+    assert state(issue(**changes), version=version) == expected
+
+
+@pytest.mark.parametrize(
+    ("cells", "stale"),
+    [
+        ((Verdict.CONFORMS, Verdict.CONFORMS), True),
+        ((Verdict.CONFORMS, Verdict.UNSUPPORTED), True),
+        ((Verdict.UNSUPPORTED, Verdict.UNSUPPORTED), False),
+        ((Verdict.CONFORMS, Verdict.VIOLATED), False),
+        ((Verdict.KNOWN_ISSUE, Verdict.CONFORMS), False),
+        ((Verdict.CONFORMS, Verdict.ERROR), False),
+        ((Verdict.CONFORMS, Verdict.NOT_EXERCISED), False),
+        ((Verdict.INCONCLUSIVE, Verdict.CONFORMS), False),
+    ],
+)
+def test_what_fails_in_another_way_says_nothing_of_this_one(cells: tuple[Verdict, Verdict], stale: bool) -> None:
+    """One counterexample ends a search, and an engine that did not start passes nothing: such a waiver is not for
+    removal."""
+    ran = concluded(*zip(("default", "tight"), cells, strict=True))
+    assert state(issue(), ran=ran) == ("stale" if stale else "not exercised")
+    other = (cells[0], Verdict.VIOLATED)
+    ran = concluded(*zip(("default", "tight"), other, strict=True))
+    assert (state(issue(cell="default"), ran=ran) == "stale") is (cells[0] is Verdict.CONFORMS)
+
+
+def test_a_waiver_that_fired_names_its_cases() -> None:
+    """And only those that it waived."""
+    (row,) = waivers(issue()).report([case(id="one"), case(id="two", cell="sync"), case(signature="other")], [])
+    assert (row.state, row.cases) == ("used", ["one", "two"])
+
+
+def test_an_expired_waiver_is_not_used_by_the_fault_it_named() -> None:
+    """The violation counts again, and the report says why."""
+    assert state(issue(expires=datetime.date(2026, 2, 28)), case()) == "expired"
+
+
+def test_a_waiver_by_fingerprint_is_reported_with_it() -> None:
+    """It means any signature that has this fingerprint, and says so."""
+    (row,) = waivers(issue(signature=None, fingerprint="1a2b3c4d")).report([], [])
+    assert (row.signature, row.fingerprint) == ("*", "1a2b3c4d")
+
+
+def test_a_file_is_read_with_dates_and_patterns(tmp_path: Path) -> None:
+    """Without a cell it is meant for all of them, without an expiry for ever."""
+    path = written(tmp_path, entry() + "\n" + entry(cell="blocks-*") + "\nexpires = 2026-12-31\n")
+    assert read_known_issues(path) == [issue(), issue(cell="blocks-*", expires=datetime.date(2026, 12, 31))]
+    assert read_known_issues(None) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[issue]\n",
+        entry().replace('reason = "known"\n', ""),
+        entry(unknown="field"),
+        entry(expiry="2026-12-31"),
+        entry(versions="about 0.32"),
+        entry(expires="next year"),
+        entry().replace('"LORA-3"', "3"),
+        "issue = 3",
+        'issue = ["LORA-3"]',
+        entry().replace("[[issue]]", "[[issues]]"),
+        entry() + "\n" + entry().replace("[[issue]]", "[[issues]]"),
+        'version = "0.32"\n' + entry(),
+        entry(link=""),
+        entry(link="  "),
+        entry(reason=""),
+        entry().replace(f'signature = "{SIGNATURE}"\n', ""),
+        entry(fingerprint="1A2B3C4D"),
+        entry(fingerprint="1a2b3c4d5"),
+        entry(fingerprint="1a2b3c4d\\n"),
+        entry(link="", requirement="LORA\\n3"),
+        b"\xff\xfe",
+        entry(reason="caf\xe9").encode("latin-1"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_with_its_name(text: str | bytes, tmp_path: Path) -> None:
+    """Syntax, encoding, missing, unknown or misspelled fields or tables, wrong types, no version specifier: one line,
+    with the path."""
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError, match=str(path)) as refused:
+        read_known_issues(path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"link": ""}, "entry 2, for 'LORA-3', has an empty link: give the upstream report"),
+        ({"reason": " "}, "entry 2, for 'LORA-3', has an empty reason"),
+    ],
+)
+def test_an_entry_that_nobody_wrote_to_the_end_is_named(changes: dict[str, str], says: str, tmp_path: Path) -> None:
+    """A proposal that was copied as it is waives nothing: the whole file is refused, with the entry's number."""
+    with pytest.raises(UsageError, match=says):
+        read_known_issues(written(tmp_path, entry() + "\n" + entry(**changes)))
+
+
+def test_an_entry_may_name_a_fingerprint_alone_or_with_a_signature(tmp_path: Path) -> None:
+    """At least one of them."""
+    alone = entry(fingerprint="1a2b3c4d").replace(f'signature = "{SIGNATURE}"\n', "")
+    read = read_known_issues(written(tmp_path, alone + "\n" + entry(fingerprint="1a2b3c4d")))
+    assert read == [issue(signature=None, fingerprint="1a2b3c4d"), issue(fingerprint="1a2b3c4d")]
+
+
+def test_a_file_without_entries_waives_nothing(tmp_path: Path) -> None:
+    """An engine that nothing is known of yet has one with a comment in it; so do we for each that has none."""
+    path = tmp_path / "known.toml"
+    for text in ("", "# None so far.\n"):
+        path.write_text(text)
+        assert read_known_issues(path) == []
+
+
+@pytest.mark.parametrize("path", sorted(KNOWN.glob("*.toml")), ids=lambda path: path.stem)
+def test_our_own_files_can_be_used(path: Path) -> None:
+    """`tox run -e conformance-NAME` names one."""
+    read_known_issues(path)
+
+
+def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
+    """A waiver file that cannot be read must not be taken for an empty one."""
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(UsageError, match=str(path)):
+            read_known_issues(path)
+
+
+@pytest.mark.parametrize(("worker", "applies"), [("model", True), ("fingerprint", False)])
+def test_a_fault_of_arithmetic_is_not_missed_where_there_is_none(worker: str, applies: bool) -> None:
+    """Its waiver is not applicable there, and so not stale either."""
+    one = issue(worker="model")
+    waivers = Waivers([one], version="0.32.0", today=TODAY, worker=worker)
+    assert waivers.applies(one) is applies
+    (row,) = waivers.report([], [CONFORMS])
+    assert row.state == ("stale" if applies else "not applicable")

@@ -1,0 +1,100 @@
+"""The command `coldproof`: every subcommand has help, refuses in one line, and passes on what pytest reads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from coldproof.harness.cli.main import PASSED_ON, SUBCOMMANDS, main
+from coldproof.harness.cli.run import SUITES
+from coldproof.harness.selection.command_line import declare_options
+from coldproof.harness.session.autoload import PLUGIN
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words that pytest would have got behind what `run` always says, which the fixture checks."""
+    words: list[str] = []
+
+    def become(_: str, command: list[str]) -> None:
+        own = [sys.executable, "-m", "pytest", str(SUITES), "-p", PLUGIN, f"--rootdir={Path.cwd()}"]
+        assert command[: len(own)] == own
+        words.extend(command[len(own) :])
+
+    monkeypatch.setattr(os, "execv", become)
+    return words
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which begins with its name and says what it does."""
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"usage: coldproof {name} ")
+    assert SUBCOMMANDS[name].PURPOSE[1:] in said
+
+
+@pytest.mark.parametrize("name", sorted(PASSED_ON))
+def test_run_and_replay_list_the_options_of_a_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With their help texts, and say whose the other options are."""
+    declared: dict[str, str] = {}
+    declare_options(lambda option, **settings: declared.update({option: settings["help"]}))
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(f" {option} " in said and " ".join(text.split()) in said for option, text in declared.items())
+    assert "All other options are pytest's" in said
+
+
+@pytest.mark.parametrize("name", sorted(SUBCOMMANDS.keys() - PASSED_ON))
+def test_an_unknown_option_is_one_line_and_exit_code_4(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which begins with the name of the command that was given."""
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--no-such-option"])
+    assert stop.value.code == 4
+    said = capsys.readouterr().err
+    assert said.startswith("coldproof")
+    assert said.count("\n") == 1
+
+
+def test_everything_behind_run_is_passed_on(started: list[str]) -> None:
+    """In its order, a value of --engine-args that begins with a dash and a `--` among it."""
+    main(["run", "-k", "x", "--engine-args", "--max-num-seqs 2", "--cells", "list", "--", "-h"])
+    expected = ["-k", "x", "--engine-args=--max-num-seqs 2", "--cells", "list", "--", "-h"]
+    assert started == expected
+
+
+@pytest.mark.parametrize("words", [[], ["--engine-args"], ["x"]])
+def test_run_adds_nothing_of_its_own(words: list[str], started: list[str]) -> None:
+    """Not even where the last option lacks its value: pytest says that."""
+    main(["run", *words])
+    assert started == words
+
+
+def test_replay_is_run_with_the_case(started: list[str]) -> None:
+    """Whatever options follow it."""
+    main(["replay", "case.json", "--engine", "llamacpp"])
+    assert started == ["--replay", "case.json", "--engine", "llamacpp"]
+
+
+def test_cells_are_those_of_the_engine(capfd: pytest.CaptureFixture[str]) -> None:
+    """All without one; one that has none is refused."""
+    assert main(["cells"]) == 0
+    everything = capfd.readouterr().out.splitlines()
+    assert main(["cells", "--engine", "llamacpp"]) == 0
+    some = capfd.readouterr().out.splitlines()
+    assert {line.split()[0] for line in some} < {line.split()[0] for line in everything}
+    assert all(line.startswith("llamacpp") for line in some)
+    assert main(["cells", "--engine", "nothing"]) == 4
+    assert capfd.readouterr().err.startswith("coldproof cells: unknown engine 'nothing': choose one of ")
+
+
+def test_faults_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
+    """By name."""
+    assert main(["faults"]) == 0
+    assert "hashes-forget-who-asks" in capfd.readouterr().out

@@ -1,0 +1,119 @@
+"""`coldproof render`: a stored run is drawn again, and a run that was killed is drawn from its events alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import bundles
+from support.page import Page
+
+from coldproof.harness.cli.main import main
+from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.reports.schema.results import Results, read_results
+from coldproof.reports.schema.verdict import Verdict
+
+FILES = ("results.json", "index.html", "junit.xml", "summary.md", "badge.svg")
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run that ended, with a waived case in it."""
+    bundles.small_list(tmp_path, monkeypatch)
+    return bundles.write(tmp_path / "run")
+
+
+@pytest.fixture
+def killed(whole: Path) -> Path:
+    """The folder of the same run, killed in the middle of the line of its last verdict."""
+    lines = (whole / EVENTS).read_bytes().splitlines(keepends=True)
+    last = max(place for place, line in enumerate(lines) if line.startswith(b'{"event":"verdict"'))
+    (whole / EVENTS).write_bytes(b"".join(lines[:last]) + lines[last][: len(lines[last]) // 2])
+    for name in FILES:
+        (whole / name).unlink()
+    return whole
+
+
+def test_a_run_that_was_killed_is_drawn_from_its_events(killed: Path) -> None:
+    """Every file is there; each says that the run is incomplete; its case is in the page."""
+    assert main(["render", str(killed)]) == 0
+    results = read_results(killed / "results.json")
+    assert (results.complete, results.exit_code) == (False, 3)
+    assert [r.verdict for r in results.requirements].count(Verdict.NOT_EXERCISED) == 1
+    page = Page((killed / "index.html").read_text(encoding="utf-8"))
+    assert "INCOMPLETE RUN" in page.text
+    assert "the run did not end: its last event is from " in page.text
+    assert [case.id for case in results.cases] == [bundles.case().id]
+    assert "the run did not end" in (killed / "junit.xml").read_text(encoding="utf-8")
+    assert "the run did not end" in (killed / "summary.md").read_text(encoding="utf-8")
+    assert "not verified" in (killed / "badge.svg").read_text(encoding="utf-8")
+
+
+def test_it_is_drawn_again_to_the_byte(killed: Path) -> None:
+    """From the same events, whatever an earlier render left."""
+    main(["render", str(killed)])
+    before = {name: (killed / name).read_bytes() for name in FILES}
+    main(["render", str(killed)])
+    assert {name: (killed / name).read_bytes() for name in FILES} == before
+
+
+def test_results_that_are_behind_the_events_are_made_again(killed: Path, whole: Path, tmp_path: Path) -> None:
+    """Such as were made while the run went on, or those of another run."""
+    main(["render", str(killed)])
+    with (killed / EVENTS).open("ab") as log:
+        log.write(b'\n{"event":"problem","at":1e10,"message":"the disk is full","usage":false}\n')
+    assert main(["render", str(killed)]) == 0
+    assert read_results(killed / "results.json").problem == "the disk is full"
+
+
+def test_results_of_another_run_are_not_taken_for_these_events(whole: Path) -> None:
+    """They began at another time."""
+    stored = (whole / "results.json").read_bytes()
+    (whole / "results.json").write_bytes(stored.replace(started(whole).encode(), b"1999-01-01T00:00:00+00:00"))
+    assert main(["render", str(whole)]) == 0
+    assert (whole / "results.json").read_bytes() == stored
+
+
+def started(folder: Path) -> str:
+    """When a run began."""
+    results: Results = read_results(folder / "results.json")
+    return results.started
+
+
+def test_a_whole_run_is_drawn_from_its_results(whole: Path) -> None:
+    """Of which nothing but the page is written."""
+    before = {name: (whole / name).stat().st_mtime_ns for name in FILES}
+    page = (whole / "index.html").read_bytes()
+    assert main(["render", str(whole)]) == 0
+    assert (whole / "index.html").read_bytes() == page
+    written = [name for name in FILES if (whole / name).stat().st_mtime_ns != before[name]]
+    assert written == ["index.html"]
+
+
+def test_only_the_page_is_written_where_it_is_named(killed: Path, tmp_path: Path) -> None:
+    """And the run's folder stays as it is."""
+    assert main(["render", str(killed), "-o", str(tmp_path / "page.html")]) == 0
+    assert "the run did not end" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert not (killed / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "has neither results.json nor events.ndjson"),
+        (b"", "the events have no start of a run"),
+        (b'{"event":"run_started","at":1.0}\n', "an event lacks 'version'"),
+    ],
+)
+def test_what_is_no_run_is_refused(
+    content: bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, with exit code 4; nothing is written."""
+    if content is not None:
+        (tmp_path / EVENTS).write_bytes(content)
+    assert main(["render", str(tmp_path)]) == 4
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.startswith("coldproof render: ")
+    assert said.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} <= {EVENTS}

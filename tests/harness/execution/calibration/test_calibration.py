@@ -1,0 +1,288 @@
+"""Calibration finds how exact comparisons may be, and which mixtures break without any cache."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples
+from support.histories import Tampered, contents, history, outcome, tokens
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import EngineDied
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Token
+from coldproof.harness.execution.calibration.calibrate import (
+    REPEATED_NATS,
+    ROUNDS,
+    calibrate,
+    compare,
+    earlier_calibration,
+    lengths,
+)
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.judgement.checkers.tokens import check_tokens
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.oracle import Answer, OracleError, Question, question
+from coldproof.harness.options import UsageError
+from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
+from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
+from coldproof.reports.schema.results import Calibration, write_results
+
+
+class Mixed(ScriptedEngine):
+    """A cold engine that answers wrongly where models of two kinds are in it at the same moment."""
+
+    def __init__(self, breaks: Callable[[set[str]], bool]) -> None:
+        super().__init__(caching=False)
+        self.breaks, self.guard = breaks, threading.Lock()
+        self.inside: list[str] = []
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Wait a moment for company, look who is there, answer."""
+        with self.guard:
+            self.inside.append(request.model)
+        time.sleep(0.02)
+        with self.guard:
+            company = set(self.inside)
+        honest = super().complete(request)
+        time.sleep(0.005)
+        with self.guard:
+            self.inside.remove(request.model)
+        return changed(honest, 3) if self.breaks(company) else honest
+
+
+def changed(honest: Completion, position: int, by: float = 0.0) -> Completion:
+    """A close call that went the other way at one position, with all logprobs moved."""
+    answer = [msgspec.structs.replace(t, logprob=(t.logprob or 0.0) - by, gap=0.1) for t in honest.tokens]
+    answer[position] = msgspec.structs.replace(answer[position], id=answer[position].id ^ 1)
+    return msgspec.structs.replace(honest, tokens=tuple(answer))
+
+
+def oracle_over(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> EngineOracle:
+    """An oracle that knows three adapter contents."""
+    return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={}, salted=salted)
+
+
+def calibrated(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> tuple[Calibration, Rule]:
+    """Calibrate on an engine with four slots that scores no prompts: what it answers is judged by the margin."""
+    engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "left out")
+    oracle = oracle_over(engine, folder, salted=salted)
+    return calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+
+
+def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path) -> None:
+    """No noise, no difference, every mixture holds, nothing to note."""
+    found, rule = calibrated(ScriptedEngine(caching=False), tmp_path)
+    assert rule == Rule(exact=True)
+    assert (found.exact, found.noise_nats, found.differing, found.notes) == (True, 0.0, 0, [])
+    assert found.mixtures == {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
+    assert found.probes == 3 * 9
+
+
+def test_an_engine_that_varies_is_compared_by_margin(tmp_path: Path) -> None:
+    """The noise is the largest logprob difference that was seen while the tokens still agreed."""
+    calls = itertools.count()
+
+    def vary(_: CompletionRequest, honest: Completion) -> Completion:
+        position = 5 if next(calls) % 2 else 6
+        return changed(honest, position, by=0.25 * (position == 5))
+
+    found, rule = calibrated(Tampered(vary, caching=False), tmp_path)
+    assert not rule.exact
+    assert rule.noise == pytest.approx(0.25)
+    assert found.noise_nats == rule.noise
+    assert found.differing > 0
+    assert "margin rule" in found.rule
+
+
+def test_an_engine_that_varies_from_its_first_token_on_is_not_exact(tmp_path: Path) -> None:
+    """Where no token agrees no logprobs can be compared, and the answers differ all the same."""
+    calls = itertools.count()
+    found, rule = calibrated(Tampered(lambda _, honest: changed(honest, next(calls) % 2), caching=False), tmp_path)
+    assert not rule.exact
+    assert not found.exact
+
+
+@pytest.mark.parametrize(("by", "exact"), [(1e-5, True), (REPEATED_NATS / 2, True), (0.1, False)])
+def test_logprobs_that_vary_under_equal_tokens(by: float, exact: bool, tmp_path: Path) -> None:
+    """By the order of additions: nothing follows. By more, that the tokens were equal was luck, and the next ones will
+    not be; the noise is told either way.
+    """
+    calls = itertools.count()
+
+    def vary(_: CompletionRequest, honest: Completion) -> Completion:
+        score = -by * (1 + next(calls) % 2)
+        moved = tuple(msgspec.structs.replace(t, logprob=score) for t in honest.tokens)
+        return msgspec.structs.replace(honest, tokens=moved)
+
+    found, rule = calibrated(Tampered(vary, caching=False), tmp_path)
+    assert rule == Rule(exact=exact, noise=None if exact else pytest.approx(by))
+    assert found.noise_nats == pytest.approx(by)
+
+
+def test_an_engine_that_scores_no_prompts_says_what_its_answers_are_judged_by(tmp_path: Path) -> None:
+    """The margin, and the report tells why."""
+    calls = itertools.count()
+    found, rule = calibrated(Tampered(lambda _, honest: changed(honest, next(calls) % 2), caching=False), tmp_path)
+    assert rule.band is None
+    assert any("not report prompt logprobs" in note and "left out" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("broken", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])
+def test_a_mixture_that_breaks_is_named_and_the_rest_stays_exact(broken: str, tmp_path: Path) -> None:
+    """The fault is the engine's and not the cache's (GROUND-1)."""
+
+    def breaks(company: set[str]) -> bool:
+        if broken == BASE_WITH_ADAPTER:
+            return "base" in company and len(company) > 1
+        return len(company - {"base"}) > 1
+
+    found, rule = calibrated(Mixed(breaks), tmp_path)
+    assert rule.exact
+    assert found.mixtures[broken] is False
+    assert found.mixtures[ADAPTERS_TOGETHER] is (broken != ADAPTERS_TOGETHER)
+    assert any(broken in note and "GROUND-1" in note for note in found.notes)
+
+
+def test_every_slot_is_in_use_while_mixtures_are_looked_at(tmp_path: Path) -> None:
+    """Some faults only show when the last slot is taken."""
+    engine = ScriptedEngine(caching=False)
+    calibrated(engine, tmp_path)
+    assert sum(name.startswith("slot-") for name in engine.contents) == 4
+
+
+def test_an_oracle_that_is_served_from_a_cache_is_no_oracle(tmp_path: Path) -> None:
+    """The second question of the same prompt hits, and says so."""
+    with pytest.raises(OracleError, match="not cold"):
+        calibrated(ScriptedEngine(caching=True), tmp_path)
+
+
+def test_unused_salts_make_a_caching_engine_an_oracle_that_admits_its_blind_spot(tmp_path: Path) -> None:
+    """It cannot detect ignored salts being ignored, and the report says so."""
+    found, rule = calibrated(ScriptedEngine(caching=True), tmp_path, salted=True)
+    assert rule.exact
+    assert ["cannot detect ignored salts" in note for note in found.notes] == [True]
+
+
+def test_an_engine_that_dies_gives_no_rule(tmp_path: Path) -> None:
+    """An oracle that cannot answer is the harness's failure, not the engine's under test."""
+
+    def die(_: CompletionRequest, honest: Completion) -> Completion:
+        raise EngineDied("gone")
+
+    with pytest.raises(OracleError, match=r"cold-engine oracle cannot answer: gone"):
+        calibrated(Tampered(die, caching=False), tmp_path)
+
+
+def test_an_oracle_asks_once_and_remembers(tmp_path: Path) -> None:
+    """By content: the adapter is loaded once, under a name of the oracle's own."""
+    engine = ScriptedEngine(caching=False)
+    oracle = oracle_over(engine, tmp_path)
+    question = Question(tuple(range(40, 60)), next(iter(oracle.adapters)), 4)
+    assert oracle.ask(question) == oracle.ask(question)
+    assert engine.queried == 20
+    assert list(engine.contents) == [oracle.loaded[str(question.adapter)]]
+
+
+def answer(*said: tuple[int, float | None]) -> Answer:
+    """An answer of (id, logprob), every token a tie with its runner-up."""
+    return Answer(tuple(Token(id=i, at=0.0, logprob=logprob, gap=0.0) for i, logprob in said))
+
+
+def test_answers_are_compared_while_they_agree() -> None:
+    """Behind the first difference logprobs belong to different texts."""
+    left, right = answer((1, -1.0), (2, -1.0), (3, -1.0)), answer((1, -1.1), (2, -1.3), (9, -9.0))
+    assert compare(left, left) == (0.0, True)
+    delta, same = compare(left, right)
+    assert delta == pytest.approx(0.3)
+    assert not same
+
+
+def test_an_answer_without_logprobs_shows_no_noise() -> None:
+    """Nothing to measure by."""
+    assert compare(answer((1, None), (2, None)), answer((1, None), (3, None))) == (0.0, False)
+
+
+@pytest.mark.parametrize("gap", [0.01, None])
+def test_where_answers_part_the_gap_is_noise(gap: float | None, tmp_path: Path) -> None:
+    """That much was overcome without any cache; where no score says how much, no divergence counts."""
+    calls = itertools.count()
+
+    def part(_: CompletionRequest, honest: Completion) -> Completion:
+        first = msgspec.structs.replace(honest.tokens[0], id=200 + next(calls) % 2, gap=gap)
+        return msgspec.structs.replace(honest, tokens=(first, *honest.tokens[1:]))
+
+    found, rule = calibrated(Tampered(part, caching=False), tmp_path)
+    assert rule == Rule(exact=False, noise=gap)
+    assert (found.exact, found.noise_nats) == (False, gap)
+    one = outcome(0, range(9), (1, 2, 3))
+    for certainty, counts in ((0.01, False), (5.0, gap is not None)):
+        cold = {question(one, one.identities[0]): Answer(tokens(9, 2, 3, gap=certainty))}
+        assert [not f.noise for f in check_tokens(history(one), cold, rule)] == [counts]
+
+
+def test_the_larger_gap_of_the_two_sides_counts() -> None:
+    """An unknown one is as large as can be, also behind the end of the shorter answer."""
+    small, large, unknown = (Answer(tokens(i, gap=gap)) for i, gap in ((1, 0.01), (2, 0.3), (3, None)))
+    assert compare(small, large) == compare(large, small) == (0.3, False)
+    assert compare(small, unknown) == (math.inf, False)
+    assert compare(small, Answer(tokens(1, 2, gap=0.2))) == (0.2, False)
+
+
+@pytest.mark.parametrize("block", [8, 16, 32, 64])
+def test_probes_lie_around_block_boundaries(block: int) -> None:
+    """Below one block, at a boundary, and just behind one."""
+    assert [length % block for length in lengths(block)] == [block - 1, 0, 1]
+    assert ROUNDS > 1
+
+
+def run_of(folder: Path, **changes: Any) -> Path:
+    """The results.json of a run that found its rule in the default cell."""
+    found = msgspec.structs.replace(report_samples.results().calibration, cell="default")
+    engine = msgspec.structs.replace(report_samples.results().engine, version="0.32.0")
+    results = msgspec.structs.replace(report_samples.results(), **{"calibration": found, "engine": engine, **changes})
+    write_results(results, folder / "results.json")
+    return folder / "results.json"
+
+
+@pytest.mark.parametrize(("exact", "noise"), [(True, 0.0), (False, 0.25), (False, None)])
+def test_the_rule_of_an_earlier_run_is_the_rule_it_had(tmp_path: Path, exact: bool, noise: float | None) -> None:
+    """And the report says where it is from."""
+    was = msgspec.structs.replace(
+        report_samples.results().calibration, cell="default", exact=exact, noise_nats=noise, notes=["As it was."]
+    )
+    found = earlier_calibration(run_of(tmp_path, calibration=was), cell="default", version="0.32.0")
+    assert found is not None
+    assert found[1] == Rule(exact=exact, noise=None if exact else noise)
+    assert found[0].notes[0] == "As it was."
+    assert "not measured again" in found[0].notes[1]
+    assert msgspec.structs.replace(found[0], notes=was.notes) == was
+
+
+def test_it_holds_for_no_other_cell(tmp_path: Path) -> None:
+    """That one finds its own."""
+    assert earlier_calibration(run_of(tmp_path), cell="bfloat16", version="0.32.0") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"calibration": None}, "no comparison rule"), ({"engine": None}, "no comparison rule"), ({}, "is of version")],
+)
+def test_a_rule_of_another_engine_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    """And so is a run that found none."""
+    with pytest.raises(UsageError, match=says):
+        earlier_calibration(run_of(tmp_path, **changes), cell="default", version="0.33.0")
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    """In one line."""
+    (tmp_path / "results.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"not a results\.json of this version"):
+        earlier_calibration(tmp_path / "results.json", cell="default", version="0.32.0")

@@ -1,0 +1,141 @@
+"""The band is measured on the cold engine, where that does not repeat itself, and only there."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from support import report_samples
+from support.histories import Tampered, contents
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Token
+from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths
+from coldproof.harness.execution.calibration.noise_band import (
+    PROMPTS,
+    TOKENS,
+    Samples,
+    band_of,
+    margin_differences,
+    measure_band,
+    rounded_up,
+)
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
+from coldproof.harness.workload.generators.prompts import whole_unit
+from coldproof.reports.schema.case import NoiseBand
+from coldproof.reports.schema.results import Calibration, write_results
+
+SIGMA = 0.1
+
+
+def noisy(seed: int, *, nats: float = SIGMA) -> ScriptedEngine:
+    """A cold engine whose scores are a little otherwise each time."""
+    source = random.Random(seed)
+
+    def moved(score: float | None) -> float | None:
+        return None if score is None else score + source.gauss(0.0, nats)
+
+    def waver(_: CompletionRequest, honest: Completion) -> Completion:
+        told = [msgspec.structs.replace(t, logprob=moved(t.logprob), gap=moved(t.gap)) for t in honest.tokens]
+        prompt = honest.prompt_logprobs
+        scores = None if prompt is None else tuple(moved(score) for score in prompt)
+        return msgspec.structs.replace(honest, tokens=tuple(told), prompt_logprobs=scores)
+
+    return Tampered(waver, caching=False)
+
+
+def oracle_over(engine: ScriptedEngine, folder: Path) -> EngineOracle:
+    """An oracle that knows three adapter contents."""
+    return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={})
+
+
+def band(engine: ScriptedEngine, folder: Path) -> NoiseBand | str:
+    """Measured for the base model and two contents."""
+    oracle = oracle_over(engine, folder)
+    return measure_band(oracle, [None, *list(oracle.adapters)[:2]], BLOCK)
+
+
+def test_the_band_follows_the_noise(tmp_path: Path) -> None:
+    """Scores differ by sqrt(2) sigma between two computations, and the band reaches some eight of that."""
+    for nats in (SIGMA, 10 * SIGMA):
+        found = band(noisy(1, nats=nats), tmp_path / str(nats))
+        assert isinstance(found, NoiseBand)
+        for reach in (found.score_nats, found.margin_nats, found.prompt_nats):
+            assert 5 * 2**0.5 < reach / nats < 16 * 2**0.5
+        assert found.positions == 2 * 3 * PROMPTS * TOKENS
+        assert found.half_nats == pytest.approx(0.954 * nats, rel=0.1)  # the half-normal's median
+        assert found.all_nats < found.score_nats
+
+
+@pytest.mark.parametrize("lacking", [Capability.LOGPROBS, Capability.PROMPT_LOGPROBS])
+def test_an_engine_that_tells_no_scores_has_no_band(lacking: Capability, tmp_path: Path) -> None:
+    """It says what is missing, and asks nothing."""
+    engine = noisy(1)
+    engine.capabilities[lacking] = Support(False, "this server says no")
+    said = band(engine, tmp_path)
+    assert said == f"the engine does not report {lacking.value} (this server says no)"
+    assert engine.queried == 0
+
+
+def test_calibration_takes_the_band_for_its_rule(tmp_path: Path) -> None:
+    """And the report says what noise there is, and what is lost by it."""
+    oracle = oracle_over(noisy(2), tmp_path)
+    found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    assert rule == Rule(exact=False, noise=found.noise_nats, band=found.band)
+    assert found.band is not None
+    assert found.noise_nats == found.band.margin_nats
+    assert found.rule == str(rule)
+    assert any("scores of 144 answers" in note and "is not detected" in note for note in found.notes)
+
+
+def test_an_engine_that_repeats_itself_is_asked_no_more_than_before(tmp_path: Path) -> None:
+    """Three probes of three identities, each three times; the mixtures' rounds; nothing of the band's."""
+    steady, wavering = noisy(3, nats=0.0), noisy(3)
+    for engine, exact in ((steady, True), (wavering, False)):
+        oracle = oracle_over(engine, tmp_path / str(exact))
+        found, rule = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
+        assert (rule.exact, found.band is None) == (exact, exact)
+    assert steady.queried == 3 * sum(lengths(whole_unit(BLOCK)))
+    assert wavering.queried > 50 * steady.queried
+
+
+def test_the_band_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
+    """As --calibration does with any rule."""
+    measured = band(noisy(4), tmp_path)
+    assert isinstance(measured, NoiseBand)
+    results = report_samples.results()
+    assert results.calibration is not None
+    was: Calibration = msgspec.structs.replace(
+        results.calibration, cell="default", exact=False, noise_nats=measured.margin_nats, band=measured
+    )
+    engine = msgspec.structs.replace(results.engine, version="0.32.0")
+    write_results(msgspec.structs.replace(results, calibration=was, engine=engine), tmp_path / "results.json")
+    found = earlier_calibration(tmp_path / "results.json", cell="default", version="0.32.0")
+    assert found is not None
+    assert found[1] == Rule(exact=False, noise=measured.margin_nats, band=measured)
+
+
+def test_too_few_scores_make_no_band() -> None:
+    """Which of them is too few is told."""
+    said = band_of(Samples(scores=[0.1] * 5000, margins=[0.1] * 10, prompts=[0.1] * 5000, positions=5000))
+    assert isinstance(said, str)
+    assert said.startswith("10 scores are too few")
+
+
+def test_the_leads_of_two_answers_are_compared_as_far_as_they_agree() -> None:
+    """Where the best tokens change places, both leads together were overcome; behind that nothing can be compared."""
+    one = tuple(Token(id=i, at=0.0, gap=gap) for i, gap in ((1, 1.0), (2, 0.3), (3, 2.0)))
+    two = tuple(Token(id=i, at=0.0, gap=gap) for i, gap in ((1, 0.9), (7, 0.2), (3, 9.0)))
+    assert margin_differences(one, two) == pytest.approx([0.1, 0.5])
+    assert margin_differences(one, one) == [0.0, 0.0, 0.0]
+    assert margin_differences(one, tuple(msgspec.structs.replace(t, gap=None) for t in two)) == []
+
+
+@pytest.mark.parametrize(("nats", "up"), [(0.12345, 0.124), (1.2301, 1.24), (0.0, 0.0), (123.4, 124.0), (0.5, 0.5)])
+def test_a_threshold_is_rounded_to_the_safe_side(nats: float, up: float) -> None:
+    """Three digits, upwards."""
+    assert rounded_up(nats) == pytest.approx(up)

@@ -1,0 +1,112 @@
+"""How far noise may reach is stated with a rate, and the rate holds for distributions whose tails are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from coldproof.harness.execution.calibration.pareto_tail import LEAST, ParetoTail, fit_tail, quantile
+
+SAMPLE = 7000
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def half_normal(random: np.random.Generator, count: int) -> np.ndarray:
+    """What numeric noise mostly is."""
+    return np.abs(random.normal(0.0, 1.0, count))
+
+
+def exponential(random: np.random.Generator, count: int) -> np.ndarray:
+    """A heavier tail."""
+    return random.exponential(1.0, count)
+
+
+def mixed(random: np.random.Generator, count: int) -> np.ndarray:
+    """One position in ten is noisier than the others, as where a model is unsure."""
+    return half_normal(random, count) * np.where(random.random(count) < 0.1, 3.0, 1.0)
+
+
+def tail_of(draw: Draw, seed: int, count: int = SAMPLE) -> ParetoTail:
+    """The law fitted to a sample."""
+    found = fit_tail(list(draw(np.random.default_rng(seed), count)))
+    assert isinstance(found, ParetoTail)
+    return found
+
+
+# What a standard normal exceeds, on either side, once in so many; of the mixture the wide part decides.
+EXACT: dict[Draw, Callable[[float], float]] = {
+    half_normal: lambda nats: math.erfc(nats / math.sqrt(2)),
+    exponential: lambda nats: math.exp(-nats),
+    mixed: lambda nats: 0.1 * math.erfc(nats / 3 / math.sqrt(2)) + 0.9 * math.erfc(nats / math.sqrt(2)),
+}
+
+
+@pytest.mark.parametrize("draw", EXACT)
+@pytest.mark.parametrize("rate", [1e-4, 1e-6, 5e-9])
+def test_a_threshold_is_passed_no_more_often_than_it_says(draw: Draw, rate: float) -> None:
+    """Of fifty samples, the thresholds of all but two or three keep the rate; none is so large as to let all pass."""
+    thresholds = [tail_of(draw, seed).beyond(rate) for seed in range(50)]
+    kept = [EXACT[draw](nats) <= rate for nats in thresholds]
+    assert sum(kept) >= 47
+    # What lets everything pass keeps any rate: a quarter of the threshold would not.
+    assert all(EXACT[draw](nats / 4) > rate for nats in thresholds)
+
+
+def test_a_rate_that_can_be_counted_is_kept_by_fresh_noise() -> None:
+    """One in a thousand, over two hundred thousand others; and some do pass."""
+    nats = tail_of(half_normal, 1).beyond(1e-3)
+    others = half_normal(np.random.default_rng(2), 200_000)
+    assert 0 < np.mean(others > nats) <= 1e-3
+
+
+def test_a_rarer_alarm_takes_a_larger_threshold() -> None:
+    """And never less than what was seen."""
+    tail = tail_of(half_normal, 3)
+    assert tail.beyond(0.5) == tail.largest
+    assert tail.largest <= tail.beyond(1e-4) < tail.beyond(1e-6) < tail.beyond(1e-9)
+
+
+def test_noise_of_ten_times_the_size_has_ten_times_the_threshold() -> None:
+    """Whatever unit it comes in."""
+    small = list(half_normal(np.random.default_rng(4), SAMPLE))
+    one, ten = fit_tail(small), fit_tail([10 * value for value in small])
+    assert isinstance(one, ParetoTail)
+    assert isinstance(ten, ParetoTail)
+    assert ten.beyond(1e-6) == pytest.approx(10 * one.beyond(1e-6))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tail_that_nothing_bounds_gives_no_threshold(seed: int) -> None:
+    """Pareto with an infinite variance: the next one may be any size."""
+    said = fit_tail(list(np.random.default_rng(seed).pareto(1.2, SAMPLE)))
+    assert isinstance(said, str)
+    assert "have no bound" in said
+
+
+def test_too_few_give_no_threshold() -> None:
+    """It says how many it takes."""
+    said = fit_tail([0.1] * (LEAST - 1))
+    assert isinstance(said, str)
+    assert str(LEAST) in said
+
+
+def test_scores_that_are_no_numbers_give_no_threshold() -> None:
+    """An infinite difference is not the end of a tail."""
+    assert isinstance(fit_tail([0.1] * SAMPLE + [math.inf]), str)
+
+
+def test_no_noise_at_all_allows_nothing() -> None:
+    """Zero, at any rate."""
+    found = fit_tail([0.0] * LEAST)
+    assert isinstance(found, ParetoTail)
+    assert found.beyond(1e-9) == 0.0
+
+
+def test_quantiles() -> None:
+    """The share that lies below."""
+    values = [float(i) for i in range(100)]
+    assert (quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1.0)) == (50.0, 99.0, 99.0)
+    assert quantile([], 0.5) == 0.0

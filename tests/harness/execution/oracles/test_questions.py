@@ -1,0 +1,173 @@
+"""What an oracle is asked: content and never names, with all that changes an answer; and how an engine is asked it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.histories import contents, history, outcome, shape
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.requests import PLAIN, Completion, CompletionRequest, ResponseOptions, Stage
+from coldproof.harness.execution.calibration.calibrate import (
+    LONGEST_STALL,
+    SHORTEST_STALL,
+    STALL_LATENCIES,
+    calibrate,
+)
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.history.records import Identity, Outcome
+from coldproof.harness.judgement.oracle import (
+    OracleError,
+    Question,
+    comparable_outcomes,
+    distinguishing_question,
+    question,
+    questions,
+)
+from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
+
+PROMPT = range(40, 60)
+A, B = Identity("digest-a", None), Identity("digest-b", "red")
+SEVERAL = ResponseOptions(answers=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "compared"),
+    [
+        ({}, True),
+        ({"error": "HTTP 500"}, False),
+        ({"error": "HTTP 400", "refused": True}, False),
+        ({"answer": ()}, True),
+        ({"answer": (), "aborted": Stage.QUEUED}, False),
+        ({"aborted": Stage.DECODE}, True),
+        ({"prompt": range(62)}, True),
+        ({"prompt": range(63)}, False),
+        ({"prompt": range(64)}, False),
+    ],
+    ids=["answered", "failed", "refused", "empty", "aborted early", "aborted late", "just fits", "cut", "never fits"],
+)
+def test_what_has_a_cold_answer_is_compared(changes: dict[str, Any], compared: bool) -> None:
+    """One that ends empty is; one that was hung up on before its first token shows nothing; and what the model cannot
+    hold to its end nobody can be asked for."""
+    prompt, answer = changes.pop("prompt", PROMPT), changes.pop("answer", (7, 8))
+    one = outcome(0, prompt, answer, **changes)
+    seen = history(one, shape=shape(max_model_tokens=64))
+    assert comparable_outcomes(seen) == ([one] if compared else [])
+    assert len(list(questions(seen))) == compared
+
+
+def test_a_question_is_content_prompt_length_and_surface() -> None:
+    """Salts and priorities change no cold answer; every identity that is allowed is asked about."""
+    one = outcome(0, PROMPT, adapter="digest-a", identities=(A, B), surface=SEVERAL)
+    asked = list(questions(history(one)))
+    assert asked == [Question(tuple(PROMPT), digest, 3, SEVERAL) for digest in ("digest-a", "digest-b")]
+    assert question(one, A) == question(one, Identity("digest-a", "red"))
+
+
+def test_a_telling_question_is_short_and_plain() -> None:
+    """It is asked for every risky request."""
+    one = outcome(0, PROMPT, tuple(range(90)), surface=SEVERAL)
+    assert distinguishing_question(one, A) == Question(tuple(PROMPT), "digest-a", 4, PLAIN)
+    assert distinguishing_question(outcome(0, PROMPT, (1, 2)), A).max_tokens == 2
+
+
+class Heard(ScriptedEngine):
+    """Keeps what it was asked, and says that so many tokens were cached."""
+
+    def __init__(self, cached: int = 0) -> None:
+        super().__init__(caching=False)
+        self.cached, self.asked = cached, list[CompletionRequest]()
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Note and answer."""
+        self.asked.append(request)
+        honest = super().send(request, on_token)
+        return Completion(tokens=honest.tokens, finish_reason="stop", cached_tokens=self.cached)
+
+
+def oracle(engine: ScriptedEngine, folder: Path, name: str = "cold-engine") -> EngineOracle:
+    """An oracle over this engine."""
+    return EngineOracle(name, engine, list(contents(folder).values()), memo={})
+
+
+@pytest.mark.parametrize(
+    ("name", "surface", "asked"),
+    [
+        ("cold-engine", PLAIN, ResponseOptions(logprobs=True)),
+        ("cold-engine", ResponseOptions(stop=("a",)), ResponseOptions(stop=("a",), logprobs=True)),
+        ("cold-engine", SEVERAL, SEVERAL),
+        ("fresh-engine", PLAIN, PLAIN),
+    ],
+)
+def test_scores_are_asked_for_where_they_change_nothing(
+    name: str, surface: ResponseOptions, asked: ResponseOptions, tmp_path: Path
+) -> None:
+    """The margin rule wants them; a sampled answer and a fresh engine are left as they are."""
+    engine = Heard()
+    answer = oracle(engine, tmp_path, name).ask(Question(tuple(PROMPT), None, 4, surface))
+    assert [request.surface for request in engine.asked] == [asked]
+    assert answer.finish_reason == "stop"
+
+
+def test_an_engine_without_scores_is_not_asked_for_them(tmp_path: Path) -> None:
+    """It may refuse such a request, and then no requirement could be tested on it."""
+    engine = Heard()
+    engine.capabilities |= {Capability.LOGPROBS: Support(False, "has none")}
+    oracle(engine, tmp_path).ask(Question(tuple(PROMPT), None, 4, PLAIN))
+    assert engine.asked[0].surface == PLAIN
+
+
+def test_a_question_is_the_surface_too(tmp_path: Path) -> None:
+    """The same prompt with another surface is asked anew; the same one is remembered."""
+    engine = Heard()
+    one = oracle(engine, tmp_path)
+    for surface in (PLAIN, SEVERAL, PLAIN, SEVERAL):
+        one.ask(Question(tuple(PROMPT), None, 4, surface))
+    assert len(engine.asked) == 2
+
+
+def test_only_several_answers_may_hit_one_another(tmp_path: Path) -> None:
+    """Anything else that was cached makes an oracle none."""
+    one = oracle(Heard(cached=16), tmp_path)
+    assert one.ask(Question(tuple(PROMPT), None, 4, SEVERAL)).tokens
+    with pytest.raises(OracleError, match="was not cold: 16 prompt tokens"):
+        one.ask(Question(tuple(PROMPT), None, 4, PLAIN))
+
+
+class Slow(ScriptedEngine):
+    """Takes so long for each answer, by its own clock."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(caching=False)
+        self.seconds, self.now = seconds, 0.0
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Time passes."""
+        self.now += self.seconds
+        return super().send(request, on_token)
+
+    def clock(self) -> float:
+        """The engine's own."""
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("latency", "stall"),
+    [(0.001, SHORTEST_STALL), (0.5, 0.5 * STALL_LATENCIES), (90.0, LONGEST_STALL)],
+    ids=["fast", "slow", "very slow"],
+)
+def test_a_stall_is_a_hundred_cold_answers_long(latency: float, stall: float, tmp_path: Path) -> None:
+    """By the engine's own clock, and within reason: machines are shared, and somebody waits."""
+    one = oracle(Slow(latency), tmp_path)
+    found, _ = calibrate(one, list(one.adapters), cell="default", block=BLOCK, slots=4)
+    assert found.latency_seconds == pytest.approx(latency)
+    assert found.stall_seconds == pytest.approx(stall)
+
+
+def test_outcomes_are_judged_one_by_one() -> None:
+    """In their order."""
+    several: list[Outcome] = [outcome(0, PROMPT), outcome(1, PROMPT, (), error="gone"), outcome(2, PROMPT)]
+    assert [o.request for o in comparable_outcomes(history(*several))] == [0, 2]

@@ -1,0 +1,75 @@
+"""The runner takes an engine's KV events before and after a run, and keeps them only where they are whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.event_streams import batches, hashes, removed, stored
+from support.histories import ask, burst, contents
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import EngineDied
+from coldproof.adapters.protocol.kv_events import Published
+from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.history.records import History
+from coldproof.harness.session.selftest.scripted_engine import InjectedBug, ScriptedEngine
+from coldproof.harness.workload.steps import Workload
+
+BEFORE = tuple(range(48))
+
+
+class Publishing(ScriptedEngine):
+    """Publishes what it is given, one batch each time it is asked."""
+
+    def __init__(self, *streams: Published, plant: InjectedBug = InjectedBug.CLEAN) -> None:
+        super().__init__(plant)
+        self.capabilities[Capability.KV_EVENTS] = Support(True, "scripted")
+        self.streams = list(streams)
+
+    def take_events(self) -> Published:
+        """The next one; it ends when there is none left."""
+        if not self.streams:
+            raise EngineDied("the scripted engine has terminated")
+        return self.streams.pop(0)
+
+
+def run(engine: ScriptedEngine, folder: Path, ledger: EventLedger | None = None) -> History:
+    """One request, twice."""
+    workload = Workload((burst(ask()), burst(ask())))
+    return WorkloadRun(engine, workload, "n", contents(folder), folder / "run", ledger=ledger).history()
+
+
+def test_what_came_before_a_run_is_none_of_its_events(tmp_path: Path) -> None:
+    """But what it has to do with; times begin with the run."""
+    before, during = batches((3.0, (stored(BEFORE),)), (4.0, (removed(hashes(BEFORE)[2]),)))
+    history = run(Publishing(Published(batches=(before,)), Published(batches=(during,))), tmp_path)
+    assert history.events is not None
+    assert [batch.sequence for batch in history.events.batches] == [1]
+    assert history.events.expected == 1
+    assert [held.block.hash for held in history.events.before] == hashes(BEFORE)
+
+
+def test_a_ledger_goes_on_from_run_to_run(tmp_path: Path) -> None:
+    """What one run stored the next one may remove."""
+    ledger, nothing = EventLedger(), Published()
+    first, second = batches((3.0, (stored(BEFORE),)), (4.0, (removed(hashes(BEFORE)[2]),)))
+    engine = Publishing(nothing, Published(batches=(first,)), nothing, Published(batches=(second,)))
+    assert run(engine, tmp_path / "a", ledger).events is not None
+    history = run(engine, tmp_path / "b", ledger)
+    assert history.events is not None
+    assert history.events.in_pool == 3
+
+
+def test_an_engine_without_the_capability_has_none(tmp_path: Path) -> None:
+    """Not an empty stream: that would be a claim."""
+    assert run(ScriptedEngine(), tmp_path).events is None
+
+
+def test_an_engine_that_is_lost_has_told_a_part(tmp_path: Path) -> None:
+    """While it answered, or when its events were to be taken."""
+    nothing = Published()
+    died = run(Publishing(nothing, nothing, plant=InjectedBug.DIES), tmp_path / "a")
+    assert (died.events, died.engine_lost) == (None, "the scripted engine has terminated")
+    silent = run(Publishing(nothing), tmp_path / "b")
+    assert (silent.events, silent.engine_lost) == (None, "the scripted engine has terminated")

@@ -1,0 +1,129 @@
+"""An engine that may keep what a failure left in it is replaced; what an engine has run is remembered."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.histories import history
+from support.report_samples import results
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.registry import CELLS
+from coldproof.harness.execution import observer
+from coldproof.harness.execution.engines.cell_engines import REMEMBERED, CellEngines
+from coldproof.harness.execution.engines.cell_start import ComparisonRules, StartedEngines
+from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.execution.observer import Observer
+from coldproof.harness.judgement.finding import EXACT, Finding
+from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Ran
+from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
+from coldproof.reports.schema.verdict import FailureClass
+
+RELOAD = Requirement("LORA-1", "as cold", (), ())
+
+
+def engines(*, quick: bool = True, attached: bool = False) -> CellEngines:
+    """The engines of a cell: two scripted ones, a pool that starts none, and no calibration."""
+    options = SimpleNamespace(attached=attached, quick=quick)
+    pool = cast(EnginePool, SimpleNamespace(options=options, log=SimpleNamespace(emit=lambda *_, **__: None)))
+    tested, cold = CheckedEngine(ScriptedEngine()), CheckedEngine(ScriptedEngine(caching=False))
+    started = StartedEngines(tested=tested, cold_engine=cold, oracle=cast(Any, None), cold=cast(Any, None))
+    calibration = cast(Any, results().calibration)
+    return CellEngines(
+        pool, CELLS["default"], started, ComparisonRules(calibration=calibration, rule=EXACT, own_rule=EXACT)
+    )
+
+
+class Worn:
+    """An observer whose runs all end in one way, and which counts the engines that it has replaced."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, checker: str | None, *, lost: str | None = None, **kind: bool
+    ) -> None:
+        self.engines, self.replaced = engines(**kind), 0
+        found = Finding(checker=checker or "", failure_class=FailureClass.ACCOUNTING, sentence="Something.")
+        judgement = Judgement(
+            history=history(), answers={}, findings=(found,) if checker else (), noise=(), evidence={}
+        )
+        patch.setattr(observer, "judge", lambda *_, **__: judgement)
+        patch.setattr(self.engines, "run", lambda *_: history(engine_lost=lost))
+        patch.setattr(self.engines, "replace_lost", self.count)
+        self.lost, self.observe = lost, Observer(self.engines, RELOAD)
+
+    def count(self, engine: CheckedEngine, *, lost: bool = True) -> CheckedEngine:
+        """Count a replacement."""
+        assert lost is (self.lost is not None)
+        self.replaced += 1
+        return engine
+
+    def run(self, engine: CheckedEngine | None = None) -> Judgement:
+        """Observe once, on the engine under test unless told otherwise."""
+        return self.observe(engine or self.engines.engine, history().workload)
+
+
+@pytest.mark.parametrize(("checker", "times"), [("conservation", 3), ("liveness", 3), ("tokens", 0), (None, 0)])
+def test_what_may_stay_in_an_engine_has_it_replaced(
+    monkeypatch: pytest.MonkeyPatch, checker: str | None, times: int
+) -> None:
+    """A wrong answer stays in no engine; blocks that no request holds do."""
+    worn = Worn(monkeypatch, checker)
+    for _ in range(3):
+        worn.run()
+    assert worn.replaced == times
+
+
+@pytest.mark.parametrize(("kind", "times"), [({"quick": False}, 1), ({"attached": True}, 0)])
+def test_a_server_is_replaced_once_and_an_attached_one_never(
+    monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool], times: int
+) -> None:
+    """In a trial: starting a server is slow."""
+    worn = Worn(monkeypatch, "conservation", **kind)
+    for _ in range(3):
+        worn.run()
+    assert worn.replaced == times
+
+
+@pytest.mark.parametrize(("attached", "alive", "times"), [(True, True, 0), (True, False, 1), (False, True, 1)])
+def test_a_server_that_only_stalled_is_judged(
+    monkeypatch: pytest.MonkeyPatch, attached: bool, alive: bool, times: int
+) -> None:
+    """An attached server cannot be replaced, and its stall is what was looked for. One of ours is restarted."""
+    worn = Worn(monkeypatch, "tokens", lost="no progress for 20 s", attached=attached)
+    monkeypatch.setattr(CheckedEngine, "alive", lambda _: alive)
+    monkeypatch.setattr(worn.engines, "live_engine", lambda engine: engine)
+    assert worn.run().findings
+    assert worn.replaced == times
+
+
+def test_the_cold_engine_and_fresh_ones_are_not_the_one_under_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are replaced elsewhere."""
+    worn = Worn(monkeypatch, "conservation")
+    for engine in (worn.engines.oracle_engine, CheckedEngine(ScriptedEngine())):
+        worn.run(engine)
+    assert worn.replaced == 0
+
+
+def test_what_the_engine_under_test_has_run_is_known() -> None:
+    """Other engines were asked questions as well, which nobody noted."""
+    cell = engines()
+    ran = Ran(history().workload, "n", 1.0)
+    assert cell.oracle_engine is not None
+    for engine in (cell.engine, cell.oracle_engine):
+        cell.ran[engine] = deque([ran], maxlen=REMEMBERED)
+    assert cell.runs_of(cell.engine) == (ran,)
+    assert cell.runs_of(cell.oracle_engine) == ()
+    assert cell.runs_of(CheckedEngine(ScriptedEngine())) == ()
+
+
+def test_engines_can_be_kept_without_starting_any() -> None:
+    """What opens a cell starts and calibrates; the object itself only stores."""
+    cell = engines()
+    assert cell.can(Capability.ADAPTER_CHOICE)
+    assert cell.oracle_and_rule(ground=False)[1] is EXACT
+    cell.cancel_questions()

@@ -1,0 +1,194 @@
+"""A fleet on a real Ray: a worker killed in the middle, a node lost; the report is whole and has nothing twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.fleets import GO, at_gate, counted, fake_python, units
+
+from coldproof import IMPORT_ROOT
+from coldproof.harness.cli.main import main
+from coldproof.harness.fleet.cluster import Cluster
+from coldproof.harness.fleet.node import Order
+from coldproof.harness.fleet.store import LOST, RUNNING, UNITS
+from coldproof.harness.release.run.manifest import manifest_differences, read_manifest
+
+pytest.importorskip("ray")
+WAIT_SECONDS = 120
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a matrix of four quick runs, which wait at a gate until they may end."""
+    (tmp_path / "gate").mkdir()
+    (tmp_path / "matrix.toml").write_text(
+        '[[machine]]\nname = "cpu"\n[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\nseeds = [1, 2]\n'
+        f'cells = ["llamacpp", "llamacpp-one-slot"]\npython = "{fake_python(tmp_path)}"\n'
+    )
+    return tmp_path
+
+
+def until(holds: Callable[[], bool], otherwise: str) -> None:
+    """Wait for it."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.1)
+
+
+def waiting(place: Path, count: int) -> list[psutil.Process]:
+    """So many runs that have told everything but their end, all of which is home."""
+    until(lambda: len(at_gate(place)) >= count, "the runs did not begin")
+    runs = at_gate(place)
+    until(lambda: all(is_home(place, Path(run.cwd())) for run in runs), "their events did not come home")
+    return runs
+
+
+def is_home(place: Path, node: Path) -> bool:
+    """Whether the driver has all events that a run has written so far."""
+    (written,) = node.glob("out/units/*/events.ndjson")
+    came = place / "out" / RUNNING / written.parent.name / written.name
+    return came.is_file() and came.stat().st_size == written.stat().st_size
+
+
+def rays_worker(run: psutil.Process) -> psutil.Process:
+    """The process of Ray's in which a run's task is: above the run and its guard."""
+    return next(above for above in run.parents()[1:] if "ray" in above.name())
+
+
+@contextmanager
+def in_the_middle(place: Path, count: int, act: Callable[[list[psutil.Process]], None]) -> Iterator[None]:
+    """Do something as soon as so many runs wait, then let all of them go on."""
+
+    def acts() -> None:
+        try:
+            act(waiting(place, count))
+        finally:
+            (place / "gate" / GO).write_text("")
+
+    with ThreadPoolExecutor() as pool:
+        acting = pool.submit(acts)
+        yield
+    acting.result()
+
+
+def check_whole(out: Path, *, lost: int) -> None:
+    """Four runs, each once, whatever was lost on the way."""
+    results = json.loads((out / "results.json").read_text())
+    one, two = ({"examples": n, "requests": m} for n, m in ((15, 30), (16, 32)))
+    assert (results["complete"], results["problem"]) == (True, "")
+    assert results["totals"]["examples"] == 2 * (one["examples"] + two["examples"])
+    assert results["totals"]["requests"] == 2 * (one["requests"] + two["requests"])
+    assert [row["state"] for row in results["fleet"]] == ["done"] * 4
+    assert sum(len(row["lost"]) for row in results["fleet"]) == lost == len(list((out / LOST).iterdir()))
+    for run in (path for path in (out / UNITS).iterdir() if path.is_dir()):
+        assert list(manifest_differences(run, read_manifest(run))) == []  # as its node wrote it, to the byte
+    for aside in (out / LOST).iterdir():
+        assert counted(aside)["example"] in (one["examples"], two["examples"])  # told, and in no total
+
+
+def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its run ends with it and is tried again. Started anew, the fleet has nothing to do."""
+    monkeypatch.chdir(place)
+    killed: list[psutil.Process] = []
+
+    def kill(runs: list[psutil.Process]) -> None:
+        killed.append(runs[0])
+        rays_worker(runs[0]).kill()
+
+    arguments = ["fleet", str(place / "matrix.toml"), "--out", "out", "--workers", "2"]
+    with in_the_middle(place, 2, kill):
+        assert main(arguments) == 0
+    check_whole(place / "out", lost=1)
+    assert "WorkerCrashedError" in capsys.readouterr().out
+    assert not killed[0].is_running()
+    before = (place / "out" / "results.json").stat().st_mtime
+    assert main(arguments) == 0
+    assert "4 runs, 4 of them finished before" in capsys.readouterr().out
+    assert (place / "out" / "results.json").stat().st_mtime > before
+    check_whole(place / "out", lost=1)
+
+
+def test_letting_go_of_a_cluster_ends_what_runs_on_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C no run goes on that nobody waits for, and its folder is gone."""
+    monkeypatch.chdir(place)
+    unit = units()[0]
+    cluster = Cluster("local")
+    order = Order(unit.id, tuple(unit.words()), "", f"out/units/{unit.id}", str(IMPORT_ROOT), str(fake_python(place)))
+    cluster.start(order, unit.machine)
+    until(lambda: bool(at_gate(place)), "the run did not begin")
+    (run,) = at_gate(place)
+    folder = Path(run.cwd())
+    cluster.close()
+    assert not run.is_running()
+    assert not folder.exists()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A cluster of a head, which runs nothing, and two nodes with a CPU each.
+
+    With a folder each for what Ray brings them: in the usual one, the second node's copy replaces the first's under its
+    running tasks.
+    """
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for name in ("brought-1", "brought-2"):
+        made.add_node(num_cpus=1, object_store_memory=80 * 2**20, runtime_env_dir_name=name)
+    yield made
+    made.shutdown()
+
+
+def test_a_node_lost_in_the_middle_costs_nothing_but_time(
+    place: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its runs go to the nodes that are left. These nodes have only what Ray brought them."""
+    monkeypatch.chdir(place)
+
+    def lose(runs: list[psutil.Process]) -> None:
+        """A node's workers outlive it for a moment, in which a run that may go on could still come home."""
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        until(lambda: any((place / "out" / LOST).iterdir()), "no run was lost")
+        until(lambda: sum(run.is_running() for run in runs) == 1, "the lost run outlived its node")
+
+    with in_the_middle(place, 2, lose):
+        assert main(["fleet", str(place / "matrix.toml"), "--out", "out", "--address", cluster.address]) == 0
+    check_whole(place / "out", lost=1)
+    assert "NodeDiedError" in capsys.readouterr().out
+
+
+def test_what_no_node_has_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In place of waiting for ever for a machine that nobody is going to start; nor for a Ray that is not there."""
+    path = tmp_path / "matrix.toml"
+    path.write_text(
+        '[[machine]]\nname = "gpu"\nnum_gpus = 64\naccelerator_type = "X1"\n'
+        '[[run]]\nengine = "llamacpp"\nmachines = ["gpu"]\n'
+    )
+    assert main(["fleet", str(path), "--out", str(tmp_path / "out")]) == 4
+    said = capsys.readouterr().err
+    assert "no node has the resources of machine 'gpu' (CPU 1, GPU 64, accelerator_type:X1 0.001)" in said
+    assert main(["fleet", str(path), "--out", str(tmp_path / "out"), "--address", "127.0.0.1:1"]) == 4
+    assert "no Ray at --address 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_without_ray_a_fleet_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    path = tmp_path / "matrix.toml"
+    path.write_text('[[machine]]\nname = "cpu"\n[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\n')
+    assert main(["fleet", str(path), "--out", str(tmp_path / "out")]) == 4
+    assert "coldproof fleet needs Ray: pip install" in capsys.readouterr().err

@@ -1,0 +1,233 @@
+"""Whatever happens to a fleet's nodes, each run is in the totals once or is said to be missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import bundles
+from support.fleets import SOURCES, Played, archive, done, fleet, order, part, report, told, units
+
+from coldproof.harness.cli.main import main
+from coldproof.harness.fleet import fleet as fleet_run
+from coldproof.harness.fleet.cluster import NodeLost, TaskFailed
+from coldproof.harness.fleet.merge.results import fleet_results
+from coldproof.harness.fleet.node import Message, RunEnded, RunStarted
+from coldproof.harness.fleet.scheduler import Driver
+from coldproof.harness.fleet.store import LOST, RUNNING, UNITS, Record, Store
+from coldproof.harness.fleet.units import Unit
+from coldproof.harness.options import UsageError
+from coldproof.reports.schema.results import Results, read_results
+
+ONE, TWO = units()
+
+
+@pytest.fixture(autouse=True)
+def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of requirements is the bundles' small one."""
+    bundles.small_list(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty fleet's folder."""
+    return Store(tmp_path / "out")
+
+
+def driven(
+    store: Store, nodes: Played, *, retries: int = 2, workers: int | None = None, only: tuple[Unit, ...] = (ONE, TWO)
+) -> tuple[list[Record], list[str]]:
+    """What became of the units, and what was said meanwhile."""
+    lines: list[str] = []
+    driver = Driver(
+        nodes=nodes,
+        store=store,
+        order=order,
+        digest=lambda unit: unit.digest(SOURCES),
+        tell=lines.append,
+        workers=workers,
+        retries=retries,
+    )
+    return driver.drive(only), lines
+
+
+def whole(store: Store, only: tuple[Unit, ...] = (ONE, TWO)) -> Results:
+    """The report over all of them."""
+    return fleet_results(fleet(), [part(store, unit) for unit in only])
+
+
+def test_a_lost_run_is_tried_again_and_counted_once(store: Store, tmp_path: Path) -> None:
+    """Though its first try had told everything but its end; what that told is kept aside."""
+    good = [report(tmp_path / unit.id, unit) for unit in (ONE, TWO)]
+    lost = [*told(good[0])[:2], NodeLost("WorkerCrashedError: gone")]
+    found, lines = driven(store, Played({ONE.id: [lost, told(good[0], node="n2")], TWO.id: [told(good[1])]}))
+    assert {record.unit: record.lost for record in found} == {ONE.id: ["WorkerCrashedError: gone"], TWO.id: []}
+    assert f"{ONE.id}: lost (WorkerCrashedError: gone); retrying (retry 1 of 2)" in lines
+    assert (store.folder / LOST / f"{ONE.id}.1" / "events.ndjson").stat().st_size > 0
+    assert list((store.folder / RUNNING).iterdir()) == []
+    results = whole(store)
+    assert (results.totals["examples"], results.totals["requests"]) == (31, 62)  # as in a run of both cells
+    assert (results.complete, results.exit_code, results.problem) == (True, 0, "")
+    assert [(row.unit, row.state, row.node, len(row.lost)) for row in results.fleet] == [
+        (ONE.id, "done", "n2", 1),
+        (TWO.id, "done", "n1", 0),
+    ]
+
+
+@pytest.mark.parametrize(("code", "files"), [(1, True), (3, True), (3, False), (4, False), (5, False)])
+def test_a_run_that_ended_is_never_tried_again(store: Store, tmp_path: Path, code: int, files: bool) -> None:
+    """Neither for its verdict nor for a failure of the harness, with or without a report."""
+    good = report(tmp_path / "one", ONE)
+    nodes = Played({ONE.id: [told(good, code=code, files=files)]})
+    found, _ = driven(store, nodes, only=(ONE,))
+    assert nodes.started == [ONE.id]
+    assert [(record.exit_code, bool(record.problem)) for record in found] == [(code, code != 1)]
+
+
+@pytest.mark.parametrize("last", [NodeLost("NodeDiedError: gone"), TaskFailed("its task ended without a word")])
+def test_what_comes_of_a_task_whose_run_has_ended_changes_nothing(
+    store: Store, tmp_path: Path, last: NodeLost | TaskFailed
+) -> None:
+    """A node may go in the moment after a run's end came home: it is done, once, and the others go on."""
+    good = [report(tmp_path / unit.id, unit) for unit in (ONE, TWO)]
+    nodes = Played({ONE.id: [[*told(good[0]), last]], TWO.id: [[*told(good[1]), last]]})
+    found, _ = driven(store, nodes, workers=1)
+    assert nodes.started == [ONE.id, TWO.id]
+    assert [(record.exit_code, record.lost, record.problem) for record in found] == [(0, [], "")] * 2
+    assert whole(store).complete
+
+
+def test_a_run_without_a_report_says_why(store: Store) -> None:
+    """The line that pytest ended with stands in the whole's, which is no pass."""
+    ended = RunEnded(4, archive(Path("nowhere")), "start\ncoldproof: unknown engine 'x'\n")
+    found, _ = driven(store, Played({ONE.id: [[RunStarted("n"), ended]]}), only=(ONE,))
+    assert found[0].problem == "no report, exit code 4: coldproof: unknown engine 'x'"
+    results = whole(store, (ONE,))
+    assert results.problem == f"1 of 1 run failed or are missing: {ONE.id}: {found[0].problem}"
+    assert (results.exit_code, results.complete, results.fleet[0].state) == (3, False, "failed")
+
+
+@pytest.mark.parametrize("last", [NodeLost("NodeDiedError: gone"), TaskFailed("RuntimeEnvSetupError: no such package")])
+def test_what_never_ran_is_missing_and_no_pass(store: Store, tmp_path: Path, last: NodeLost | TaskFailed) -> None:
+    """Lost more often than there are retries, or not to be begun at all: the others count, and the whole fails."""
+    scripts = [[RunStarted("n"), last], [last]] if isinstance(last, NodeLost) else [[last]]
+    good = report(tmp_path / "two", TWO)
+    nodes = Played({ONE.id: scripts, TWO.id: [told(good)]})
+    found, _ = driven(store, nodes, retries=1)
+    assert nodes.started.count(ONE.id) == len(scripts)
+    assert last.reason in next(record.problem for record in found if record.unit == ONE.id)
+    results = whole(store)
+    assert (results.exit_code, results.complete) == (3, False)
+    assert ONE.id in results.problem
+    assert {row.unit: row.state for row in results.fleet} == {ONE.id: "failed", TWO.id: "done"}
+    assert {cell.cell for one in results.requirements for cell in one.cells} == {TWO.column("two")}
+
+
+def test_what_is_lost_does_not_leave_an_earlier_runs_report_in_its_place(store: Store) -> None:
+    """A report of other sources is no answer for these."""
+    done(store, ONE, digest="of other sources")
+    driven(store, Played({ONE.id: [[NodeLost("gone")]]}), retries=0, only=(ONE,))
+    results = whole(store, (ONE,))
+    assert (results.requirements, results.exit_code, results.fleet[0].report) == ([], 3, "")
+
+
+def test_no_more_run_at_a_time_than_workers(store: Store, tmp_path: Path) -> None:
+    """Whatever the cluster has room for."""
+    scripts = {unit.id: [told(report(tmp_path / unit.id, unit))] for unit in (ONE, TWO)}
+    nodes = Played(dict(scripts))
+    driven(store, nodes, workers=1)
+    assert nodes.most == 1
+    assert nodes.started == [ONE.id, TWO.id]
+
+
+def test_what_is_done_is_not_run_again_until_something_changes(store: Store) -> None:
+    """Other sources, another definition, a failure or a folder that is gone: then it is."""
+    done(store, ONE)
+    done(store, TWO, exit_code=3, problem="broke")
+    assert store.is_done(ONE, SOURCES)
+    assert not store.is_done(TWO, SOURCES)
+    assert not store.is_done(ONE, "other sources")
+    (store.report(ONE.id) / "results.json").unlink()
+    assert not store.is_done(ONE, SOURCES)
+
+
+def test_a_try_that_a_killed_driver_left_is_put_aside(store: Store) -> None:
+    """And its events are never taken for another's."""
+    store.begin(ONE.id)
+    store.add(ONE.id, b'{"event":"example"}\n')
+    store.close()
+    again = Store(store.folder)
+    assert (store.folder / LOST / f"{ONE.id}.1" / "events.ndjson").is_file()
+    again.begin(ONE.id)
+    assert list((store.folder / RUNNING / ONE.id).iterdir()) == []
+
+
+def test_a_folder_is_one_drivers_and_a_fleets(store: Store, tmp_path: Path) -> None:
+    """A second driver, and a folder that holds something else, are refused in a line."""
+    with pytest.raises(UsageError, match="another fleet is running"):
+        Store(store.folder)
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "file").write_text("mine")
+    with pytest.raises(UsageError, match="is not a fleet's"):
+        Store(tmp_path / "else")
+
+
+def test_progress_says_how_far_all_is_and_how_long_it_will_take(store: Store, tmp_path: Path) -> None:
+    """After each run that ended."""
+    scripts = {unit.id: [told(report(tmp_path / unit.id, unit))] for unit in (ONE, TWO)}
+    _, lines = driven(store, Played(scripts), workers=1)
+    assert [line.partition(";")[0] for line in lines if line.endswith("waiting") or " left" in line] == [
+        "1 done, 0 running, 1 waiting",
+        "2 done, 0 running, 0 waiting",
+    ]
+
+
+def test_lines_are_on_the_disk_as_soon_as_they_came(store: Store) -> None:
+    """A driver that is killed has lost nothing up to then."""
+    store.begin(ONE.id)
+    store.add(ONE.id, b"one\n")
+    store.add(ONE.id, b"two\n")
+    assert (store.folder / RUNNING / ONE.id / "events.ndjson").read_bytes() == b"one\ntwo\n"
+    assert not (store.folder / UNITS / ONE.id).exists()
+
+
+def test_what_was_done_before_ctrl_c_is_kept_and_the_rest_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report is written, is no pass, and the same command goes on from there."""
+    good = report(tmp_path / "good", ONE)
+
+    class Interrupted(Played):
+        local = True
+
+        def messages(self, seconds: float) -> list[tuple[str, Message | NodeLost | TaskFailed]]:
+            if not any(self.running.values()):
+                raise KeyboardInterrupt
+            return super().messages(seconds)
+
+        def lacking(self, machines: object) -> list[str]:
+            return []
+
+        def close(self) -> None:
+            """Nothing to let go of."""
+
+    nodes = Interrupted({ONE.id: [told(good)], TWO.id: [[]]})
+    monkeypatch.setattr(fleet_run, "Cluster", lambda *_, **__: nodes)
+    path = tmp_path / "matrix.toml"
+    path.write_text(
+        '[[machine]]\nname = "cpu"\n[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\n'
+        'cells = ["llamacpp", "llamacpp-one-slot"]\n'
+    )
+    arguments = ["fleet", str(path), "--out", str(tmp_path / "fleet"), "--workers", "1"]
+    assert main(arguments) == 3
+    said = capsys.readouterr().out
+    assert "interrupted: ending the running units\nfinished runs are kept" in said
+    results = read_results(tmp_path / "fleet" / "results.json")
+    assert (results.complete, [row.state for row in results.fleet]) == (False, ["done", "missing"])
+    assert results.problem.startswith("the fleet was interrupted: 1 of 2 runs failed or are missing")
+    nodes.scripts = {TWO.id: [told(report(tmp_path / "two", TWO))]}
+    nodes.running, nodes.started = {}, []
+    monkeypatch.setattr(Interrupted, "messages", Played.messages)
+    assert main(arguments) == 0
+    assert nodes.started == [TWO.id]
+    assert read_results(tmp_path / "fleet" / "results.json").complete

@@ -1,0 +1,154 @@
+"""The consumer of KV events: what it makes of a stream made by hand, and each contradiction that it must notice."""
+
+from __future__ import annotations
+
+import pytest
+from support.event_streams import CLEARED, PROMPT, batches, hashes, removed, stored
+
+from coldproof.adapters.protocol.kv_events import KvEvent
+from coldproof.harness.history.kv_event_replay import EventCache
+from coldproof.harness.history.kv_events import Keys, ResidentBlock, blocks_of
+
+FIRST, SECOND = hashes(PROMPT)
+OTHER = (*PROMPT[:16], *range(300, 316))
+
+
+def after(*events: KvEvent, **how: object) -> EventCache:
+    """What is known when these have come, one batch each."""
+    cache = EventCache(**how)  # type: ignore[arg-type]
+    for batch in batches(*((float(i), (event,)) for i, event in enumerate(events))):
+        cache.take(batch)
+    return cache
+
+
+def rules(cache: EventCache) -> list[str]:
+    """The rules that were broken."""
+    return [fault.rule for fault in cache.faults]
+
+
+def resident(cache: EventCache) -> dict[str, int]:
+    """Hash -> copies, of what can be hit."""
+    return {name: count for (_, _, name), count in cache.copies.items() if count}
+
+
+class TestAStreamThatIsRight:
+    """No contradictions, and the right blocks at the right time."""
+
+    def test_blocks_come_and_go(self) -> None:
+        """By copies: two requests that computed the same at once have two."""
+        cache = after(stored(), stored(), removed(SECOND), stored(OTHER, 1), removed(SECOND), removed(FIRST))
+        assert rules(cache) == []
+        assert resident(cache) == {FIRST: 1, hashes(OTHER)[1]: 1}
+        assert (cache.stored, cache.removed, cache.in_pool, cache.most_in_pool) == (5, 3, 2, 4)
+
+    def test_times(self) -> None:
+        """A block can be hit from the event that stores it up to the one that removes it."""
+        cache = after(stored(), removed(SECOND), stored(PROMPT, 1))
+        place = (0, SECOND)
+        assert [cache.count_at(at) for at in (-1.0, 0.0, 0.5, 2.0, 9.0)] == [0, 1, 1, 3, 3]
+        assert cache.could_always_be_hit((0, FIRST), 1, 3)
+        assert not cache.could_always_be_hit((0, FIRST), 0, 3)
+        assert cache.could_always_be_hit(place, 1, 1)
+        assert not cache.could_always_be_hit(place, 1, 3)
+        assert not cache.could_be_hit(place, 0, 0)
+        assert not cache.could_be_hit(place, 2, 2)
+        assert cache.could_be_hit(place, 2, 3)
+
+    def test_clearing_leaves_nothing(self) -> None:
+        """What is stored again later is new."""
+        cache = after(stored(), stored(), CLEARED, stored())
+        assert rules(cache) == []
+        assert resident(cache) == {FIRST: 1, SECOND: 1}
+        assert not cache.could_always_be_hit((0, FIRST), 1, 4)
+
+    def test_a_medium_of_its_own(self) -> None:
+        """A second tier's copies are not the pool's."""
+        cache = after(stored(), stored(medium="CPU"), removed(FIRST, SECOND))
+        assert rules(cache) == []
+        assert (cache.in_pool, cache.most_in_pool) == (0, 2)
+        assert cache.could_always_be_hit((0, FIRST), 2, 3)
+
+    def test_what_was_there_before(self) -> None:
+        """May be removed and stood behind, and counts."""
+        (held,) = (ResidentBlock(block, (("GPU", 1),)) for block in blocks_of(stored(PROMPT[:16])))
+        cache = after(stored(PROMPT, 1), removed(FIRST), before=[held], in_pool=7)
+        assert rules(cache) == []
+        assert (cache.in_pool, cache.most_in_pool) == (7, 8)
+
+    def test_layers_that_let_go_of_their_blocks(self) -> None:
+        """There a parent may be gone, or have been stored for other layers only."""
+        gone = after(stored(kind="sliding_window"), removed(FIRST, SECOND), stored(PROMPT, 1, kind="sliding_window"))
+        other = after(stored(), stored(PROMPT, 1, kind="sliding_window", group=1))
+        assert rules(gone) == rules(other) == []
+
+    def test_chains(self) -> None:
+        """A prompt finds its blocks by tokens and keys, as far as they are known; not another's."""
+        cache = after(stored(), stored(OTHER, 1), stored(salt="red"), stored(lora="tenant", salt="red"))
+
+        def found(prompt: tuple[int, ...], lora: str | None = None, salt: str | None = None) -> list[list[str]]:
+            return [[block.hash for block in blocks] for blocks in cache.chain(0, prompt, Keys(lora, salt))]
+
+        assert found(PROMPT) == [[FIRST], [SECOND]]
+        assert found(OTHER) == [[FIRST], [hashes(OTHER)[1]]]
+        assert found(PROMPT[:31]) == [[FIRST]]
+        assert found(PROMPT, salt="red") == [[name] for name in hashes(PROMPT, salt="red")]
+        assert found(PROMPT, "tenant", "red") == [[name] for name in hashes(PROMPT, "tenant", "red")]
+        assert found(PROMPT, "tenant") == found(PROMPT, salt="Red") == []
+
+    def test_for_an_engines_whole_life_it_forgets(self) -> None:
+        """What can be hit no more, where layers hold all their blocks; times and faults in any case."""
+        cache = after(stored(), removed(SECOND), removed(SECOND), forgets=True)
+        assert list(cache.blocks) == [(0, FIRST)]
+        assert cache.children[0, FIRST] == cache.faults == cache.marks == []
+        assert cache.spans == {}
+
+
+@pytest.mark.parametrize(
+    ("events", "rule"),
+    [
+        ((stored(PROMPT, 1),), "parent"),
+        ((stored(), removed(FIRST), stored(OTHER, 1)), "parent"),
+        ((stored(), CLEARED, stored(OTHER, 1)), "parent"),
+        ((stored(parent="beef"),), "parent"),
+        ((stored(PROMPT, 1, kind="sliding_window"),), "parent"),
+        ((removed(FIRST),), "removed"),
+        ((stored(), removed(FIRST), removed(FIRST)), "removed"),
+        ((stored(), CLEARED, removed(FIRST)), "removed"),
+        ((stored(), removed(FIRST, group=1)), "removed"),
+        ((stored(), removed(FIRST, medium="CPU")), "removed"),
+        ((stored(PROMPT[:16]), stored(PROMPT[:16], lora="tenant", hashes=(FIRST,))), "collision"),
+        ((stored(PROMPT[:16]), stored(OTHER[16:], hashes=(FIRST,))), "collision"),
+        ((stored(hashes=(FIRST,)),), "shape"),
+        ((stored(hashes=()),), "empty"),
+    ],
+)
+def test_a_contradiction_is_noticed(events: tuple[KvEvent, ...], rule: str) -> None:
+    """Each breaks its rule and no other."""
+    assert set(rules(after(*events))) == {rule}
+
+
+def test_a_gap_is_noticed() -> None:
+    """A batch that never came, one that comes twice, and one that is missing from the start."""
+    first, second, third = batches((0.0, (stored(),)), (1.0, ()), (2.0, ()))
+    for order, said in (
+        ((first, third), "batch 2 arrived instead of batch 1"),
+        ((first, first), "batch 0 arrived instead of batch 1"),
+        ((second,), "batch 1 arrived instead of batch 0"),
+    ):
+        cache = EventCache()
+        for batch in order:
+            cache.take(batch)
+        assert [fault.sentence for fault in cache.faults if fault.rule == "gap"] == [said]
+
+
+def test_a_hash_may_not_lead_in_a_circle() -> None:
+    """Events that say so do not hang the consumer."""
+    cache = after(stored(PROMPT[:16], parent=FIRST))
+    assert cache.blocks_up_to(0, FIRST) is None
+
+
+def test_blocks_without_tokens_of_their_own_are_known_by_hash() -> None:
+    """Where an event's tokens span more than its blocks, nobody can say which are whose; they can be removed still."""
+    cache = after(stored(hashes=(FIRST,)), removed(FIRST))
+    assert rules(cache) == ["shape"]
+    assert list(cache.chain(0, PROMPT, Keys(None, None))) == []

@@ -1,0 +1,269 @@
+"""Lossy modes: which answers they may have changed, what is judged all the same, what a verdict says of the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from support.histories import history, outcome, shape, tokens
+
+from coldproof.adapters.protocol.requests import ResponseOptions, Token
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.execution.engines.cell_start import check_mode
+from coldproof.harness.history.non_prefix_reuse import may_be_changed, reusable_tokens
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
+from coldproof.harness.judgement.checkers.response_options import check_surface
+from coldproof.harness.judgement.checkers.tokens import check_tokens
+from coldproof.harness.judgement.evidence.engine_modes import mode_facts
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.finding import EXACT, Finding, Rule
+from coldproof.harness.judgement.judge import judge_again
+from coldproof.harness.judgement.oracle import Answer, Answers, Question, comparable_outcomes, question
+from coldproof.harness.judgement.reference_cache import bounds
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.judgement.verdict import verdict_without_case
+from coldproof.harness.options import UsageError
+from coldproof.harness.workload.generators.non_prefix_reuse import exceeding_context, rearranged
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.steps import Burst, Workload
+from coldproof.harness.workload.validity import is_valid
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+
+PIECE = 8
+SHAPE = shape(block_size=1, sequences=1, moves_pieces_of=PIECE)
+LOSSY = Rule(exact=True, lossy="pieces are moved")
+A, B, C = (tuple(range(start, start + 10)) for start in (100, 200, 300))
+COLD, OTHERS = (7, 8, 9, 10, 11, 12), (7, 50, 51, 52, 53, 54)
+CELL = CELLS["llamacpp-cache-reuse"]
+LIMITS = WorkloadLimits(block=1, slots=2, contents=("A", "B"), mixtures=frozenset(), longest=256)
+
+
+def told(*outcomes: Outcome, **changes: Any) -> History:
+    """A history in an engine that moves pieces."""
+    return history(*outcomes, **{"shape": SHAPE, **changes})
+
+
+def moved(answer: tuple[int, ...], **changes: Any) -> Outcome:
+    """A request whose prompt leaves out the middle of the one before it; all but its last token came from the cache."""
+    return outcome(1, A + C, answer, **{"cached_tokens": 19, "sent": 1.0, **changes})
+
+
+def answers(*outcomes: Outcome, adapters: dict[str | None, tuple[int, ...]] | None = None) -> Answers:
+    """COLD for all, and what other adapters would say."""
+    said = {None: COLD, **(adapters or {})}
+    return {
+        Question(o.prompt, adapter, o.max_tokens): Answer(tokens(*ids[: o.max_tokens]), finish_reason="length")
+        for o in outcomes
+        for adapter, ids in said.items()
+    }
+
+
+FIRST = outcome(0, A + B + C, COLD)
+
+
+def checked(second: Outcome, rule: Rule = LOSSY, *, of: Outcome = FIRST, **known: Any) -> list[Finding]:
+    """What is said of a request that came after another."""
+    return check_tokens(told(of, second), answers(of, second, **known), rule)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "most"),
+    [(A + B, 20), (A + C, 20), (C + A, 20), (C[:7], 0), (A + C[:7], 10), (A[:5] + B[2:], 13), ((1, *B, 2, *A), 20)],
+)
+def test_what_can_be_reused_of_a_sequence(prompt: tuple[int, ...], most: int) -> None:
+    """Its beginning, and pieces that are long enough, wherever they stand."""
+    assert reusable_tokens(SHAPE, A + B + C, prompt) == most
+
+
+def test_an_engine_that_moves_nothing_reuses_a_beginning() -> None:
+    """As all others do."""
+    assert reusable_tokens(shape(), A + B + C, A + C) == 10
+    assert may_be_changed(history(FIRST, moved(OTHERS), shape=shape())) == set()
+
+
+def test_a_moved_piece_may_change_an_answer_and_whoever_goes_on_from_it() -> None:
+    """But not one that hit nothing, nor one that shares with it no more than what came before the piece."""
+    behind = outcome(2, A + C + (1, 2), COLD, cached_tokens=20)
+    aside = outcome(3, (*A, 1, 2), COLD, cached_tokens=10)
+    cold = outcome(4, A + C, COLD, cached_tokens=0)
+    assert may_be_changed(told(FIRST, moved(OTHERS), behind, aside, cold)) == {1, 2}
+
+
+def test_only_pieces_of_its_own_identity_excuse() -> None:
+    """Another's must not be moved either."""
+    theirs = outcome(0, A + B + C, COLD, adapter="digest-a")
+    assert may_be_changed(told(theirs, moved(OTHERS))) == set()
+    (found,) = checked(moved(OTHERS), of=theirs, adapters={"digest-a": COLD})
+    assert not found.permitted
+
+
+def test_a_difference_that_the_mode_may_make_does_not_count() -> None:
+    """It is kept apart, so that it can be told."""
+    (found,) = checked(moved(OTHERS))
+    assert found.permitted
+    both = told(FIRST, moved(OTHERS))
+    judgement = judge_again(both, answers(FIRST, moved(OTHERS)), LOSSY, exclusive=True)
+    assert (judgement.findings, len(judgement.permitted), judgement.noise) == ((), 1, ())
+    assert len(judge_again(both, answers(FIRST, moved(OTHERS)), EXACT, exclusive=True).findings) == 1
+
+
+def test_what_the_mode_cannot_have_changed_counts() -> None:
+    """An answer of nothing but what was computed for it, and one that goes on from a beginning."""
+    for second in (moved(OTHERS, cached_tokens=0), outcome(1, A + B + (1,), OTHERS, cached_tokens=20)):
+        (found,) = checked(second)
+        assert not found.permitted
+        assert found.failure_class is FailureClass.CORRUPT
+
+
+def test_another_identitys_answer_counts() -> None:
+    """Whole, and with enough tokens in it that the own cold one has not: no lossy mode gives it."""
+    (found,) = checked(moved(OTHERS), adapters={"digest-a": OTHERS})
+    assert (found.failure_class, found.permitted) == (FailureClass.STALE_STATE, False)
+    short = moved((*COLD[:3], 50))
+    (found,) = checked(short, adapters={"digest-a": (*COLD[:3], 50)})
+    assert found.permitted
+
+
+def test_another_requests_answer_counts() -> None:
+    """Where their prompts have no piece in common: else it is what the mode does."""
+    strange = outcome(2, range(900, 920), OTHERS)
+    both = told(FIRST, moved(OTHERS), strange)
+    known = {**answers(FIRST, moved(OTHERS)), **{q: Answer(tokens(*OTHERS)) for q in answers(strange)}}
+    (found,) = check_tokens(both, known, LOSSY)
+    assert (found.failure_class, found.permitted) == (FailureClass.CROSS_REQUEST, False)
+    like = outcome(2, (1, *A, *C), OTHERS, cached_tokens=0)
+    known = {**answers(FIRST, moved(OTHERS)), **{q: Answer(tokens(*OTHERS)) for q in answers(like)}}
+    (found,) = check_tokens(told(FIRST, moved(OTHERS), like), known, LOSSY)
+    assert found.permitted
+
+
+def test_scores_of_a_changed_answer_are_not_compared() -> None:
+    """They may be the mode's as well; how an answer ends may not."""
+    scored = tuple(Token(id=i, at=0.0, logprob=-2.0) for i in COLD)
+    second = moved(COLD, tokens=scored, surface=ResponseOptions(logprobs=True))
+    cold = Answer(tuple(Token(id=i, at=0.0, logprob=-1.0) for i in COLD), finish_reason="length")
+    known = {question(o, o.identities[0]): cold for o in (FIRST, second)}
+    assert check_surface(told(FIRST, second), known, EXACT)
+    assert check_surface(told(FIRST, second), known, LOSSY) == []
+    (found,) = check_surface(told(FIRST, msgspec.structs.replace(second, finish_reason="stop")), known, LOSSY)
+    assert found.failure_class is FailureClass.API
+
+
+def test_hits_may_go_beyond_a_beginning_as_far_as_pieces_explain() -> None:
+    """And no further; whose pieces they were is told."""
+    assert check_bounds(told(FIRST, moved(COLD))) == []
+    (beyond,) = check_bounds(told(outcome(0, A + B, COLD), moved(COLD)))
+    assert beyond.failure_class is FailureClass.ACCOUNTING
+    (stale,) = check_bounds(told(outcome(0, A + B + C, COLD, adapter="digest-a"), moved(COLD)))
+    assert stale.failure_class is FailureClass.STALE_STATE
+    assert "request 0 wrote them for adapter A" in stale.sentence
+    (exact,) = check_bounds(history(FIRST, moved(COLD), shape=shape(block_size=1)))
+    assert "at most 10" in exact.sentence
+
+
+def test_moved_tokens_are_evidence() -> None:
+    """Beyond any beginning that anybody had computed."""
+    facts = mode_facts(told(FIRST, moved(OTHERS)))
+    assert (facts[Evidence.MOVED], facts[Evidence.MAY_BE_CHANGED]) == (9, 1)
+    assert mode_facts(history(FIRST, moved(OTHERS)))[Evidence.MOVED] == 0
+
+
+def trial(*seen: Outcome) -> Trial:
+    """A requirement after one example in a lossy cell."""
+    made = Trial(Requirement(id="REUSE-3", title="t", needs=(), shows=(Evidence.REQUESTS,)), "c", "s", "t")
+    made.add(judge_again(told(*seen), answers(*seen), LOSSY, exclusive=True))
+    return made
+
+
+def test_a_verdict_says_what_was_not_judged() -> None:
+    """Also where nothing of it was seen."""
+    verdict, reason = verdict_without_case(trial(FIRST, moved(OTHERS)), None, LOSSY)
+    assert verdict is Verdict.CONFORMS
+    assert "lossy mode (pieces are moved): it may have changed 1 of 2 answers" in reason
+    assert "(1 differ); for these, only a match" in reason
+    assert "0 of 1 answers" in verdict_without_case(trial(FIRST), None, LOSSY)[1]
+
+
+def test_where_no_answer_could_be_judged_nothing_is_shown() -> None:
+    """Never a silent pass."""
+    made = trial(FIRST, moved(OTHERS))
+    made.evidence[Evidence.MAY_BE_CHANGED] = int(made.evidence[Evidence.REQUESTS])
+    verdict, reason = verdict_without_case(made, None, LOSSY)
+    assert verdict is Verdict.NOT_EXERCISED
+    assert reason.startswith("no answer could be compared with its cold answer: lossy mode")
+
+
+def test_the_rule_says_that_the_mode_is_lossy() -> None:
+    """In the report and in every case."""
+    assert str(LOSSY) == f"{EXACT}; lossy mode: pieces are moved"
+
+
+def test_a_mode_that_changes_answers_wants_a_cell_that_says_so() -> None:
+    """And no other engine to compare with."""
+    exact, here = Cell(name="exact", about="x"), SHAPE
+    with pytest.raises(UsageError, match=r"8-token pieces .* cell 'exact' requires exact answers"):
+        check_mode(here, exact, None)
+    check_mode(here, CELL, None)
+    check_mode(msgspec.structs.replace(here, prefix_caching=False), exact, None)
+    for changes in (here, shape(shifts_context=True)):
+        with pytest.raises(UsageError, match="compared with another engine's"):
+            check_mode(changes, CELL, "vllm")
+    check_mode(shape(), exact, "vllm")
+
+
+def test_lossy_cells_say_what_may_change() -> None:
+    """In words that stand behind a colon."""
+    assert {name for name, cell in CELLS.items() if cell.lossy} == {"llamacpp-cache-reuse"}
+    assert CELL.lossy.startswith("KV of 16 or more")
+
+
+LONG = EngineShape(
+    block_size=1, pool_blocks=64, max_model_tokens=64, adapter_slots=None, prefix_caching=True, sequences=1
+)
+SHIFTS = msgspec.structs.replace(LONG, shifts_context=True)
+
+
+def test_an_answer_that_outgrew_its_context_is_held_to_one_that_did_likewise() -> None:
+    """Where the engine goes on; elsewhere it may be cut, and is not compared."""
+    long = outcome(0, range(60), tuple(range(100, 120)))
+    assert comparable_outcomes(history(long, shape=SHIFTS)) == [long]
+    assert comparable_outcomes(history(long, shape=LONG)) == []
+
+
+def test_nothing_is_owed_by_what_outgrew_its_context() -> None:
+    """Its beginning has gone. One that fits owes as ever."""
+    again = outcome(1, range(50), cached_tokens=0)
+    long = outcome(0, range(50), tuple(range(100, 120)))
+    fits = outcome(0, range(50), (1, 2, 3))
+    assert bounds(history(long, again, shape=SHIFTS))[1].at_least is None
+    assert bounds(history(fits, again, shape=SHIFTS))[1].at_least == 49
+    facts = mode_facts(history(long, again, shape=SHIFTS))
+    assert (facts[Evidence.OUTGROWN], facts[Evidence.AFTER_OUTGROWN]) == (1, 1)
+    without = mode_facts(history(long, again, shape=LONG))
+    assert (without[Evidence.OUTGROWN], without[Evidence.AFTER_OUTGROWN]) == (0, 0)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(rearranged(LIMITS, adapters=True))
+def test_stories_of_pieces_make_sense(story: Workload) -> None:
+    """And nobody asks the base model behind an adapter's request."""
+    assert is_valid(story)
+    asked = [step.requests[0].adapter for step in story.steps if isinstance(step, Burst)]
+    first = next((i for i, name in enumerate(asked) if name is not None), len(asked))
+    assert None not in asked[first:]
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(exceeding_context(LIMITS))
+def test_stories_of_outgrown_contexts_have_one(story: Workload) -> None:
+    """And every prompt fits by itself."""
+    assert is_valid(story)
+    lengths = [(sum(s.length for s in r.prompt.segments) + 4, r.max_tokens) for _, _, r in story.requests()]
+    assert all(prompt < LIMITS.longest for prompt, _ in lengths)
+    assert any(prompt + more > LIMITS.longest for prompt, more in lengths)

@@ -1,0 +1,101 @@
+"""From symbolic prompts to what is sent: the nonce once, segments in order, earlier turns in the engine's words."""
+
+from __future__ import annotations
+
+from support.histories import ask, outcome
+
+from coldproof.adapters.protocol.requests import Message
+from coldproof.harness.history.prompts import messages_of, tokens_of
+from coldproof.harness.history.records import Outcome
+from coldproof.harness.workload.steps import Request, Segment
+from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens, text_of
+
+FIRST = nonce_tokens("n")
+
+
+def told(name: str, length: int) -> tuple[int, ...]:
+    """A segment's tokens under the nonce."""
+    return segment_tokens("n", Segment(name, length))
+
+
+def words(name: str, length: int) -> str:
+    """The same as a message."""
+    return text_of(told(name, length))
+
+
+def chat(*segments: tuple[str, int], continues: int | None = None) -> Request:
+    """A chat of these messages."""
+    return ask(*segments, continues=continues, chat=True)
+
+
+def test_a_prompt_is_the_nonce_and_its_segments() -> None:
+    """In order."""
+    assert tokens_of(ask(("a", 5), ("b", 3)), "n", {}) == FIRST + told("a", 5) + told("b", 3)
+
+
+def test_a_turn_goes_on_from_prompt_and_answer() -> None:
+    """As the engine answered, every token of it, and without a second nonce."""
+    earlier = outcome(0, (1, 2, 3), (7, 8, 9))
+    assert tokens_of(ask(("turn", 4), continues=0), "n", {0: earlier}) == (1, 2, 3, 7, 8, 9, *told("turn", 4))
+
+
+def test_a_turn_whose_answer_never_came_starts_from_nothing() -> None:
+    """The run goes on, on keys of its own."""
+    assert tokens_of(ask(("turn", 4), continues=3), "n", {}) == FIRST + told("turn", 4)
+
+
+def test_a_chat_is_system_user_and_assistant_in_turn() -> None:
+    """The nonce stands first in the system's words, so that no two examples share a chat's beginning."""
+    segments = (("prelude", 9), ("question", 5), ("answer", 4), ("next", 3))
+    assert messages_of(chat(*segments), "n", {}, {}) == (
+        Message("system", text_of(FIRST) + words("prelude", 9)),
+        Message("user", words("question", 5)),
+        Message("assistant", words("answer", 4)),
+        Message("user", words("next", 3)),
+    )
+
+
+def test_a_prelude_alone_is_a_chat() -> None:
+    """Of one message."""
+    assert messages_of(chat(("prelude", 9)), "n", {}, {}) == (Message("system", text_of(FIRST) + words("prelude", 9)),)
+
+
+def answered(text: str) -> dict[int, Outcome]:
+    """Request 0 was answered with this text."""
+    return {0: outcome(0, (1, 2, 3), text=text)}
+
+
+def test_the_next_turn_replays_the_answers_text_and_goes_on_as_the_user() -> None:
+    """What the template makes of it is the engine's business."""
+    before = (Message("system", "s"), Message("user", "u"))
+    then = messages_of(chat(("turn", 4), ("hint", 2), continues=0), "n", {0: before}, answered("said"))
+    assert then == (
+        *before,
+        Message("assistant", "said"),
+        Message("user", words("turn", 4)),
+        Message("assistant", words("hint", 2)),
+    )
+
+
+def test_two_branches_of_a_turn_share_all_but_their_own_words() -> None:
+    """Up to the very answer."""
+    before = (Message("system", "s"), Message("user", "u"))
+    one, other = (
+        messages_of(chat((name, 4), continues=0), "n", {0: before}, answered("said")) for name in ("left", "right")
+    )
+    assert one[:-1] == other[:-1]
+    assert one[-1] != other[-1]
+
+
+def test_a_chat_that_goes_on_from_no_chat_starts_from_nothing() -> None:
+    """Its answer never came, or it was none."""
+    alone = messages_of(chat(("turn", 4)), "n", {}, {})
+    assert messages_of(chat(("turn", 4), continues=0), "n", {}, answered("said")) == alone
+    assert messages_of(chat(("turn", 4), continues=0), "n", {0: (Message("system", "s"),)}, {}) == alone
+
+
+def test_another_nonce_is_another_chat() -> None:
+    """From the first character on."""
+    one, other = (messages_of(chat(("prelude", 9), ("q", 5)), nonce, {}, {}) for nonce in ("n", "m"))
+    assert one[0].content[0:4] != other[0].content[0:4]
+    assert one[1] != other[1]

@@ -1,0 +1,321 @@
+"""Each checker says what is wrong and how sure it is, and says nothing where there is nothing to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.histories import history, outcome, record, shape, tokens
+
+from coldproof.adapters.protocol.requests import Stage
+from coldproof.harness.history.records import CachePartition, History, Identity, Outcome, ResetRecord
+from coldproof.harness.judgement import judge as judging
+from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
+from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.judgement.checkers.tokens import check_tokens, differs
+from coldproof.harness.judgement.finding import Finding, Rule
+from coldproof.harness.judgement.judge import judge_again
+from coldproof.harness.judgement.oracle import Answer, Answers, Question, distinguishing_question, question
+from coldproof.harness.session.selftest.scripted_engine import InjectedBug
+from coldproof.harness.session.selftest.selftest import self_test
+from coldproof.reports.schema.verdict import FailureClass
+
+PROMPT = range(100, 140)
+EXACT = Rule(exact=True)
+COLD, STALE, OTHER = (1, 2, 3, 4), (1, 5, 6, 7), (9, 9, 9, 9)
+
+
+def cold(one: Outcome, answer: tuple[int, ...] = COLD, adapter: str | None = None, gap: float | None = 5.0) -> Answers:
+    """What the oracle says of one request under one adapter content."""
+    return {Question(one.prompt, adapter, one.max_tokens): Answer(tokens(*answer, gap=gap))}
+
+
+def wrong(seen: History, answers: Answers, rule: Rule = EXACT) -> Finding:
+    """The one finding of the token check."""
+    (finding,) = check_tokens(seen, answers, rule)
+    return finding
+
+
+def test_an_answer_that_equals_the_cold_one_is_right() -> None:
+    """Hit or not."""
+    one = outcome(0, PROMPT, COLD, cached_tokens=32)
+    assert check_tokens(history(one), cold(one), EXACT) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "position"), [((9, 2, 3, 4), 0), ((1, 2, 3, 9), 3), ((1, 2, 3), 3), ((1, 2, 3, 4, 5), 4), ((), 0)]
+)
+def test_one_differing_token_is_enough(answer: tuple[int, ...], position: int) -> None:
+    """Wherever it is; an answer that ends early or late differs where it does."""
+    one = outcome(0, PROMPT, answer, max_tokens=4)
+    assert wrong(history(one), cold(one)).position == position
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"), [((1, 2), True), ((), True), (COLD, True), ((1, 9), False), ((9,), False)]
+)
+def test_of_an_answer_that_was_cut_off_the_beginning_is_compared(answer: tuple[int, ...], right: bool) -> None:
+    """As far as its client read it; what it never read it cannot miss."""
+    one = outcome(0, PROMPT, answer, max_tokens=4, aborted=Stage.DECODE, cached_tokens=None)
+    assert (check_tokens(history(one), cold(one), EXACT) == []) is right
+
+
+def test_a_request_without_an_answer_is_not_compared() -> None:
+    """That is the liveness check's business."""
+    one = outcome(0, PROMPT, (), error="HTTP 500")
+    assert check_tokens(history(one), {}, EXACT) == []
+
+
+@pytest.mark.parametrize(("gap", "noise"), [(0.1, True), (0.2, True), (0.2001, False), (5.0, False), (None, True)])
+def test_the_margin_rule_lets_count_what_exceeds_the_noise(gap: float | None, noise: bool) -> None:
+    """A divergence within the noise floor is noise and no corruption; so is one whose gap is not known."""
+    one = outcome(0, PROMPT, OTHER)
+    assert wrong(history(one), cold(one, gap=gap), Rule(exact=False, noise=0.2)).noise is noise
+
+
+def test_the_exact_rule_knows_no_noise() -> None:
+    """A tie that went the other way is still another token."""
+    one = outcome(0, PROMPT, OTHER)
+    assert not wrong(history(one), cold(one, gap=0.0)).noise
+
+
+def test_noise_is_kept_apart_from_what_counts() -> None:
+    """It makes a verdict inconclusive, never a violation."""
+    one = outcome(0, PROMPT, OTHER)
+    judged = judge_again(history(one), cold(one, gap=0.1), Rule(exact=False, noise=0.2), exclusive=True)
+    assert (judged.findings, len(judged.noise)) == ((), 1)
+
+
+def test_the_answer_of_another_content_is_stale_state() -> None:
+    """A positive match with a known wrong answer, whatever the cached count says."""
+    one = outcome(0, PROMPT, STALE, adapter="digest-b")
+    answers = cold(one, COLD, "digest-b") | cold(one, STALE, "digest-a")
+    found = wrong(history(one), answers)
+    assert found.failure_class is FailureClass.STALE_STATE
+    assert "it equals the answer of adapter A" in found.sentence
+
+
+def test_a_prefix_that_another_identity_wrote_is_stale_state() -> None:
+    """Half a stale cache gives an answer that equals no cold one; the cached prefix tells whose it was."""
+    writer = outcome(0, PROMPT, STALE, adapter="digest-a")
+    reader = outcome(
+        1, PROMPT, OTHER, adapter="digest-b", residence=CachePartition("tenant", 2, None), cached_tokens=32
+    )
+    answers = cold(writer, STALE, "digest-a") | cold(reader, COLD, "digest-b")
+    found = wrong(history(writer, reader), answers)
+    assert (found.request, found.failure_class) == (1, FailureClass.STALE_STATE)
+    assert "written by request 0" in found.sentence
+
+
+def test_a_prefix_that_was_written_during_a_change_is_stale_state() -> None:
+    """Blocks of two contents under one key."""
+    mixed = (Identity("digest-a", None), Identity("digest-b", None))
+    writer = outcome(0, PROMPT, COLD, adapter="digest-a", identities=mixed)
+    reader = outcome(1, PROMPT, OTHER, adapter="digest-a", cached_tokens=32)
+    found = wrong(history(writer, reader), cold(reader, COLD, "digest-a") | cold(reader, STALE, "digest-b"))
+    assert found.failure_class is FailureClass.STALE_STATE
+    assert "during which the adapter was changed" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure", "words"),
+    [
+        (COLD[:3], FailureClass.CORRUPT, "it ends after the first 3 of the cold answer's 4 tokens"),
+        ((*COLD, 9), FailureClass.API, "the whole cold answer followed by 1 more tokens than requested"),
+        ((1, 1, *COLD[1:]), FailureClass.CORRUPT, "equals no known cold answer"),
+        ((1, 9), FailureClass.CORRUPT, "equals no known cold answer"),
+    ],
+)
+def test_an_answer_that_is_wrong_by_its_length_alone_says_so(
+    answer: tuple[int, ...], failure: FailureClass, words: str
+) -> None:
+    """Its tokens are the cold one's, as far as both go: what was read from the cache was right."""
+    one = outcome(0, PROMPT, answer, max_tokens=4)
+    found = wrong(history(one), cold(one))
+    assert (found.failure_class, words in found.sentence) == (failure, True)
+
+
+def test_another_requests_answer_is_cross_request() -> None:
+    """Four equal tokens to another prompt are no chance; three may be."""
+    for answer, expected in ((OTHER, FailureClass.CROSS_REQUEST), (OTHER[:3], FailureClass.CORRUPT)):
+        theirs, mine = outcome(0, range(300, 340), answer), outcome(1, PROMPT, answer)
+        answers = cold(theirs, answer) | cold(mine, COLD[: len(answer)])
+        assert wrong(history(theirs, mine), answers).failure_class is expected
+
+
+def test_an_answer_like_nothing_known_is_corrupt() -> None:
+    """Also beside a foreign writer, where an honest writer of the same prefix is as likely a source."""
+    foreign, honest = outcome(0, PROMPT, STALE, adapter="digest-a"), outcome(1, PROMPT, COLD)
+    reader = outcome(2, PROMPT, OTHER, cached_tokens=32)
+    found = wrong(history(foreign, honest, reader), cold(reader) | cold(foreign, STALE, "digest-a"))
+    assert (found.request, found.failure_class) == (2, FailureClass.CORRUPT)
+
+
+def test_an_overlapped_answer_may_be_either_version_and_no_mixture() -> None:
+    """Wholly the old one's or wholly the new one's."""
+    mixed = (Identity("digest-a", None), Identity("digest-b", None))
+    for answer, right in ((COLD, True), (STALE, True), ((1, 2, 6, 7), False)):
+        one = outcome(0, PROMPT, answer, adapter="digest-a", identities=mixed)
+        found = check_tokens(history(one), cold(one, COLD, "digest-a") | cold(one, STALE, "digest-b"), EXACT)
+        assert [f.failure_class for f in found] == ([] if right else [FailureClass.CORRUPT])
+
+
+def test_whether_two_identities_answer_differently_is_known_only_if_asked() -> None:
+    """Unknown is a value."""
+    one, other = outcome(0, PROMPT, COLD), Identity("digest-a", None)
+    asked = {question(one, one.identities[0]): Answer(tokens(*COLD))}
+    assert differs(one, other, asked) is None
+    assert differs(one, other, asked | {distinguishing_question(one, other): Answer(tokens(*STALE))}) is True
+    assert differs(one, other, asked | {distinguishing_question(one, other): Answer(tokens(*COLD))}) is False
+
+
+def again(cached: int | None, **changes: Any) -> list[Finding]:
+    """What the bounds say of a prompt sent twice: 32 cached tokens are owed, 39 allowed."""
+    return check_bounds(history(outcome(0, PROMPT), outcome(1, PROMPT, cached_tokens=cached, **changes)))
+
+
+@pytest.mark.parametrize("cached", [32, 39, None])
+def test_a_count_within_its_bounds_is_no_finding(cached: int | None) -> None:
+    """Nor is a count that the engine does not give."""
+    assert again(cached) == []
+
+
+@pytest.mark.parametrize(
+    ("cached", "expected"), [(0, FailureClass.LOST_REUSE), (31, FailureClass.LOST_REUSE), (40, FailureClass.ACCOUNTING)]
+)
+def test_a_count_out_of_its_bounds_is_a_finding(cached: int, expected: FailureClass) -> None:
+    """Too few is lost reuse, more than anybody computed a wrong count."""
+    (found,) = again(cached)
+    assert (found.request, found.failure_class) == (1, expected)
+
+
+def test_a_hit_on_another_identitys_blocks_is_stale_state() -> None:
+    """Even where the answer came out right."""
+    (found,) = again(32, adapter="digest-a")
+    assert found.failure_class is FailureClass.STALE_STATE
+    assert "request 0 wrote them for base model" in found.sentence
+
+
+def test_a_hit_on_what_a_reset_removed_names_who_wrote_it() -> None:
+    """A reset that reported success; without one nobody of this workload wrote so much."""
+    reset = ResetRecord(began=0.6, ended=0.8, success=True)
+    first, then = outcome(0, PROMPT), outcome(1, PROMPT, cached_tokens=32)
+    (found,) = check_bounds(history(first, then, resets=(reset,)))
+    assert "at most 0 were ever computed" in found.sentence
+    assert found.sentence.endswith("; request 0 wrote them before a cache reset that reported success.")
+    assert again(40)[0].sentence.endswith("; no request of this workload wrote them.")
+
+
+def test_a_lost_hit_is_not_held_against_a_pool_without_room() -> None:
+    """What may have been evicted is not owed."""
+    tight = history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=2))
+    assert check_bounds(tight) == []
+
+
+def accounts(told: int | None, grew: float | None, *, exclusive: bool = True, **changes: Any) -> list[Finding]:
+    """One request was told of `told` cached tokens while the counter grew by `grew`."""
+    after = None if grew is None else 1000.0 + grew
+    steps = (record(0, before=1000.0, after=after),)
+    seen = history(outcome(0, PROMPT, cached_tokens=told), steps=steps, **changes)
+    return check_accounting(seen, exclusive=exclusive)
+
+
+def test_counts_and_counter_that_agree_are_no_finding() -> None:
+    """The counter's own starting point does not matter."""
+    assert accounts(32, 32) == []
+
+
+@pytest.mark.parametrize(("told", "grew"), [(32, 64), (32, 0), (0, 32)])
+def test_counts_and_counter_that_disagree_are_a_finding(told: int, grew: float) -> None:
+    """In either direction."""
+    (found,) = accounts(told, grew)
+    assert found.failure_class is FailureClass.ACCOUNTING
+
+
+def test_nothing_is_said_of_a_counter_that_others_moved_too() -> None:
+    """Nor of one that is missing, of a count that is missing, or after the engine was lost."""
+    assert accounts(32, 64, exclusive=False) == []
+    assert accounts(32, None) == []
+    assert accounts(None, 40) == []
+    assert accounts(32, 64, engine_lost="gone") == []
+    assert check_accounting(history(steps=()), exclusive=True) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost", "expected"),
+    [
+        ({"silent": True}, "no byte for 60 s", FailureClass.HANG),
+        ({}, "the engine died", FailureClass.CRASH),
+        ({}, None, FailureClass.API),
+    ],
+)
+def test_a_request_without_an_answer_is_a_hang_a_crash_or_a_refusal(
+    changes: dict[str, Any], lost: str | None, expected: FailureClass
+) -> None:
+    """Told apart by what the wire and the process did."""
+    (found,) = check_liveness(history(outcome(0, PROMPT, (), error="no answer", **changes), engine_lost=lost))
+    assert (found.request, found.failure_class) == (0, expected)
+
+
+def test_an_answer_without_a_token_is_an_api_failure() -> None:
+    """A success that says nothing is none."""
+    (found,) = check_liveness(history(outcome(0, PROMPT, (), finish_reason="stop")))
+    assert found.failure_class is FailureClass.API
+
+
+def test_a_failed_adapter_change_is_a_finding() -> None:
+    """Refused, or the death of the engine."""
+    steps = (record(0, before=0.0, after=0.0, error="HTTP 400"),)
+    for lost, expected in ((None, FailureClass.API), ("gone", FailureClass.CRASH)):
+        assert [f.failure_class for f in check_liveness(history(steps=steps, engine_lost=lost))] == [expected]
+
+
+def test_an_adapter_change_that_falls_silent_is_a_hang() -> None:
+    """Also where the engine was given up for it; a change beside it that was refused is no hang."""
+    steps = (record(0, error="no byte for 60 s", silent=True), record(1, error="HTTP 400"))
+    for lost, second in ((None, FailureClass.API), ("no byte for 60 s", FailureClass.CRASH)):
+        found = check_liveness(history(steps=steps, engine_lost=lost))
+        assert [f.failure_class for f in found] == [FailureClass.HANG, second]
+
+
+def test_an_engine_that_is_gone_is_a_finding_of_its_own() -> None:
+    """Also when no request and no step noticed; and one that answers is none."""
+    assert [f.failure_class for f in check_liveness(history(engine_lost="gone"))] == [FailureClass.CRASH]
+    assert check_liveness(history(outcome(0, PROMPT))) == []
+
+
+def test_the_self_test_catches_every_plant_and_is_silent_on_the_clean_engine() -> None:
+    """One row for each, each of them right."""
+    rows = self_test()
+    assert [row.planted for row in rows] == [plant.value for plant in InjectedBug]
+    assert [row.planted for row in rows if not row.caught] == []
+    assert [row.planted for row in rows if row.said == "no finding"] == [InjectedBug.CLEAN.value]
+
+
+@pytest.mark.parametrize(
+    ("checker", "unnoticed"),
+    [
+        ("check_liveness", InjectedBug.DIES),
+        ("check_bounds", InjectedBug.SALT_DROPPED),
+        ("check_bounds", InjectedBug.NEVER_HITS),
+        ("check_accounting", InjectedBug.COUNTER_TWICE),
+        ("check_tokens", InjectedBug.GARBLED_BLOCK),
+        ("check_tokens", InjectedBug.ABORT_PUBLISHES),
+        ("check_bounds", InjectedBug.RESET_LIES),
+        ("check_conservation", InjectedBug.LEAKS),
+        ("check_surface", InjectedBug.SCORES_CUT),
+    ],
+)
+def test_a_blinded_checker_fails_the_self_test(
+    checker: str, unnoticed: InjectedBug, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each of them there is a plant that no other checker sees."""
+    monkeypatch.setattr(judging, checker, lambda *_, **__: [])
+    assert unnoticed.value in [row.planted for row in self_test() if not row.caught]
+
+
+def test_a_checker_that_cries_wolf_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A false alarm on the clean engine invalidates a run as a missed bug does."""
+    alarm = Finding(checker="bounds", failure_class=FailureClass.CORRUPT, sentence="wolf")
+    monkeypatch.setattr(judging, "check_bounds", lambda _: [alarm])
+    assert [row.planted for row in self_test() if not row.caught] == [InjectedBug.CLEAN.value]

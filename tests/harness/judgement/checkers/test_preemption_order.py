@@ -1,0 +1,85 @@
+"""Who loses its blocks first: judged by urgency, and only by what a history really shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support.histories import ask, burst, history, outcome, record, tokens
+
+from coldproof.harness.history.records import Outcome
+from coldproof.harness.judgement.checkers.preemption_order import check_order
+from coldproof.harness.judgement.finding import Finding, Rule
+from coldproof.harness.judgement.judge import judge_again
+from coldproof.harness.judgement.oracle import Answer, question
+from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.verdict import FailureClass
+
+PROMPT = range(100, 140)
+
+
+def one(number: int, *, times: tuple[float, ...], lost: tuple[float, ...] = (), sent: float = 0.1) -> Outcome:
+    """A request whose tokens came, and whose blocks were lost, so many seconds after it was sent."""
+    answer = tuple(msgspec.structs.replace(tokens(9)[0], at=at) for at in times)
+    facts: dict[str, Any] = {"tokens": answer, "preempted_at": lost, "preemptions": len(lost)}
+    return outcome(number, PROMPT, (9,) * len(times), step=0, sent=sent, finished=sent + 1.0, **facts)
+
+
+def checked(first: Outcome, other: Outcome, priorities: tuple[int, int] = (-5, 5)) -> list[Finding]:
+    """What is said of two requests of these priorities."""
+    return check_order(history(first, other, workload=Workload((burst(*(ask(priority=p) for p in priorities)),))))
+
+
+LOST = one(0, times=(0.1, 0.3), lost=(0.2,))
+ON = one(1, times=(0.1, 0.2, 0.3))
+
+
+def test_the_more_urgent_may_not_give_way_to_the_less_urgent() -> None:
+    """Which had a token before, and got its next ones while the other was out."""
+    for early in (0.05, 0.1, 0.15):  # whoever came first
+        assert len(checked(LOST, one(1, times=(0.02, 0.1, 0.2, 0.3), sent=early))) == 1
+    (found,) = checked(LOST, ON)
+    assert (found.checker, found.failure_class, found.request) == ("order", FailureClass.API, 0)
+    assert "Request 0 with priority -5 was preempted while request 1 with priority 5 kept running" in found.sentence
+
+
+@pytest.mark.parametrize("priorities", [(5, 5), (0, 0), (5, -5), (6, 5)])
+def test_the_less_urgent_gives_way(priorities: tuple[int, int]) -> None:
+    """Among equals somebody has to."""
+    assert checked(LOST, ON, priorities) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        one(1, times=(0.1, 0.15)),
+        one(1, times=(0.25, 0.3)),
+        one(1, times=(0.2, 0.3)),
+        one(1, times=(0.1, 0.3), lost=(0.2,)),
+        one(1, times=(0.1, 0.3), lost=(0.15,)),
+        one(1, times=(0.1, 0.3), lost=(0.25,)),
+        one(1, times=()),
+    ],
+    ids=["was over", "began later", "began then", "lost too", "was out", "lost next", "no token"],
+)
+def test_who_may_not_have_been_running_then_proves_nothing(other: Outcome) -> None:
+    """Of whom nobody knows that it held blocks at that moment, and kept them."""
+    assert checked(LOST, other) == []
+
+
+def test_equal_moments_of_two_requests_are_equal() -> None:
+    """Sums of seconds that count the same steps differ in their last digits: who began then had nothing to lose."""
+    first = one(0, times=(0.1, 0.6), lost=(0.2,), sent=0.1)
+    other = one(1, times=(0.1, 0.4), sent=0.2)
+    assert checked(first, other) == []
+
+
+def test_an_unfair_preemption_reaches_the_judgement() -> None:
+    """Behind wrong answers, which say more."""
+    workload = Workload((burst(ask(priority=-5), ask(priority=5)),))
+    seen = history(LOST, ON, workload=workload, steps=(record(0),))
+    cold = {question(o, o.identities[0]): Answer(o.tokens) for o in (LOST, ON)}
+    judged = judge_again(seen, cold, Rule(exact=True), exclusive=True)
+    assert [f.checker for f in judged.findings] == ["order"]
+    assert judged.worst().checker == "order"

@@ -1,0 +1,299 @@
+"""Of each fact about blocks there is a history that shows it, and histories that almost do and do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.histories import ask, burst, history, outcome, put, record, shape
+
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import ResponseOptions, Stage
+from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
+from coldproof.harness.judgement.evidence.collect import evidence
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Reset, Route, Step, Workload
+
+PROMPT = tuple(range(100, 140))  # two whole blocks of 16 and a half
+LONG = tuple(range(200, 220))  # an answer that fills a block
+OTHER = tuple(range(300, 340))
+BRANCH = (*PROMPT[:32], *range(500, 510))  # parts from PROMPT after its whole blocks
+TINY = shape(max_model_tokens=64)
+ENDLESS = range(64)
+
+
+def hit(number: int, prompt: tuple[int, ...] = PROMPT, cached: int | None = 32, **changes: Any) -> Outcome:
+    """A request that hit so many tokens."""
+    return outcome(number, prompt, cached_tokens=cached, **changes)
+
+
+def chat(*, failed: bool = False, plain: bool = False) -> History:
+    """One chat."""
+    one = outcome(0, PROMPT, error="HTTP 500" if failed else None)
+    return history(one, workload=Workload((burst(ask(("stem", 40), chat=not plain)),)))
+
+
+def told(*outcomes: Outcome, counted: float | None = 0.0) -> History:
+    """These requests, on an engine whose hit counter says this in the end."""
+    return history(*outcomes, steps=(record(0, after=counted),))
+
+
+def counting(*preemptions: float | None, hits: tuple[int, ...] = ()) -> History:
+    """A step for each reading of the preemption counter; some of their requests hit."""
+    readings = [Metrics(preemptions=count) for count in (0.0, *preemptions)]
+    steps = tuple(record(i, before=readings[i], after=readings[i + 1]) for i in range(len(preemptions)))
+    asked = [hit(i, cached=32 if i in hits else 0) for i in range(len(preemptions))]
+    return history(*asked, steps=steps)
+
+
+def crowd(*prompts: tuple[int, ...], steps: tuple[int, ...] = (0, 0), **changes: Any) -> History:
+    """Two requests, by default in one burst."""
+    return history(*(outcome(i, prompt, step=steps[i], **changes) for i, prompt in enumerate(prompts)))
+
+
+def queued(waiting: float | None) -> History:
+    """A look at a queue."""
+    look = QueueSample(at=0.0, running=1, waiting=waiting, pool_usage=0.5)
+    return history(outcome(0, PROMPT), steps=(record(0, queue=(look,)),))
+
+
+def refused(number: int = 0, prompt: range = ENDLESS) -> Outcome:
+    """A prompt that was said no to."""
+    return outcome(number, prompt, (), error="HTTP 400", refused=True, max_tokens=1)
+
+
+def gap(step: Step, usage: float | None) -> History:
+    """A step after which the pool's use was told."""
+    return history(workload=Workload((step,)), steps=(record(0, after=Metrics(pool_usage=usage)),))
+
+
+def reset(began: float = 0.6, ended: float = 0.8, *, success: bool = True) -> tuple[ResetRecord, ...]:
+    """A reset; outcome N is sent at N and finished at N + 0.5."""
+    return (ResetRecord(began=began, ended=ended, success=success),)
+
+
+def loaded(change: Any, *, began: float) -> History:
+    """A change in the midst of a burst, at this moment of a request's half second."""
+    midst = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=1))
+    resets = reset(began, began + 0.1) if isinstance(change, Reset) else ()
+    return history(outcome(0, PROMPT), workload=Workload((midst,)), resets=resets)
+
+
+def cut(stage: Stage | None, prompt: tuple[int, ...] = PROMPT) -> Outcome:
+    """A request whose client left."""
+    return outcome(0, prompt, aborted=stage, cached_tokens=None)
+
+
+def surfaced(surface: ResponseOptions, cached: int = 32, before: tuple[int, ...] = PROMPT, **changes: Any) -> History:
+    """A prompt that was asked before, asked with this surface."""
+    return history(outcome(0, before), hit(1, cached=cached, surface=surface, **changes))
+
+
+SCORED, SEVERAL = ResponseOptions(prompt_logprobs=True), ResponseOptions(answers=2)
+STOP, PATTERN = ResponseOptions(stop=("a",)), ResponseOptions(pattern="[ab]")
+TURN = (*PROMPT, *LONG, 7)
+
+SHOWS: dict[Evidence, tuple[History, list[History]]] = {
+    Evidence.CHATS: (chat(), [chat(plain=True), chat(failed=True)]),
+    Evidence.SHARED_HITS: (
+        history(outcome(0, BRANCH), hit(1)),
+        [
+            history(outcome(0, PROMPT), hit(1)),
+            history(outcome(0, PROMPT), hit(1, (*PROMPT, 7, 8))),
+            history(outcome(0, BRANCH), hit(1, cached=0)),
+            history(outcome(0, BRANCH), hit(1, cached=33)),
+            history(outcome(0, BRANCH, salt="red"), hit(1)),
+        ],
+    ),
+    Evidence.DECODE_HITS: (
+        history(outcome(0, PROMPT, LONG), hit(1, TURN, 48)),
+        [
+            history(outcome(0, PROMPT, LONG), hit(1, TURN, 32)),
+            history(outcome(0, PROMPT, LONG), hit(1, TURN, 40)),
+            history(outcome(0, PROMPT, LONG), hit(1, (*PROMPT, *OTHER), 48)),
+        ],
+    ),
+    Evidence.REPEAT_HITS: (
+        history(outcome(0, PROMPT), hit(1)),
+        [
+            history(hit(0)),
+            history(outcome(0, PROMPT), hit(1, cached=0)),
+            history(outcome(0, PROMPT), hit(1, (*PROMPT, 7))),
+            history(outcome(0, PROMPT), outcome(1, OTHER), hit(2)),
+            history(outcome(0, PROMPT, salt="red"), hit(1)),
+        ],
+    ),
+    Evidence.RETURN_HITS: (
+        history(outcome(0, PROMPT), outcome(1, OTHER), hit(2)),
+        [
+            history(outcome(0, PROMPT), hit(1)),
+            history(outcome(0, PROMPT), outcome(1, OTHER), hit(2, cached=0)),
+            history(outcome(0, OTHER), outcome(1, PROMPT), hit(2)),
+            history(outcome(0, PROMPT), outcome(1, OTHER), hit(2, BRANCH)),
+        ],
+    ),
+    Evidence.OWED: (
+        history(outcome(0, PROMPT), outcome(1, PROMPT)),
+        [
+            history(outcome(0, PROMPT), outcome(1, OTHER)),
+            history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=2)),
+            history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(block_size=None)),
+        ],
+    ),
+    Evidence.COUNTED: (told(hit(0)), [told(hit(0), counted=None), told(hit(0, cached=0)), told(hit(0, cached=None))]),
+    Evidence.EVICTED: (
+        history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=5)),
+        [
+            history(outcome(0, PROMPT), hit(1), shape=shape(pool_blocks=5)),
+            history(outcome(0, PROMPT), outcome(1, OTHER), shape=shape(pool_blocks=5)),
+            history(outcome(0, PROMPT), hit(1, cached=None), shape=shape(pool_blocks=5)),
+        ],
+    ),
+    Evidence.PREEMPTIONS: (counting(2.0), [counting(0.0), counting(None), history(steps=())]),
+    Evidence.AFTER_PREEMPTION: (
+        counting(1.0, 1.0, hits=(1,)),
+        [
+            counting(1.0, 1.0, hits=(0,)),
+            counting(0.0, 1.0, hits=(1,)),
+            counting(1.0, 1.0),
+            counting(0.0, 0.0, hits=(1,)),
+            counting(None, None, hits=(1,)),
+        ],
+    ),
+    Evidence.IDENTICAL: (
+        crowd(PROMPT, PROMPT),
+        [
+            crowd(PROMPT, OTHER),
+            crowd(PROMPT, PROMPT, steps=(0, 1)),
+            crowd(PROMPT[:31], PROMPT[:31]),
+            crowd(PROMPT, PROMPT, error="HTTP 500"),
+            crowd(PROMPT, PROMPT, aborted=Stage.DECODE),
+        ],
+    ),
+    Evidence.WAITED: (queued(3), [queued(0), queued(None)]),
+    Evidence.REFUSED: (
+        history(refused(), shape=TINY),
+        [
+            history(refused(prompt=range(63)), shape=TINY),
+            history(outcome(0, ENDLESS, (), error="HTTP 500"), shape=TINY),
+            history(outcome(0, ENDLESS), shape=TINY),
+        ],
+    ),
+    Evidence.BESIDE_REFUSED: (
+        history(refused(), outcome(1, PROMPT), shape=TINY),
+        [
+            history(outcome(0, PROMPT), refused(1), shape=TINY),
+            history(refused(), shape=TINY),
+            history(refused(), outcome(1, PROMPT, error="HTTP 500"), shape=TINY),
+            history(outcome(0, PROMPT), outcome(1, PROMPT), shape=TINY),
+        ],
+    ),
+    Evidence.FULL_POOL: (
+        history(outcome(0, PROMPT), shape=shape(pool_blocks=4)),
+        [
+            history(outcome(0, PROMPT), shape=shape(pool_blocks=5)),
+            history(outcome(0, PROMPT), shape=shape(pool_blocks=None)),
+            history(outcome(0, PROMPT), shape=shape(pool_blocks=4, block_size=None)),
+            history(outcome(0, PROMPT, error="HTTP 500"), shape=shape(pool_blocks=4)),
+            history(outcome(0, PROMPT, aborted=Stage.DECODE), shape=shape(pool_blocks=4)),
+        ],
+    ),
+    Evidence.IDLE_LOOKS: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
+    Evidence.RESETS: (history(resets=reset()), [history(resets=reset(success=False)), history()]),
+    Evidence.RESETS_UNDER_LOAD: (
+        loaded(Reset(), began=0.2),
+        [
+            loaded(Reset(), began=0.6),
+            loaded(put("B", route=Route.IN_PLACE), began=0.2),
+            history(outcome(0, PROMPT), resets=reset()),
+        ],
+    ),
+    Evidence.AFTER_RESET: (
+        history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset()),
+        [
+            history(outcome(0, PROMPT), outcome(1, PROMPT)),
+            history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset(success=False)),
+            history(outcome(0, OTHER), outcome(1, PROMPT), resets=reset()),
+            history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset(1.2, 1.3)),
+            history(outcome(0, PROMPT, finished=0.9), outcome(1, PROMPT), resets=reset()),
+            history(outcome(0, PROMPT), outcome(1, PROMPT, error="HTTP 500"), resets=reset()),
+        ],
+    ),
+    Evidence.ABORTED_QUEUED: (history(cut(Stage.QUEUED)), [history(cut(Stage.UNSEEN)), history(cut(None))]),
+    Evidence.ABORTED_PREFILL: (history(cut(Stage.PREFILL)), [history(cut(Stage.UNSEEN)), history(cut(Stage.QUEUED))]),
+    Evidence.ABORTED_DECODE: (history(cut(Stage.DECODE)), [history(cut(Stage.UNSEEN)), history(cut(Stage.PREFILL))]),
+    Evidence.AFTER_ABORT: (
+        history(cut(Stage.UNSEEN), outcome(1, PROMPT)),
+        [
+            history(cut(None), outcome(1, PROMPT)),
+            history(cut(Stage.DECODE), outcome(1, OTHER)),
+            history(cut(Stage.DECODE, PROMPT[:12]), outcome(1, PROMPT)),
+            history(cut(Stage.DECODE), outcome(1, PROMPT, salt="red")),
+            history(cut(Stage.DECODE), outcome(1, PROMPT, aborted=Stage.DECODE)),
+        ],
+    ),
+    Evidence.SCORED_PROMPTS: (
+        surfaced(SCORED, cached=0),
+        [surfaced(ResponseOptions(), cached=0), surfaced(SCORED, before=OTHER), surfaced(SCORED, error="HTTP 500")],
+    ),
+    Evidence.SEVERAL: (surfaced(SEVERAL), [surfaced(SEVERAL, cached=0), surfaced(ResponseOptions())]),
+    Evidence.STOPPED: (
+        surfaced(STOP, finish_reason="stop"),
+        [
+            surfaced(STOP, finish_reason="length"),
+            surfaced(STOP, cached=0, finish_reason="stop"),
+            surfaced(ResponseOptions(), finish_reason="stop"),
+        ],
+    ),
+    Evidence.PATTERNED: (surfaced(PATTERN), [surfaced(PATTERN, cached=0), surfaced(ResponseOptions())]),
+}
+FACTS = list(Evidence)
+ELSEWHERE = {
+    *FACTS[: FACTS.index(Evidence.CHATS)],  # of adapters and salts: test_evidence.py
+    *FACTS[FACTS.index(Evidence.STORED) :],  # of events and tiers: test_kv_event_checkers.py and test_tiers.py
+}
+
+
+@pytest.mark.parametrize("what", SHOWS, ids=lambda what: what.name)
+def test_what_happened_is_counted(what: Evidence) -> None:
+    """In the plainest history that shows it."""
+    assert evidence(SHOWS[what][0], {})[what] > 0
+
+
+@pytest.mark.parametrize(
+    ("what", "seen"),
+    [(what, seen) for what, (_, others) in SHOWS.items() for seen in others],
+    ids=[f"{what.name}-{i}" for what, (_, others) in SHOWS.items() for i in range(len(others))],
+)
+def test_what_did_not_happen_is_not_counted(what: Evidence, seen: History) -> None:
+    """Though nearly all of it did: a requirement that passed on this would have passed on nothing."""
+    assert evidence(seen, {})[what] == 0
+
+
+def test_every_fact_has_a_history_here() -> None:
+    """And every fact has a figure."""
+    assert set(SHOWS) | ELSEWHERE == set(Evidence)
+    assert not set(SHOWS) & ELSEWHERE
+    assert set(evidence(history(outcome(0, PROMPT)), {})) == set(Evidence)
+
+
+@pytest.mark.parametrize(
+    ("what", "seen", "count"),
+    [
+        (Evidence.EVICTED, history(outcome(0, PROMPT), hit(1, cached=16), shape=shape(pool_blocks=5)), 16),
+        (Evidence.PREEMPTIONS, counting(2.0, 5.0), 5),
+        (Evidence.IDENTICAL, crowd(PROMPT, PROMPT), 2),
+        (Evidence.RETURN_HITS, history(outcome(0, PROMPT), outcome(1, OTHER), hit(2), hit(3), hit(4, OTHER)), 2),
+        (Evidence.BESIDE_REFUSED, history(outcome(0, PROMPT, finished=3.0), refused(1), hit(2), shape=TINY), 2),
+    ],
+)
+def test_facts_are_counted_one_by_one(what: Evidence, seen: History, count: float) -> None:
+    """Tokens in tokens, requests in requests."""
+    assert evidence(seen, {})[what] == count
+
+
+@pytest.mark.parametrize(("other", "fill"), [(OTHER, True), (PROMPT, False)], ids=["of their own", "shared"])
+def test_requests_side_by_side_may_fill_the_pool_together(other: tuple[int, ...], fill: bool) -> None:
+    """Three blocks each in a pool of eight; where they share blocks it is half empty."""
+    seen = history(outcome(0, PROMPT, step=0), outcome(1, other, step=0), shape=shape(pool_blocks=8))
+    assert bool(evidence(seen, {})[Evidence.FULL_POOL]) is fill

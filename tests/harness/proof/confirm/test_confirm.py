@@ -1,0 +1,97 @@
+"""A counterexample is confirmed with the tokens that failed before it is tried with others."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from support.confirmation import ATTACHED, COLD, CONTROL, FRESH, WRONG, Tried, judgement
+from support.histories import history
+
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.judgement.oracle import Answer
+from coldproof.harness.judgement.trial import Failing
+from coldproof.harness.proof.confirm.confirm import confirm, fresh_answer_agrees
+from coldproof.reports.schema.verdict import FailureClass
+
+
+class ColdAnswers:
+    """A fresh engine's oracle."""
+
+    def __init__(self, *, salted: bool = True) -> None:
+        self.salted = salted
+
+    def ask_without_memo(self, _: Any) -> Answer:
+        """Always the same."""
+        return Answer(COLD)
+
+
+def confirmed(observe: Tried, *, salted: bool = True, **engines: CheckedEngine | None) -> Any:
+    """What becomes of a failure under the nonce `first`."""
+    failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
+    given = {"fresh": None, "control": None, "attached": None, **engines}
+    oracle = cast(EngineOracle, ColdAnswers(salted=salted)) if given["fresh"] is not None else None
+    return confirm(failing, observe=observe, fresh_oracle=oracle, replays=3, **given)
+
+
+def test_the_tokens_that_failed_come_first_and_then_others() -> None:
+    """On the fresh engine and on the control: a fault may hang on what the answers say."""
+    observe = Tried(fresh={"first"})
+    made = confirmed(observe, fresh=FRESH, control=CONTROL)
+    assert observe.seen == [(name, nonce) for name in ("fresh", "control") for nonce in ("first", None, None)]
+    assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (1, 3)
+    assert made.reproduction.caching_off_failed == 0
+    assert made.reproduction.fresh_oracle_agrees
+    assert not made.history_dependent
+    assert made.failure_class is FailureClass.CORRUPT
+    assert made.judgement.history.nonce == "first"
+
+
+def test_a_failure_under_a_new_nonce_is_the_one_to_show() -> None:
+    """The oracle's question is no part of it, also where salts are lost."""
+    made = confirmed(Tried(fresh={"first", None}), fresh=FRESH)
+    assert made.reproduction.fresh_failed == 3
+    assert made.judgement.history.nonce == "new"
+
+
+def test_an_engine_that_has_seen_the_prompt_unsalted_is_not_given_it_again() -> None:
+    """Its blocks would be there already: not the history that failed."""
+    observe = Tried(fresh={None})
+    confirmed(observe, salted=False, fresh=FRESH)
+    assert observe.seen == [("fresh", None)] * 3
+
+
+def test_neither_is_one_that_is_attached() -> None:
+    """It has answered the failing run itself."""
+    observe = Tried(attached={None})
+    made = confirmed(observe, attached=ATTACHED)
+    assert observe.seen == [("attached", None)] * 3
+    assert "3 of 3" in made.reproduction.note
+    assert made.reproduction.fresh_failed is None
+
+
+def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
+    """Once is enough."""
+    made = confirmed(Tried(fresh={"first"}, control={"first"}), fresh=FRESH, control=CONTROL)
+    assert made.failure_class is FailureClass.NOT_THE_CACHE
+
+
+def test_what_never_fails_again_depends_on_its_history() -> None:
+    """The run that failed is the one to show."""
+    made = confirmed(Tried(), fresh=FRESH)
+    assert made.history_dependent
+    assert made.judgement.findings == (WRONG,)
+    assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (0, 3)
+
+
+def test_several_answers_are_not_cold_even_when_asked_first() -> None:
+    """They share their prompt's blocks: whether the engine is right about them is not for the oracle's doubt."""
+    failing = judgement("first", failed=True, answers=2)
+    oracle = cast(EngineOracle, ColdAnswers())
+    assert fresh_answer_agrees(Failing(failing.history.workload, failing, failed=1, tries=1), oracle) is None
+
+
+def test_an_engine_that_is_lost_ends_the_replays() -> None:
+    """What was seen until then counts."""
+    made = confirmed(Tried(dies_after=2, fresh={"first", None}), fresh=FRESH)
+    assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (2, 2)

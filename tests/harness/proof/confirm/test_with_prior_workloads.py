@@ -1,0 +1,187 @@
+"""What does not fail alone on a fresh engine is tried as it was found, and behind what its engine had run before."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+import pytest
+from support.histories import ask, burst, history
+
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import EngineDied
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.trial import Failing, Ran
+from coldproof.harness.proof.confirm.confirm import Confirmed
+from coldproof.harness.proof.confirm.with_prior_workloads import AS_FOUND, affordable, confirm_further
+from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.case import Reproduction
+from coldproof.reports.schema.verdict import FailureClass
+
+HANG = Finding(checker="liveness", failure_class=FailureClass.HANG, sentence="Request 0 got no answer.", request=0)
+LATE = Finding(checker="accounting", failure_class=FailureClass.ACCOUNTING, sentence="Off by one.")
+REDUCED, FOUND = (Workload((burst(ask(("stem", length))),)) for length in (10, 90))
+Leaks = Callable[[list[str]], bool]  # whether what an engine has run makes it fail
+
+
+def judged(workload: Workload, nonce: str, *findings: Finding) -> Judgement:
+    """A run of a workload under a nonce."""
+    seen = msgspec.structs.replace(history(), workload=workload, nonce=nonce)
+    return Judgement(history=seen, answers={}, findings=findings, noise=(), evidence={})
+
+
+def earlier(count: int) -> tuple[Ran, ...]:
+    """Runs of a second each, under nonces that count."""
+    return tuple(Ran(Workload((burst(ask((f"run {i}", 5))),)), str(i), 1.0) for i in range(count))
+
+
+def failed(workload: Workload, ran: tuple[Ran, ...] = (), nonce: str = "then") -> Failing:
+    """A counterexample and what had run before it."""
+    return Failing(workload, judged(workload, nonce, HANG), failed=1, tries=1, earlier=ran)
+
+
+class Engines:
+    """Fresh engines, each with a list of what it has run; they fail when the list says so."""
+
+    def __init__(self, leaks: Leaks, *, said: Finding = HANG, dies: bool = False) -> None:
+        self.leaks, self.said, self.dies = leaks, said, dies
+        self.ran: dict[str, list[str]] = {}
+        self.numbers = itertools.count()
+
+    def start(self) -> CheckedEngine:
+        """Another one."""
+        name = f"fresh {next(self.numbers)}"
+        self.ran[name] = []
+        return cast(CheckedEngine, name)
+
+    def rerun(self, engine: CheckedEngine, ran: Ran) -> History:
+        """Run it; perhaps that is its end."""
+        self.ran.setdefault(str(engine), []).append(ran.nonce)
+        return history(engine_lost="a hang" if self.dies else None)
+
+    def observe(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        """Run and judge it."""
+        run = self.ran.setdefault(str(engine), [])
+        run.append(nonce or "new")
+        if self.leaks(run):
+            return judged(workload, nonce or "new", self.said)
+        return judged(workload, nonce or "new")
+
+
+def confirmed(workload: Workload, *, fails: bool) -> Confirmed:
+    """What became of a workload on a fresh engine."""
+    again = Reproduction(while_shrinking_failed=1, while_shrinking_tries=3, fresh_failed=int(fails), fresh_tries=3)
+    return Confirmed(judged(workload, "then", HANG), FailureClass.HANG, again, history_dependent=not fails)
+
+
+def further(engines: Engines, *found: Failing, alone: tuple[Workload, ...] = (), **more: Any) -> Confirmed:
+    """The reduced workload passed on a fresh engine; `alone`: those that fail there."""
+    given: dict[str, Any] = {"start": engines.start, "control": None, "seconds": 60.0, **more}
+    return confirm_further(
+        confirmed(REDUCED, fails=False),
+        found,
+        confirm=lambda failing, _: confirmed(failing.workload, fails=failing.workload in alone),
+        rerun=engines.rerun,
+        observe=engines.observe,
+        **given,
+    )
+
+
+def test_a_larger_workload_that_fails_on_a_fresh_engine_is_what_is_shown() -> None:
+    """Nothing has to run before it."""
+    made = further(Engines(lambda _: True), failed(FOUND, earlier(4)), alone=(FOUND,))
+    assert made.judgement.history.workload == FOUND
+    assert not made.history_dependent
+    assert made.reproduction.note == AS_FOUND
+    assert made.reproduction.workloads_before is None
+
+
+def test_what_passed_alone_is_not_tried_alone_again() -> None:
+    """The reduced one was; and each workload once."""
+    tried = []
+    engines = Engines(lambda _: False)
+    confirm_further(
+        confirmed(REDUCED, fails=False),
+        (failed(REDUCED), failed(FOUND), failed(FOUND)),
+        start=engines.start,
+        confirm=lambda failing, _: tried.append(failing.workload) or confirmed(failing.workload, fails=False),  # type: ignore[func-returns-value]
+        rerun=engines.rerun,
+        observe=engines.observe,
+        control=None,
+        seconds=60.0,
+    )
+    assert tried == [FOUND]
+
+
+def test_what_ran_before_is_run_before_it_and_cut_down_to_what_is_needed() -> None:
+    """Here it is one of eight runs that does the damage; the workload that failed comes last, under its own nonce."""
+    engines = Engines(lambda run: "5" in run)
+    made = further(engines, failed(FOUND, earlier(8)))
+    assert made.reproduction.workloads_before == 1
+    assert made.judgement.history.nonce == "then"
+    assert made.history_dependent
+    assert "after one prior workload" in made.reproduction.note
+    assert engines.ran["fresh 1"] == [*"01234567", "then"]
+    assert list(engines.ran.values())[-1] == ["5", "then"]
+
+
+def test_damage_that_adds_up_needs_all_that_ran() -> None:
+    """No half of it is enough."""
+    made = further(Engines(lambda run: len(run) > 6), failed(FOUND, earlier(6)))
+    assert made.reproduction.workloads_before == 6
+    assert "after 6 prior workloads" in made.reproduction.note
+
+
+@pytest.mark.parametrize(
+    "engines",
+    [
+        Engines(lambda _: False),
+        Engines(lambda _: True, said=LATE),
+        Engines(lambda _: True, dies=True),
+    ],
+    ids=["passes", "fails otherwise", "ends before"],
+)
+def test_what_does_not_fail_in_the_same_way_stays_unconfirmed(engines: Engines) -> None:
+    """Neither is an engine that was lost before the workload had its turn any proof."""
+    made = further(engines, failed(FOUND, earlier(3)))
+    assert made.reproduction.workloads_before is None
+    assert made.history_dependent
+    assert made.judgement.history.workload == REDUCED
+
+
+def test_nothing_is_tried_without_time_or_engine() -> None:
+    """Whoever waits for the report has had enough, or none came up."""
+    for given in ({"seconds": 0.0}, {"start": lambda: None}):
+        assert further(Engines(lambda _: True), failed(FOUND, earlier(3)), alone=(FOUND,), **given) == confirmed(
+            REDUCED, fails=False
+        )
+
+
+def test_an_engine_that_cannot_be_had_confirms_nothing() -> None:
+    """It is gone between two runs."""
+
+    def gone(*_: Any) -> History:
+        raise EngineDied("gone")
+
+    engines = Engines(lambda _: True)
+    engines.rerun = gone  # type: ignore[method-assign]
+    assert further(engines, failed(FOUND, earlier(3))).reproduction.workloads_before is None
+
+
+def test_what_fails_so_without_the_cache_too_is_not_the_caches() -> None:
+    """The control runs the same."""
+    control = cast(CheckedEngine, "control")
+    made = further(Engines(lambda run: len(run) > 2), failed(FOUND, earlier(2)), control=control)
+    assert made.failure_class is FailureClass.NOT_THE_CACHE
+    made = further(Engines(lambda run: run[:1] == ["0"]), failed(FOUND, earlier(1)), control=None)
+    assert made.failure_class is FailureClass.HANG
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0.5, ""), (2.0, "34"), (9.0, "01234")])
+def test_the_latest_are_run_where_there_is_no_time_for_all(seconds: float, kept: str) -> None:
+    """By what they took."""
+    assert [ran.nonce for ran in affordable(earlier(5), seconds)] == list(kept)

@@ -1,0 +1,37 @@
+"""How long a counterexample is minimised, and what minimising must leave in it."""
+
+from __future__ import annotations
+
+import pytest
+from support.histories import ask, burst, put
+
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.proof.pipeline import WAIVABLE_SECONDS, ProofLimits, cuts
+from coldproof.harness.workload.steps import Reset, Workload
+
+
+@pytest.mark.parametrize(
+    ("waivable", "whole", "seconds"), [(False, 180, 180), (True, 180, WAIVABLE_SECONDS), (True, 2, 2)]
+)
+def test_what_a_known_issue_may_waive_is_minimised_for_a_short_time(
+    waivable: bool, whole: float, seconds: float
+) -> None:
+    """Only its signature is needed; a shorter limit stays in force."""
+    limits = ProofLimits(minimise_seconds=whole, controls_seconds=0, replays=1)
+    assert limits.minimising(waivable=waivable) == seconds
+
+
+@pytest.mark.parametrize(
+    ("requirement", "kept"),
+    [
+        (Requirement("CTRL-1", "resets", (), (Evidence.RESETS,)), Reset),
+        (Requirement("REUSE-1", "reuse", (), (Evidence.HITS,)), None),
+    ],
+)
+def test_a_counterexample_keeps_what_its_requirement_is_about(requirement: Requirement, kept: type | None) -> None:
+    """Without a reset another fault may fail in its place."""
+    workload = Workload((put("A"), burst(ask()), Reset(), burst(ask())))
+    smaller = list(cuts(requirement, workload, None))
+    assert smaller
+    assert all(any(isinstance(step, Reset) for step in one.steps) for one in smaller) is (kept is Reset)

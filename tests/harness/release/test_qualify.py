@@ -1,0 +1,332 @@
+"""What `--profile qualify` will not be, what it records and what is frozen: a clear line before any engine starts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from support import bundles
+from support.bundles import FROZEN
+from support.fake_reply import Manners
+from support.fake_server import serving
+from support.paths import ROOT
+
+from coldproof.adapters import registry
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.options import Options, UsageError
+from coldproof.harness.release.bundle.verify import verify
+from coldproof.harness.release.requirements import frozen
+from coldproof.harness.release.requirements.frozen import FrozenList, Place, differences, read_frozen, versions
+from coldproof.harness.release.run import record
+from coldproof.harness.release.run.rules import FORBIDDEN, check_folder, check_qualify_options
+from coldproof.harness.release.run.sources import PACKAGES, source_commit, source_files, sources_digest
+from coldproof.reports.schema.results import read_results
+
+
+def test_the_suites_are_what_was_frozen() -> None:
+    """What changes takes a new version or, before a release, `coldproof freeze --again`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "coldproof", "freeze", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_newest_list_is_the_projects_version() -> None:
+    """Whoever raises the version freezes its requirements."""
+    assert versions()[-1] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_every_place_of_an_engine_is_listed_once() -> None:
+    """Each requirement in each cell that is for it; a server of somebody else's is one cell."""
+    listed, _ = read_frozen(versions()[-1])
+    tests = {(test.declared.id, test.test) for test in listed.tests}
+    assert len(tests) == len(listed.tests)
+    for engine in ("vllm", "vllm-inproc", "llamacpp", "endpoint"):
+        cells = listed.cells_of(engine, "model", attached=engine == "endpoint")
+        places = listed.places(cells)
+        assert len(set(places)) == len(places)
+        assert {(place.requirement, place.test) for place in places} == tests
+        assert {place.cell for place in places} == {cell.name for cell in cells}
+    assert [cell.name for cell in listed.cells_of("llamacpp", "model", attached=True)] == ["attached"]
+
+
+def changed(**changes: Any) -> FrozenList:
+    """The small list with these fields."""
+    return msgspec.structs.replace(FROZEN, **changes)
+
+
+CHAT = FROZEN.tests[0]
+HARDER = msgspec.structs.replace(CHAT.declared, shows=(*CHAT.declared.shows, Evidence.REQUESTS))
+
+
+@pytest.mark.parametrize(
+    ("today", "says"),
+    [
+        (FROZEN, []),
+        (changed(tests=FROZEN.tests[1:]), ["test CHAT-9 test_chat was removed"]),
+        (
+            changed(tests=(*FROZEN.tests, msgspec.structs.replace(CHAT, test="test_more"))),
+            ["test CHAT-9 test_more was added"],
+        ),
+        (
+            changed(tests=(msgspec.structs.replace(CHAT, statement="s", source="1"), *FROZEN.tests[1:])),
+            ["test CHAT-9 test_chat changed: statement, source"],
+        ),
+        (
+            changed(tests=(msgspec.structs.replace(CHAT, declared=HARDER), *FROZEN.tests[1:])),
+            ["test CHAT-9 test_chat changed: declared"],
+        ),
+        (
+            changed(cells=(msgspec.structs.replace(FROZEN.cells[0], arguments=("--x",)), FROZEN.cells[1])),
+            ["cell one changed: arguments"],
+        ),
+    ],
+    ids=["none", "a test gone", "a test more", "a test rewritten", "more evidence", "a cell's flags"],
+)
+def test_what_differs_from_the_list_is_named(today: FrozenList, says: list[str]) -> None:
+    """By test or cell, and by field."""
+    assert list(map(str, differences(FROZEN, today))) == says
+
+
+def test_a_list_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is what is read; a version without one is said to have none."""
+    bundles.small_list(tmp_path, monkeypatch)
+    assert frozen.current_list()[0] == FROZEN
+    with pytest.raises(UsageError, match=r"version 1\.0 has no frozen list"):
+        read_frozen("1.0")
+
+
+class Given:
+    """The options of a command line on which only these were given."""
+
+    def __init__(self, **given: object) -> None:
+        self.given = given
+
+    def getoption(self, name: str, default: object = None) -> object:
+        """As pytest's."""
+        return self.given.get(name, default)
+
+
+@pytest.mark.parametrize(("name", "written"), FORBIDDEN.items())
+def test_an_option_that_makes_less_of_it_is_refused(name: str, written: str) -> None:
+    """By the name under which a user knows it."""
+    with pytest.raises(UsageError) as refused:
+        check_qualify_options(cast(pytest.Config, Given(**{name: "x"})))
+    assert str(refused.value).endswith(f"leave out {written}")
+
+
+def test_options_that_leave_all_of_it_are_taken() -> None:
+    """Engine, budget, seed, waivers, shard."""
+    given = {"--engine": "llamacpp", "--budget": "2h", "--shard": "1/2", "--known-issues": "x", "keyword": ""}
+    check_qualify_options(cast(pytest.Config, Given(**given)))
+
+
+def test_a_bundle_begins_in_an_empty_folder(tmp_path: Path) -> None:
+    """One that is not there, or holds nothing."""
+    check_folder(tmp_path)
+    check_folder(tmp_path / "new")
+    (tmp_path / "old.txt").write_text("")
+    with pytest.raises(UsageError, match="is not empty"):
+        check_folder(tmp_path)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with a file in each package and one beside them, all committed."""
+    for name in PACKAGES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / "harness" / "release" / "run").mkdir(parents=True)
+    for name in ("harness/release/__init__.py", "harness/release/run/sources.py", "README.md"):
+        (tmp_path / name).write_text("x = 1\n")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "all")):
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["harness/release/run/sources.py", "suites/__init__.py", "suites/test_mine.py"])
+def test_uncommitted_changes_of_the_suite_are_refused(repository: Path, name: str) -> None:
+    """A new file too; the line names it."""
+    assert len(source_commit(repository) or "") == 40
+    (repository / name).write_text("x = 2\n")
+    with pytest.raises(UsageError, match=rf"1 files have uncommitted changes \({name}\): commit or restore"):
+        source_commit(repository)
+
+
+def test_what_stands_beside_the_suite_may_change(repository: Path) -> None:
+    """It is no part of what judges the engine."""
+    before = source_commit(repository), sources_digest(repository)
+    (repository / "README.md").write_text("other\n")
+    (repository / "reports" / "bundle" / "cases").mkdir(parents=True)
+    assert (source_commit(repository), sources_digest(repository)) == before
+
+
+def test_without_git_the_digest_stands_for_the_sources(repository: Path) -> None:
+    """It is that of the checkout, until a line changes; what Python and its tools leave beside code does not count."""
+    before = sources_digest(repository)
+    shutil.rmtree(repository / ".git")
+    for name in ("__pycache__/sources.pyc", ".mypy_cache/sources.json", ".sources.py.swp"):
+        path = repository / "harness" / "release" / "run" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("left behind")
+    assert source_commit(repository) is None
+    assert sources_digest(repository) == before
+    (repository / "adapters" / "__init__.py").write_text("x = 2\n")
+    assert sources_digest(repository) != before
+
+
+def test_every_committed_file_of_the_packages_is_a_source() -> None:
+    """Templates and lists too: a changed template changes what a run writes."""
+    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    there = {name for name in listed.splitlines() if (ROOT / name).is_file()}
+    assert any(name.endswith("script.py.j2") for name in there)
+    assert there - {path.relative_to(ROOT).as_posix() for path in source_files(ROOT)} == set()
+
+
+def test_a_package_of_one_name_has_one_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is written by those who need it, it is listed once."""
+    monkeypatch.setattr(record, "packages", lambda engine: ("typing_extensions", "Typing..Extensions"))
+    assert [package.name for package in record.build("llamacpp")] == ["typing-extensions"]
+
+
+def test_the_engines_build_is_its_packages_and_what_these_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its version and the digest of its own list of files; nothing of a server that somebody else runs."""
+    kind = msgspec.structs.replace(registry.ENGINES["llamacpp"], package="pytest")
+    monkeypatch.setitem(registry.ENGINES, "llamacpp", kind)
+    built = {package.name: package for package in record.build("llamacpp")}
+    assert {"pytest", "pluggy", "iniconfig"} <= built.keys()
+    assert built["pytest"].version == importlib.metadata.version("pytest")
+    assert all(len(package.record) == 64 for package in built.values())
+    assert record.build("endpoint") == ()
+
+
+def test_known_issues_lie_in_the_bundle(tmp_path: Path) -> None:
+    """The very file, under one name."""
+    (tmp_path / "mine.toml").write_text(bundles.KNOWN)
+    (tmp_path / "bundle").mkdir()
+    options = Options(engine="llamacpp", report_dir=tmp_path / "bundle", known_issues=tmp_path / "mine.toml")
+    record.keep_known_issues(options)
+    assert (tmp_path / "bundle" / "known_issues.toml").read_text() == bundles.KNOWN
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the project without git and with two suites only, with a frozen list of its own."""
+    tree = tmp_path_factory.mktemp("tree")
+    shutil.copytree(ROOT / "src", tree / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "out"))
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tree / name)
+    for suite in (tree / "suites").glob("test_*.py"):
+        if suite.name not in ("test_cache_salt.py", "test_groups.py"):
+            suite.unlink()
+    python(tree, "-m", "coldproof", "freeze", "--again")
+    return tree
+
+
+def python(tree: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python with the tree's own package, not with the checkout's. `path`: another folder to import from."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), *filter(None, [path])])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_run_leaves_a_bundle_that_holds_together(tree: Path, tmp_path: Path) -> None:
+    """From the command line to `verify`: the bundle is whole, and refused for what a stand-in server did not show."""
+    with serving(Manners(lora=(404, "Not Found"))) as fake:
+        words = ("--engine-url", fake.url, "--profile", "qualify", "--budget", "1s", "--hypothesis-seed", "7")
+        run = python(tree, "-m", "pytest", "suites", *words, "--report-dir", str(tmp_path / "bundle"))
+    assert "bundle: coldproof verify" in run.stdout, run.stdout + run.stderr
+    results = read_results(tmp_path / "bundle" / "results.json")
+    assert (results.profile, results.seed, results.complete) == ("qualify", "7", True)
+    assert len(results.environment["coldproof sources"]) == len("SHA-256 ") + 64
+    done = python(tree, "-m", "coldproof", "verify", str(tmp_path / "bundle"))
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("REFUSED")
+    assert {line.split(":")[0] for line in lines[1:]} == {"  not shown"}, done.stdout
+    mine = verify(tmp_path / "bundle").reasons  # by the whole suite, which it was not made with
+    assert {reason.kind.value for reason in mine} == {"other version"}
+
+
+def test_half_a_suite_is_refused_however_it_was_chosen(tree: Path, tmp_path: Path) -> None:
+    """pytest was told of one file only: what was collected counts."""
+    words = ("--engine-url", "http://127.0.0.1:9", "--profile", "qualify", "--report-dir", str(tmp_path / "bundle"))
+    run = python(tree, "-m", "pytest", "suites/test_cache_salt.py", *words)
+    said = run.stdout + run.stderr
+    assert run.returncode == 4
+    assert "5 of 6 tests were not collected (the first: GROUP-1" in said, said
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.fixture
+def other_distribution(tmp_path: Path) -> str:
+    """Return a folder for PYTHONPATH with an installed distribution that declares an engine with one cell."""
+    entry_points = f"[{registry.GROUP}]\ntoy = toy_spec\n"
+    (tmp_path / "toy-1.0.dist-info").mkdir()
+    (tmp_path / "toy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (tmp_path / "toy-1.0.dist-info" / "entry_points.txt").write_text(entry_points)
+    (tmp_path / "toy_spec.py").write_text(
+        "from coldproof.adapters.spec.cell import Cell\n"
+        "from coldproof.adapters.spec.engine_spec import EngineSpec\n"
+        "CELLS = (Cell(name='toy', about='its only cell', engine='toy'),)\n"
+        "ENGINE = EngineSpec(name='toy', about='of another distribution', cells=CELLS, start=lambda options: None)\n"
+    )
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("coldproof", "cells"), 0, "toy "),
+        (("coldproof", "freeze", "--check"), 0, "0.1.0"),
+        (("pytest", "suites/test_cache_salt.py", "--engine-url=http://127.0.0.1:9"), 4, "were not collected"),
+        (("pytest", "suites", "--engine=toy"), 4, "cell 'toy' is of another distribution"),
+    ],
+    ids=["it is installed", "freeze", "an engine of Coldproof", "its engine"],
+)
+def test_an_engine_of_another_distribution_does_not_change_the_list(
+    tree: Path, tmp_path: Path, other_distribution: str, words: tuple[str, ...], code: int, said: str
+) -> None:
+    """Coldproof's own engines can be qualified where it is installed. The other engine cannot."""
+    qualify = ("--profile=qualify", f"--report-dir={tmp_path / 'bundle'}") if words[0] == "pytest" else ()
+    done = python(tree, "-m", *words, *qualify, path=other_distribution)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+
+
+def test_a_changed_requirement_is_refused_until_it_is_frozen(tree: Path, tmp_path: Path) -> None:
+    """The line says how to see what changed."""
+    suite = tree / "suites" / "test_cache_salt.py"
+    before = suite.read_text()
+    suite.write_text(before.replace("never shares KV", "seldom shares KV"))
+    words = ("--engine-url", "http://127.0.0.1:9", "--profile", "qualify", "--report-dir", str(tmp_path / "bundle"))
+    run = python(tree, "-m", "pytest", "suites", *words)
+    suite.write_text(before)
+    said = run.stdout + run.stderr
+    assert run.returncode == 4
+    assert "version 0.1.0 (test SALT-1 test_salts_isolate_the_cache changed: statement, source" in said, said
+
+
+def test_a_place_is_told_in_words() -> None:
+    """As reasons name it."""
+    assert str(Place("LORA-1", "test_it", "default")) == "LORA-1 (test_it) in default"

@@ -1,0 +1,226 @@
+"""A bundle is accepted as its run wrote it; what no longer follows from its events, or was never shown, is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import bundles
+from support.bundles import Change, Event, change, copied, draw, reasons, recorded, with_fields, without
+from support.paths import ROOT
+
+from coldproof.harness.cli.main import main
+from coldproof.harness.release.bundle.verify import verify
+
+
+@pytest.fixture(autouse=True)
+def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of requirements is the bundles' small one."""
+    bundles.small_list(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of one run. Nobody changes it."""
+    return bundles.write(tmp_path_factory.mktemp("whole") / "bundle")
+
+
+def test_a_bundle_is_accepted_as_its_run_wrote_it(whole: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With what was qualified, by what, and what was judged again; exit code 0."""
+    assert reasons(whole) == ""
+    assert main(["verify", str(whole)]) == 0
+    said = capfd.readouterr().out
+    assert said.startswith(f"ACCEPTED: {whole}\n  CONFORMANT, known issues aside")
+    assert "4 tests in 2 cells: one, two" in said
+    assert "31 examples with 62 requests were re-evaluated, all with the recorded results" in said
+    assert "known issue used: LORA-9 in *, https://example.org/issues/9" in said
+    assert "not signed" in said
+
+
+def test_a_signature_beside_the_manifest_is_no_stranger(whole: Path, tmp_path: Path) -> None:
+    """It can only be made once the manifest is there."""
+    bundle = copied(whole, tmp_path / "bundle")
+    (bundle / "manifest.json.sig").write_text("-----BEGIN SSH SIGNATURE-----\n")
+    assert verify(bundle).reasons == []
+    assert not any("not signed" in line for line in verify(bundle).summary)
+
+
+def requirement_gone(events: list[Event]) -> list[Event]:
+    """Nothing was ever heard of EVENT-9."""
+    return [e for e in events if "EVENT-9" not in (e.get("id"), e.get("requirement"))]
+
+
+def a_wrong_answer(events: list[Event]) -> list[Event]:
+    """The first example's engine answered otherwise than it did, and nobody says a word."""
+    example = next(e for e in events if e["event"] == "example")
+    token = example["history"]["outcomes"][1]["tokens"][0]
+    token["id"] = 33 if token["id"] != 33 else 34
+    return events
+
+
+def no_hits(events: list[Event]) -> list[Event]:
+    """The engine never hit anything, and the verdict stays."""
+    for event in events:
+        if event["event"] == "example":
+            for one in event["history"]["outcomes"]:
+                one["cached_tokens"] = 0
+    return events
+
+
+def a_loose_rule(events: list[Event]) -> list[Event]:
+    """The examples were compared by another rule than the calibration found."""
+    for event in events:
+        if event["event"] == "example":
+            event["rule"] = {"exact": False, "noise": 100.0}
+    return events
+
+
+def all_unsupported(events: list[Event]) -> list[Event]:
+    """CHAT-9 in the first cell was not run: the engine cannot do it, it says."""
+    kept = [e for e in events if not (e["event"] == "example" and e["cell"] == "one")]
+    chosen: dict[str, object] = {"requirement": "CHAT-9", "cell": "one"}
+    return with_fields("verdict", chosen, verdict="UNSUPPORTED", examples=0, requests=0, evidence={})(kept)
+
+
+def case_gone(events: list[Event]) -> list[Event]:
+    """LORA-9 found nothing: its case is gone, and the verdict is a better one."""
+    kept = [e for e in events if e["event"] != "case"]
+    return with_fields("verdict", {"requirement": "LORA-9"}, verdict="CONFORMS", case=None)(kept)
+
+
+CHAT = {"requirement": "CHAT-9", "cell": "one"}
+TAMPERED: dict[str, tuple[Change, str]] = {
+    "an example removed": (without("example", cell="two"), "the verdict counts 15 examples, the log has 14"),
+    "a requirement removed": (requirement_gone, "left out: 1 tests are missing: EVENT-9 (test_event) in one"),
+    "a verdict removed": (without("verdict", **CHAT), "left out: 1 tests have no verdict: CHAT-9 (test_chat) in one"),
+    "a verdict changed": (
+        with_fields("verdict", CHAT, verdict="NOT EXERCISED"),
+        "CHAT-9 (test_chat) in one is NOT EXERCISED; from its examples follows CONFORMS",
+    ),
+    "a capability said to be absent": (
+        with_fields("verdict", {"requirement": "EVENT-9"}, absent=["token-id prompts"]),
+        "is UNSUPPORTED without token-id prompts, but the engine has it",
+    ),
+    "evidence said to be missing": (
+        with_fields("verdict", CHAT, verdict="NOT EXERCISED", missing=["requests"]),
+        "is NOT EXERCISED with missing evidence: requests; but its examples show it",
+    ),
+    "a counterexample waved through": (
+        with_fields("verdict", {"requirement": "LORA-9"}, verdict="CONFORMS"),
+        "is CONFORMS; from its case LORA-9-7c21a0f3 follows KNOWN ISSUE",
+    ),
+    "a counterexample removed": (case_gone, "LORA-9 (test_lora) in two is CONFORMS, but 1 of its examples fail"),
+    "a counterexample made up": (
+        without("example", requirement="LORA-9"),
+        "is KNOWN ISSUE because of case LORA-9-7c21a0f3, but none of its 0 examples fails",
+    ),
+    "an engine forgotten": (without("engine", cell="one"), "but no engine of that cell reported its capabilities"),
+    "a wrong answer unnoticed": (a_wrong_answer, "15 examples have other results when re-evaluated; the first"),
+    "hits that never were": (no_hits, "have other results when re-evaluated"),
+    "a loose rule": (a_loose_rule, "compared by a rule that no calibration of the run found"),
+    "unsupported, it says": (all_unsupported, "is UNSUPPORTED, but the engine has all capabilities that it needs"),
+    "other requirements": (recorded(requirements="9.8"), "other version: the run has requirements version 9.8"),
+    "another list of that name": (
+        recorded(requirements_sha256="1" * 64),
+        "other version: the run has a different frozen list",
+    ),
+    "a changed suite": (
+        recorded(sources_sha256="1" * 64),
+        "other version: the run was made with sources of digest 1111",
+    ),
+    "another profile": (with_fields("run_started", {}, profile="ci"), "not shown: the run was made with --profile ci"),
+    "a relaxed run": (
+        with_fields("run_started", {}, allowed=["INCONCLUSIVE"]),
+        "was allowed to pass with INCONCLUSIVE",
+    ),
+    "an interrupted run": (
+        with_fields("run_finished", {}, complete=False),
+        "left out: the run did not finish",
+    ),
+    "a softer requirement": (
+        with_fields("requirement", {"id": "CHAT-9"}, statement="Anything goes."),
+        "CHAT-9 (test_chat) is announced with another title, statement or evidence",
+    ),
+    "one shard of two": (with_fields("run_started", {}, shard="1/2"), "left out: 1 of 2 shards are missing (2/2)"),
+}
+
+
+@pytest.mark.parametrize(("how", "why"), TAMPERED.values(), ids=TAMPERED)
+def test_changed_events_are_refused_by_what_no_longer_follows(
+    whole: Path, tmp_path: Path, how: Change, why: str
+) -> None:
+    """As they are, and where all that follows from them was drawn again and sealed."""
+    bundle = copied(whole, tmp_path / "bundle")
+    change(bundle, how)
+    assert "altered: events.ndjson was changed after the run" in reasons(bundle)
+    draw(bundle)
+    said = reasons(bundle)
+    assert why in said
+    assert "was changed after the run" not in said
+
+
+def test_too_few_examples_are_not_enough(tmp_path: Path) -> None:
+    """All in order, and not looked at often enough."""
+    assert reasons(bundles.write(tmp_path / "bundle", examples=3)) == (
+        "not shown: CHAT-9 was tested with 6 examples and 12 requests; a qualification needs 30 examples or 100 "
+        "requests: raise --budget"
+    )
+
+
+def test_few_examples_are_enough_where_there_are_no_others(tmp_path: Path) -> None:
+    """The drawing ended long before its time did: more of that would change nothing."""
+    bundle = bundles.write(tmp_path / "bundle", examples=3)
+
+    def early(events: list[Event]) -> list[Event]:
+        for event in events:
+            if event["event"] == "verdict":
+                event.update(drawn=2.0, share=20.0)
+        return events
+
+    change(bundle, early)
+    draw(bundle)
+    assert reasons(bundle) == ""
+
+
+def test_an_engine_that_can_do_nothing_qualifies_for_nothing(tmp_path: Path) -> None:
+    """No failure is no praise."""
+    places = [place for place in bundles.PLACES if place.requirement == "EVENT-9"]
+    assert "not shown: no requirement conforms" in reasons(bundles.write(tmp_path / "bundle", places=places))
+
+
+def test_verifying_loads_no_engine(whole: Path, tmp_path: Path) -> None:
+    """A release manager's laptop has none."""
+    script = (
+        "import sys; from pathlib import Path; from coldproof.harness.release.bundle import verify; "
+        "from coldproof.harness.release.requirements import frozen; "
+        f"frozen.LISTS = Path({str(tmp_path / 'lists')!r}); "
+        f"assert verify.verify(Path({str(whole)!r})).accepted; "
+        "assert not {'vllm', 'torch', 'xllamacpp', 'openvino_genai', 'ray'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)
+
+
+def test_a_run_is_judged_again_without_its_engine(whole: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Any run's folder, whether or not it is a bundle."""
+    assert main(["rejudge", str(whole)]) == 0
+    assert capfd.readouterr().out == "31 examples with 62 requests re-evaluated; different results: 0\n"
+
+
+def test_what_comes_out_otherwise_is_said(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where, how many, and what the first difference is."""
+    altered = copied(whole, tmp_path / "altered")
+    change(altered, a_wrong_answer)
+    assert main(["rejudge", str(altered)]) == 1
+    said = capfd.readouterr().out.splitlines()
+    assert said[0] == "31 examples with 62 requests re-evaluated; different results: 1"
+    assert len(said) == 2
+    assert "1 of" in said[1]
+    assert "recorded no finding, recomputed 1 findings" in said[1]
+
+
+def test_what_is_no_run_cannot_be_judged_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line, exit code 4."""
+    assert main(["rejudge", str(tmp_path)]) == 4
+    assert "give the --report-dir of a run" in capfd.readouterr().err

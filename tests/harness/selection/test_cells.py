@@ -1,0 +1,150 @@
+"""Which requirement is tested in which cell, and in what order: no requirement is left out in silence."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from itertools import groupby
+
+import msgspec
+import pytest
+from support.paths import ROOT
+
+from coldproof.adapters.registry import ATTACHED, CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.vllm.cells import VllmCell, small_pool
+from coldproof.harness.options import PROFILES, UsageError
+from coldproof.harness.selection.cells import cells_for, cells_named, format_cells
+
+DECLARED = re.compile(r'@requirement\(\s*"([A-Z]+-\d+)".*?^def (test_\w+)', re.S | re.M)
+KEYED = Cell(name="keyed", about="about keys", areas=("SALT", "CTRL-1"))
+SMALL = Cell(name="small", about="about room", areas=("PRESS", "CTRL"))
+ANY = VllmCell(name="any", about="about all")
+
+
+def declared() -> dict[str, str]:
+    """Every test of the suites with the requirement that it stands for."""
+    sources = [path.read_text() for path in sorted((ROOT / "suites").glob("test_*.py"))]
+    return {test: requirement for source in sources for requirement, test in DECLARED.findall(source)}
+
+
+def collected(*arguments: str) -> list[tuple[str, str]]:
+    """(test, cell) of each test that a run would make, in order."""
+    command = [sys.executable, "-m", "pytest", "suites", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
+    plugins = ["-p", "_hypothesis_pytestplugin", "-p", "pytest_timeout"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(
+        [*command, *plugins], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    return re.findall(r"::(test_\w+)\[([\w-]+)\]", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "cells"),
+    [("SALT-1", ["keyed"]), ("PRESS-2", ["small"]), ("CTRL-1", ["keyed", "small"]), ("CTRL-2", ["small"])],
+)
+def test_a_requirement_is_tested_in_the_cells_that_are_for_it(requirement: str, cells: list[str]) -> None:
+    """By the start of its id, in the order chosen."""
+    assert [cell.name for cell in cells_for(requirement, [KEYED, SMALL])] == cells
+    assert [cell.name for cell in cells_for(requirement, [SMALL, KEYED])] == cells[::-1]
+
+
+def test_a_requirement_that_no_cell_is_for_runs_in_the_first() -> None:
+    """It says there what it could not exercise."""
+    assert cells_for("GROUND-1", [SMALL, KEYED]) == [SMALL]
+    assert cells_for("GROUND-1", []) == []
+
+
+def test_the_attached_cell_and_one_without_areas_are_for_everything() -> None:
+    """Nobody else could test it."""
+    assert all(cell.covers(requirement) for cell in (ANY, ATTACHED) for requirement in declared().values())
+
+
+@pytest.mark.parametrize("requirement", sorted(set(declared().values())))
+def test_every_requirement_has_a_cell_that_is_for_it(requirement: str) -> None:
+    """Otherwise it could only ever end as not exercised."""
+    assert any(cell.covers(requirement) for cell in CELLS.values())
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profiles_cells_exist(name: str) -> None:
+    """None given means all of them."""
+    assert [cell.name for cell in cells_named(PROFILES[name].cells)] == list(PROFILES[name].cells)
+
+
+@pytest.mark.parametrize("names", [("nope",), ("default", "nope"), ("",), ("list",)])
+def test_a_cell_that_does_not_exist_is_named(names: tuple[str, ...]) -> None:
+    """Wherever it stands in the list."""
+    with pytest.raises(UsageError, match=f"unknown cell '{names[-1]}'"):
+        cells_named(names)
+
+
+def test_the_listing_has_a_line_for_each_cell() -> None:
+    """Its name, and what it is for, under one another."""
+    lines = format_cells().splitlines()
+    assert [line.split()[0] for line in lines] == list(CELLS)
+    assert [line[len(max(CELLS, key=len)) + 2 :] for line in lines] == [cell.about for cell in CELLS.values()]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_is_known_by_its_name_and_made_of_words(name: str) -> None:
+    """Flags go onto a command line one by one; ids are on the report and in file names."""
+    cell = CELLS[name]
+    assert cell.name == name
+    assert re.fullmatch(r"[a-z0-9-]+", name)
+    assert cell.about
+    assert cell.areas
+    assert all(word and not re.search(r"\s", word) for word in cell.arguments)
+
+
+def test_a_tight_pool_holds_one_request_of_the_longest_kind() -> None:
+    """One of the blocks is vLLM's null block; what the longest request may come to is all of the others."""
+    words = list(small_pool("--more", blocks=9))
+    assert words[words.index("--num-gpu-blocks-override") + 1] == "9"
+    assert words[words.index("--max-model-len") + 1] == str(8 * 32)
+    assert words[-1] == "--more"
+
+
+def test_how_many_requests_run_at_a_time_is_read_off_the_flags() -> None:
+    """Unknown where they do not say."""
+    assert ANY.most_requests is None
+    assert msgspec.structs.replace(ANY, arguments=("--max-num-seqs", "8", "--x")).most_requests == 8
+
+
+def test_cells_that_compute_even_short_prompts_in_chunks_say_so() -> None:
+    """Several seeded answers end vLLM 0.32.0 there."""
+    assert CELLS["tight"].chunked
+    assert CELLS["chunks-side-by-side"].chunked
+    assert not CELLS["default"].chunked
+    assert not CELLS["blocks-128"].chunked
+
+
+def test_tests_of_a_cell_are_collected_together() -> None:
+    """Its engine starts once; and each test of the suites is there, in every cell that is for it."""
+    tests = collected("--cells", "default,tight")
+    assert [cell for cell, _ in groupby(cell for _, cell in tests)] == ["default", "tight"]
+    cells = cells_named(("default", "tight"))
+    wanted = {(test, cell.name) for test, requirement in declared().items() for cell in cells_for(requirement, cells)}
+    assert len(tests) == len(wanted)
+    assert set(tests) == wanted
+
+
+def test_cells_come_in_the_order_in_which_they_were_chosen() -> None:
+    """And what none of them is for comes with the first."""
+    tests = collected("--cells", "tight,default", "-k", "cache_reset or salts_isolate or aborted")
+    assert tests == [
+        ("test_cache_reset", "tight"),
+        ("test_aborted_requests", "tight"),
+        ("test_salts_isolate_the_cache", "default"),
+        ("test_cache_reset", "default"),
+    ]
+    assert collected("--cells", "tight", "-k", "salts_isolate") == [("test_salts_isolate_the_cache", "tight")]
+
+
+def test_an_attached_server_is_the_one_cell() -> None:
+    """Whatever the profile says."""
+    tests = collected("--engine-url", "http://127.0.0.1:9", "--profile", "ci")
+    assert {cell for _, cell in tests} == {"attached"}
+    assert sorted(test for test, _ in tests) == sorted(declared())

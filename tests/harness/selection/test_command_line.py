@@ -1,0 +1,337 @@
+"""Bad input ends the run with one clear line, the right exit code and no traceback; a run that began always reports.
+
+Each test is a run of its own: `python -m pytest suites ...`. No engine starts: a stub stands in front of vLLM.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from support import report_samples
+from support.fake_reply import Manners
+from support.fake_server import serving
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.registry import CELLS
+from coldproof.harness.selection.command_line import declare_options, join_engine_args
+from coldproof.reports.schema.case import SCHEMA_VERSION
+from coldproof.reports.schema.results import Results, encode, read_results
+
+DECLARED = re.compile(r'@requirement\(\s*"([A-Z]+-\d+)"')
+# Only what a run needs: other plugins take as long to import as the run itself.
+PLUGINS = ("-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", "-p", "pytest_timeout", "-p", "one_look")
+# Loaded with `-p`: attaching looks once instead of for ten seconds.
+ONE_LOOK = """import tenacity
+from coldproof.adapters.server import attach
+attach.wait_until_reachable.retry.stop = tenacity.stop_after_attempt(1)
+"""
+USAGE, HARNESS, NOTHING = 4, 3, 5
+
+
+class Run:
+    """What a run of the suites left: exit code, what it said, and its report folder."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str], report: Path) -> None:
+        self.code, self.said, self.report = done.returncode, done.stdout + done.stderr, report
+
+    @property
+    def results(self) -> Results:
+        """The report's data, validated."""
+        return read_results(self.report / "results.json")
+
+    def clear_line(self) -> str:
+        """The one line that says what to do. Fails where there are several, none, or a traceback."""
+        assert "Traceback" not in self.said
+        assert "INTERNALERROR" not in self.said
+        (line,) = [line for line in self.said.splitlines() if "coldproof:" in line]
+        return line
+
+
+Coldproof = Callable[..., Run]
+
+
+@pytest.fixture
+def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldproof:
+    """Runs the suites with these arguments, reporting into `tmp_path / "report"`."""
+    stub = tmp_path / "stub"
+    (stub / "vllm").mkdir(parents=True)
+    (stub / "vllm" / "__init__.py").write_text("raise SystemExit('the unit tests start no engine')\n")
+    (stub / "one_look.py").write_text(ONE_LOOK)
+
+    def run(*arguments: str | Path, report: Path = tmp_path / "report", **variables: str) -> Run:
+        command = [sys.executable, "-m", "pytest", "suites", *PLUGINS, "--report-dir", str(report)]
+        command += map(str, arguments)
+        inherited = {name: text for name, text in os.environ.items() if name not in (KEY_VARIABLE, "PYTEST_ADDOPTS")}
+        environment = {
+            **inherited,
+            "PYTHONPATH": f"{stub}:{IMPORT_ROOT}",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONDONTWRITEBYTECODE": "",  # compiling anew would double the time of each run
+            "PYTHONPYCACHEPREFIX": str(tmp_path_factory.getbasetemp() / "pycache"),
+            **variables,
+        }
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        return Run(done, report)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, llamacpp, endpoint"),
+        (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
+        (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
+        (["--engine", "endpoint"], "requires --engine-url http://HOST:PORT"),
+        (["--engine", "vllm", "--engine-url", "http://h:1"], "remove --engine-url, or use --engine endpoint"),
+        (["--engine-url", "http://h:1", "--engine-args=--x"], "pass the flags to your own server instead"),
+        (["--engine-url", "http://h:1", "--oracle", "cold-engine"], "use --oracle same-engine"),
+        (["--examples-from", "vllm"], "--examples-from 'vllm': invalid repository; use OWNER/REPO"),
+        (["--adapter", "/tmp"], "give at least two --adapter options with different contents"),
+        (["--cells", "default,nope"], "unknown cell 'nope'; --cells list prints all cells"),
+        (["--budget", "soon"], "--budget 'soon': invalid duration; use for example 90s, 20m or 2h"),
+        (["--budget", "0m"], "--budget '0m': invalid duration"),
+        (["--diagnose", "some"], "unknown --diagnose value 'some': choose one of new, all, none"),
+        (["--calibration", "no/such.json"], "--calibration no/such.json: no such file; give the results.json"),
+        (["--engine-args", '--a "open'], "No closing quotation"),
+        (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),
+        (["--update-known-issues", "README.md"], "README.md: the file name must end in .toml"),
+        (
+            ["--update-known-issues", "adapters/vllm/known_issues.toml"],
+            "file exists and will not be overwritten; choose another name",
+        ),
+        (["--fault", "nope"], "unknown fault 'nope'; --fault list prints all faults"),
+        (
+            ["--fault", "a-reset-only-says-so", "--engine-url", "http://h:1"],
+            "--fault requires an engine that Coldproof starts",
+        ),
+        (["--requirements", "LORA-1,NOPE"], "unknown requirement 'NOPE'; --requirements takes ids"),
+        (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_options_are_usage_in_one_line(coldproof: Coldproof, arguments: list[str], says: str) -> None:
+    """Exit code 4, before any engine or report."""
+    run = coldproof(*arguments)
+    assert says in run.clear_line()
+    assert run.code == USAGE
+    assert not run.report.exists()
+
+
+def test_the_documentation_lists_every_option_and_no_other() -> None:
+    """In the tables of docs/options.md."""
+    declared: list[str] = []
+    declare_options(lambda option, **_: declared.append(option))
+    page = (ROOT / "docs" / "options.md").read_text().partition("## Options of a run")[2]
+    assert sorted(re.findall(r"^\| `(--[a-z-]+)", page, re.MULTILINE)) == sorted(declared)
+
+
+def case_file(**changes: object) -> str:
+    """A saved case of the default cell that can be read, but for the changes."""
+    return encode(msgspec.structs.replace(report_samples.case(), cell="default", **changes)).decode()
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "says"),
+    [
+        ("--known-issues", "[[issue]\n", "Expected"),
+        ("--known-issues", '[[issue]]\nrequirement = "LORA-1"\n', "missing required field"),
+        (
+            "--known-issues",
+            '[[issue]]\nrequirement = "R-1"\nsignature = "*"\nversions = ""\nreason = "r"\nlink = ""\n',
+            "entry 1, for 'R-1', has an empty link",
+        ),
+        ("--replay", "no json", "is not a case file of this version"),
+        ("--replay", "{}", "is not a case file of this version"),
+        ("--replay", case_file(workload={"steps": 3}), "is not a case file of this version"),
+        (
+            "--replay",
+            case_file(schema_version=99),
+            f"has schema version 99; this version reads {SCHEMA_VERSION}",
+        ),
+    ],
+    ids=["toml", "field", "link", "no-json", "no-case", "no-workload", "schema"],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    coldproof: Coldproof, tmp_path: Path, option: str, content: str, says: str
+) -> None:
+    """With what is wrong in it; exit code 4."""
+    file = tmp_path / "given"
+    file.write_text(content)
+    run = coldproof(option, file)
+    line = run.clear_line()
+    assert says in line
+    assert option == "--replay" or str(file) in line
+    assert run.code == USAGE
+
+
+def test_an_adapter_that_is_none_is_named_with_what_is_missing(coldproof: Coldproof, tmp_path: Path) -> None:
+    """The self-test has run by then, so there is a report, and it says why it is empty."""
+    run = coldproof("--adapter", tmp_path, "--adapter", tmp_path)
+    assert f"{tmp_path} is not a PEFT LoRA adapter" in run.clear_line()
+    assert run.code == run.results.exit_code == USAGE
+    assert "not a PEFT LoRA adapter" in run.results.problem
+
+
+def test_a_report_folder_that_is_a_file_is_the_harnesses_failure(coldproof: Coldproof, tmp_path: Path) -> None:
+    """A verdict that nobody could read is not worth an engine's time."""
+    file = tmp_path / "file"
+    file.write_text("mine")
+    run = coldproof(report=file)
+    assert "choose another folder with --report-dir" in run.clear_line()
+    assert run.code == HARNESS
+    assert file.read_text() == "mine"
+
+
+def assert_reported(run: Run, problem: str) -> None:
+    """The run could not begin, and its report says so of every requirement there is."""
+    assert run.code == run.results.exit_code == HARNESS
+    assert problem in run.clear_line()
+    assert problem in run.results.problem
+    declared = {name for suite in (ROOT / "suites").glob("test_*.py") for name in DECLARED.findall(suite.read_text())}
+    assert {requirement.id for requirement in run.results.requirements} == declared
+    assert {requirement.verdict for requirement in run.results.requirements} == {"NOT EXERCISED"}
+    assert not run.results.complete
+    assert run.results.headline.startswith("NOT SHOWN TO CONFORM")
+    assert problem in (run.report / "index.html").read_text()
+
+
+def test_a_wrong_model_is_reported(coldproof: Coldproof) -> None:
+    """Nothing was tested, so nothing conforms."""
+    assert_reported(coldproof("--model", "/no/such/model", "--cells", "default"), "no model at /no/such/model")
+
+
+def test_of_several_cells_each_says_why_its_engine_did_not_start(coldproof: Coldproof) -> None:
+    """Another cell might have; so each requirement has an ERROR of its own, and nothing conforms."""
+    run = coldproof("--model", "/no/such/model", "-k", "salts_isolate or never_fit")
+    assert run.code == run.results.exit_code == HARNESS
+    assert [cell.cell for r in run.results.requirements for cell in r.cells] == ["tight", "default"]
+    assert {r.id: r.verdict for r in run.results.requirements} == {"PRESS-3": "ERROR", "SALT-1": "ERROR"}
+    assert all("no model at /no/such/model" in r.reason for r in run.results.requirements)
+
+
+def test_a_server_that_is_not_there_is_reported(coldproof: Coldproof) -> None:
+    """The line names the address and what to check."""
+    assert_reported(coldproof("--engine-url", "http://127.0.0.1:9"), "no server answers at http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/v1/completions", '{"choices": [{"token_ids": "no"}]}', "expected a stream of server-sent events"),
+        ("/v1/completions", 'data: {"choices": [{"token_ids": "no"}]}\n\n', "expected a JSON object whose choices"),
+        ("/v1/models", "<html>\n", "expected a list with a model"),
+        ("/metrics", "vllm:num_requests_running{ 3", "expected metrics in the text format of Prometheus"),
+    ],
+    ids=["no stream", "no tokens", "models", "metrics"],
+)
+def test_a_server_that_answers_in_another_form_is_reported(
+    coldproof: Coldproof, path: str, body: str, says: str
+) -> None:
+    """With what was sent, what came back and what was expected; nothing was tested, so nothing conforms."""
+    with serving(Manners(bodies={path: body})) as fake:
+        run = coldproof("--engine-url", fake.url)
+    assert_reported(run, f"{path} was answered with HTTP 200 and ")
+    assert says in run.clear_line()
+
+
+def test_an_engine_that_ends_at_once_is_reported(coldproof: Coldproof) -> None:
+    """With the end of its log, which is kept beside the report."""
+    run = coldproof("-k", "test_salts_isolate_the_cache")
+    assert run.code == run.results.exit_code == HARNESS
+    assert "the unit tests start no engine" in run.results.problem
+    logs = sorted(run.report.glob("engine-*.log"))
+    assert len(logs) == 2  # the engine under test and the cold one, which start side by side
+    told = {log.read_text() for log in logs}
+    assert told - {""} == {"the unit tests start no engine\n"}  # the slower one may be ended before it could say it
+
+
+def test_an_earlier_runs_verdicts_do_not_pass_for_this_ones(coldproof: Coldproof, tmp_path: Path) -> None:
+    """A folder that is used again is emptied of reports, and of nothing else."""
+    report = tmp_path / "report"
+    (report / "cases").mkdir(parents=True)
+    for name in ("summary.md", "results.json", "cases/LORA-1-old.json", "mine.txt"):
+        (report / name).write_text("an earlier run")
+    coldproof("--model", "/no/such/model", "-k", "salts")
+    assert (report / "mine.txt").read_text() == "an earlier run"
+    assert "an earlier run" not in (report / "summary.md").read_text()
+    assert list((report / "cases").iterdir()) == []
+
+
+def assert_kept_secret(run: Run, key: str) -> None:
+    """The key is in no file of the report and on no line of the output."""
+    written = [file.read_text() for file in run.report.rglob("*") if file.is_file()]
+    assert len(written) >= 5
+    assert key not in run.said + "".join(written)
+
+
+def test_what_is_unsupported_is_no_failure_and_gives_its_reason(coldproof: Coldproof) -> None:
+    """Exit code 0: the server lacks what the requirement needs, and the report says what that is."""
+    with serving(Manners(key="s3cr3t", lora=(404, "Not Found"))) as fake:
+        run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", **{KEY_VARIABLE: "s3cr3t"})
+    (requirement,) = run.results.requirements
+    assert (run.code, requirement.id, requirement.verdict) == (0, "LORA-6", "UNSUPPORTED")
+    assert "adapter load and unload at run time" in requirement.reason
+    assert run.results.complete
+    assert_kept_secret(run, "s3cr3t")
+
+
+def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> None:
+    """Without a name in the report folder, with how many on one line; the exit code is what it would have been."""
+    with serving(Manners(lora=(404, "Not Found"))) as fake:
+        run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--update-known-issues")
+    path = run.report / "known_issues.proposed.toml"
+    assert run.code == 0
+    assert f"0 known issues proposed; review them in {path}\n" in run.said
+    assert "No proposals" in path.read_text()
+
+
+def test_a_wrong_key_is_kept_secret_too(coldproof: Coldproof) -> None:
+    """It may be right somewhere else."""
+    with serving(Manners(key="another")) as fake:
+        run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", **{KEY_VARIABLE: "s3cr3t"})
+    assert KEY_VARIABLE in run.clear_line()
+    assert run.code == HARNESS
+    assert_kept_secret(run, "s3cr3t")
+
+
+def test_cells_can_be_listed(coldproof: Coldproof) -> None:
+    """A line each, with what it is for; nothing else is done."""
+    run = coldproof("--cells", "list")
+    lines = run.said.splitlines()
+    assert run.code == 0
+    assert [line.split()[0] for line in lines] == list(CELLS)
+    assert all(cell.about in line for cell, line in zip(CELLS.values(), lines, strict=True))
+    assert not run.report.exists()
+
+
+def test_nothing_selected_is_not_a_pass(coldproof: Coldproof) -> None:
+    """A misspelt -k shows nothing."""
+    run = coldproof("-k", "nothing_matches_this")
+    assert run.code == NOTHING
+    assert not (run.report / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (["suites", "--engine-args", "--no-x", "-k", "a"], ["suites", "--engine-args=--no-x", "-k", "a"]),
+        (["--engine-args", "-a -b", "--engine-args", "-c"], ["--engine-args=-a -b", "--engine-args=-c"]),
+        (["suites", "--engine-args"], ["suites", "--engine-args"]),
+        (["suites", "-k", "a"], ["suites", "-k", "a"]),
+    ],
+)
+def test_a_flag_is_a_value_of_engine_args(given: list[str], read: list[str]) -> None:
+    """A value that begins with a dash is not taken for another option."""
+    assert join_engine_args(given) == read

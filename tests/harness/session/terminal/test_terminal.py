@@ -1,0 +1,209 @@
+"""Progress on a terminal is a live panel that leaves nothing behind; in a log it is plain lines, few of them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from _pytest.terminal import TerminalReporter
+from support import report_samples as samples
+from support.run_events import HOSTILE, verdict
+
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
+from coldproof.harness.session.terminal.terminal import MAX_SUMMARY_LINES, Terminal
+from coldproof.reports.schema.verdict import Verdict
+
+TRIAL = {"requirement": "LORA-3", "title": "in-place reload", "cell": "default", "of": 4}
+UP_AND_ERASE = "\x1b[1A\x1b[2K"
+
+
+class Screen(io.StringIO):
+    """What pytest writes to when somebody watches."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def example(*, failed: bool = False, **seen: float) -> dict[str, Any]:
+    """The fields of an example's event, as far as the terminal reads them."""
+    evidence = {Evidence[name.upper()]: value for name, value in seen.items()}
+    return {"evidence": evidence, "findings": ["one"] if failed else []}
+
+
+@pytest.fixture
+def screen(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> tuple[Terminal, Screen]:
+    """A terminal of eighty columns that somebody looks at."""
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "25"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "TTY_COMPATIBLE", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    file = Screen()
+    return Terminal(TerminalReporter(pytestconfig, file), None), file
+
+
+@pytest.fixture
+def log(pytestconfig: pytest.Config) -> tuple[Terminal, io.StringIO]:
+    """A log of a CI job."""
+    file = io.StringIO()
+    return Terminal(TerminalReporter(pytestconfig, file), None), file
+
+
+def test_the_panel_says_what_goes_on_what_it_showed_and_how_far_the_run_is() -> None:
+    """Requirement, cell, examples, hits, evictions, preemptions, violations, time: three lines."""
+    tally = RunProgress()
+    tally.trial(TRIAL)
+    for fields in (example(hit_tokens=1280, evicted=96), example(hit_tokens=64, preemptions=2, failed=True)):
+        tally.example(fields)
+    tally.verdict(verdict(Verdict.VIOLATED))
+    assert tally.lines(100) == [
+        "LORA-3 in-place reload [default]",
+        "2 examples · 1,344 hit tokens · 96 evicted tokens · 2 preemptions · 1 failing",
+        "1 of 4 done · 1 VIOLATED · 1:40 elapsed · about 5 min left",
+    ]
+
+
+def test_each_requirement_is_counted_from_nothing() -> None:
+    """What the one before had shown is not this one's."""
+    tally = RunProgress()
+    tally.trial(TRIAL)
+    tally.example(example(hit_tokens=64, failed=True))
+    tally.trial({**TRIAL, "requirement": "LORA-4"})
+    assert tally.lines(1) == ["LORA-4 in-place reload [default]", "0 of 4 done · 0:01 elapsed"]
+    tally.example(example())
+    assert tally.lines(1)[1] == "1 example · 0 hit tokens · 0 evicted tokens · 0 preemptions"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "measured", "guessed"), [(0.4, "0:00", ""), (59.6, "0:59", "60 s"), (754.2, "12:34", "13 min")]
+)
+def test_times_are_short(seconds: float, measured: str, guessed: str) -> None:
+    """A guess is rounded, a measurement is not rounded up."""
+    assert (elapsed_text(seconds), estimate_text(seconds)) == (measured, guessed)
+
+
+def test_on_a_terminal_the_panel_is_taken_away_before_anything_is_written(screen: tuple[Terminal, Screen]) -> None:
+    """Each of its lines is erased, and the verdict stands where it stood."""
+    terminal, file = screen
+    terminal.on_event("trial", TRIAL)
+    terminal.drawn_at = 0
+    terminal.on_event("example", example(hit_tokens=640))
+    assert "640 hit tokens" in file.getvalue()
+    terminal.on_event("verdict", verdict())
+    taken_away, _, left = file.getvalue().partition("[1/4]")
+    assert taken_away.endswith(3 * UP_AND_ERASE)
+    assert left.startswith(" LORA-1 ")
+    assert terminal.live is None
+
+
+def test_the_panel_begins_on_a_line_of_its_own(screen: tuple[Terminal, Screen]) -> None:
+    """pytest's dots stay where they are."""
+    terminal, file = screen
+    terminal.reporter.write_fspath_result("tests/harness/session/terminal/test_terminal.py::x", ".")
+    terminal.on_event("trial", TRIAL)
+    assert file.getvalue().split("LORA-3")[0].count("\n") == 2  # one before the path is pytest's
+
+
+def test_the_panel_is_gone_when_pytest_writes(screen: tuple[Terminal, Screen]) -> None:
+    """A test's name, or what became of it: redrawing the panel would erase that line and not its own."""
+    terminal, file = screen
+    plugins = pytest.PytestPluginManager()
+    seen: list[bool] = []
+
+    class Writes:
+        def pytest_runtest_logstart(self) -> None:
+            seen.append(terminal.live is None)
+
+        pytest_runtest_logreport = pytest_runtest_logstart
+
+    plugins.register(terminal)
+    plugins.register(Writes())  # the later one would come first
+    for write in (
+        lambda: plugins.hook.pytest_runtest_logstart(nodeid="x", location=("x", 1, "x")),
+        lambda: plugins.hook.pytest_runtest_logreport(report=None),
+    ):
+        terminal.on_event("phase", {"words": "starting the engine"})
+        write()
+    assert seen == [True, True]
+    assert file.getvalue().endswith(2 * UP_AND_ERASE)
+
+
+def test_a_panel_is_never_wider_than_the_screen(screen: tuple[Terminal, Screen]) -> None:
+    """A line that wrapped could not be taken away again."""
+    terminal, file = screen
+    terminal.on_event("trial", {**TRIAL, "title": "long " * 100})
+    assert "…" in file.getvalue()
+    assert "long " * 16 not in file.getvalue()
+
+
+def test_many_examples_a_second_are_counted_and_not_drawn(screen: tuple[Terminal, Screen]) -> None:
+    """Drawing must not slow the run."""
+    terminal, file = screen
+    terminal.on_event("trial", TRIAL)
+    drawn = len(file.getvalue())
+    for _ in range(20):
+        terminal.on_event("example", example())
+    terminal_wrote = len(file.getvalue()) - drawn
+    assert terminal.progress.examples == 20
+    assert terminal_wrote < 20 * drawn / 4
+
+
+def test_a_run_that_ends_early_leaves_no_panel(screen: tuple[Terminal, Screen]) -> None:
+    """pytest writes next, and its lines must not be erased by ours."""
+    terminal, _ = screen
+    terminal.on_event("phase", {"words": "starting the engine"})
+    assert terminal.live is not None
+    terminal.on_event("problem", {"message": "no such model", "usage": False})
+    assert terminal.live is None
+
+
+def test_a_hostile_title_cannot_control_the_terminal(screen: tuple[Terminal, Screen]) -> None:
+    """Neither as markup nor as an escape sequence."""
+    terminal, file = screen
+    terminal.on_event("trial", {**TRIAL, "requirement": HOSTILE})
+    assert "[red]not red[/red]" in file.getvalue()
+    assert not set("\x00\x07\x08\x9b") & set(file.getvalue())
+
+
+def test_a_log_gets_phases_and_verdicts_and_nothing_else(log: tuple[Terminal, io.StringIO]) -> None:
+    """No escape sequence, no line an example."""
+    terminal, file = log
+    terminal.on_event("phase", {"words": "starting the engine"})
+    terminal.on_event("trial", TRIAL)
+    terminal.on_event("example", example(hit_tokens=640))
+    terminal.on_event("verdict", verdict())
+    assert file.getvalue() == "starting the engine ...\n[1/4] LORA-1 CONFORMS reload: 8 examples, 3 s\n"
+
+
+def test_the_last_words_fit_a_screen_and_end_with_the_report(log: tuple[Terminal, io.StringIO]) -> None:
+    """Three hundred cases and a hundred waivers are for the page."""
+    terminal, file = log
+    waivers = [samples.waiver("used") for _ in range(100)] + [samples.waiver("stale")]
+    terminal.print_summary(msgspec.structs.replace(samples.many(300), waivers=waivers), Path("out"))
+    lines = file.getvalue().splitlines()
+    assert len(lines) <= 24
+    assert lines[-1] == f"report: {Path('out').resolve() / 'index.html'}"
+    assert "95 more known issues are in the report" in lines
+    assert f"{270 - MAX_SUMMARY_LINES} more cases to replay are in the report" in lines
+    assert "stale" in next(line for line in lines if "known issue" in line)
+
+
+class Closed(Screen):
+    """A terminal that was closed, or a pipe that nobody reads."""
+
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+
+def test_nobody_who_reads_is_no_failure_of_the_run(pytestconfig: pytest.Config) -> None:
+    """The events and the report go on; rich would end the process."""
+    file = Screen()
+    terminal = Terminal(TerminalReporter(pytestconfig, file), None)
+    terminal.console.file = Closed()
+    terminal.on_event("verdict", verdict())
+    assert terminal.closed
+    terminal.on_event("phase", {"words": "starting the engine"})
+    terminal.on_event("problem", {"message": "no such model", "usage": False})

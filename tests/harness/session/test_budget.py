@@ -1,0 +1,199 @@
+"""A run's time is shared out by weight over what is left to test, and a trial that lacks evidence may take more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.options import PROFILES, Options, UsageError, parse_duration
+from coldproof.harness.selection.validation import check_options
+from coldproof.harness.session import budget as budgets
+from coldproof.harness.session.budget import MIN_EXAMPLES, PATIENCE_FACTOR, RESERVED, Budget, BudgetSpent
+
+SHOWN = {Evidence.HITS.value: 1.0}
+
+
+def trial(*, used: float, examples: int = MIN_EXAMPLES, evidence: dict[str, float] | None = None) -> Trial:
+    """A trial that has been drawing for so long and needs to show a hit."""
+    made = Trial(Requirement("R-1", "title", (), (Evidence.HITS,)), "default", "statement", "test")
+    made.started = time.monotonic() - used
+    made.examples = examples
+    made.evidence.update(evidence or {})
+    return made
+
+
+def options(*, budget: str | None = None, profile: str = "smoke") -> Options:
+    """Options of a run that says no more than this."""
+    return Options(engine="vllm", report_dir=Path("out"), profile=profile, budget=budget)
+
+
+def test_shares_are_equal_where_each_is_used_up() -> None:
+    """Four trials of a hundred seconds."""
+    budget = Budget(100, 4)
+    for _ in range(4):
+        assert budget.begin(1) == pytest.approx(25)
+        budget.settle(25)
+    assert budget.left == pytest.approx(0)
+
+
+def test_what_one_trial_leaves_over_is_shared_out_again() -> None:
+    """Over those that are still to come."""
+    budget = Budget(100, 4)
+    budget.begin(1)
+    budget.settle(1)
+    assert budget.begin(1) == pytest.approx(33)
+    budget.settle(33)
+    assert budget.begin(1) == pytest.approx(33)
+
+
+def test_the_time_of_what_cannot_be_tried_goes_to_the_others() -> None:
+    """At once, and not when its turn comes."""
+    budget = Budget(100, 4)
+    budget.drop(2)
+    assert budget.begin(1) == pytest.approx(50)
+    budget.settle(500)
+    assert budget.begin(1) == pytest.approx(RESERVED * 50)
+
+
+def test_what_one_trial_takes_too_much_is_missing_from_the_others() -> None:
+    """Evenly, and never below what is reserved for each."""
+    budget = Budget(100, 4)
+    budget.begin(1)
+    budget.settle(40)
+    assert budget.begin(1) == pytest.approx(20)
+    budget.settle(500)
+    assert budget.begin(1) == pytest.approx(RESERVED * 25)
+
+
+@pytest.mark.parametrize(
+    ("examples", "evidence", "spent"), [(7, SHOWN, False), (8, SHOWN, True), (8, {}, False), (23, {}, False)]
+)
+def test_a_small_profiles_examples_are_enough_unless_evidence_is_missing(
+    examples: int, evidence: dict[str, float], *, spent: bool
+) -> None:
+    """An abort in prefill is a matter of milliseconds: eight examples may well see none."""
+    budget = Budget(100, 10, enough=8)
+    share = budget.begin(1)
+    assert budget.is_spent(trial(used=0.5 * share, examples=examples, evidence=evidence)) is spent
+
+
+@pytest.mark.parametrize("wanted", [{}, {"examples": 30, "requests": 100}], ids=["evidence", "looks"])
+def test_patience_leaves_the_later_trials_something(wanted: dict[str, int]) -> None:
+    """However many before them never showed what they should, or were looked at too seldom."""
+    budget = Budget(100, 10, **wanted)
+    shares = []
+    for _ in range(10):
+        shares.append(budget.begin(1))
+        budget.settle(budget.longest)
+    assert budget.left == pytest.approx(0)
+    assert min(shares) >= RESERVED * 10 - 0.01
+    assert shares[0] == pytest.approx(10)
+
+
+@pytest.mark.parametrize(("examples", "requests", "spent"), [(29, 99, False), (30, 29, True), (2, 100, True)])
+def test_a_trial_that_was_looked_at_too_seldom_goes_on(examples: int, requests: int, spent: bool) -> None:
+    """A qualification is refused with less, and ten of its requests may take as long as a thousand of another's."""
+    budget = Budget(1000, 10, examples=30, requests=100)
+    share = budget.begin(1)
+    made = trial(used=1.1 * share, examples=examples, evidence=SHOWN)
+    made.requests = requests
+    assert budget.is_spent(made) is spent
+    made.started -= budget.longest
+    assert budget.is_spent(made)
+
+
+def test_a_heavier_trial_has_a_larger_share() -> None:
+    """Weights are relative: a trial of three among three of one has half."""
+    budget = Budget(100, 6)
+    assert budget.begin(3) == pytest.approx(50)
+    budget.settle(50)
+    assert [budget.begin(1), budget.begin(2)] == [pytest.approx(50 / 3), pytest.approx(50)]
+
+
+def test_a_trial_more_than_planned_still_gets_a_share() -> None:
+    """With xdist nobody knows beforehand who runs how many."""
+    budget = Budget(100, 1)
+    budget.begin(1)
+    budget.settle(10)
+    assert budget.begin(1) == pytest.approx(90)
+
+
+@pytest.mark.parametrize(
+    ("used", "spent"), [(0.0, False), (0.9, False), (1.1, True), (PATIENCE_FACTOR + 0.1, True)], ids=str
+)
+def test_a_trial_that_has_shown_what_it_must_ends_at_its_share(used: float, spent: bool) -> None:
+    """In shares."""
+    budget = Budget(100, 10)
+    share = budget.begin(1)
+    assert budget.is_spent(trial(used=used * share, evidence=SHOWN)) is spent
+
+
+@pytest.mark.parametrize("evidence", [{}, {Evidence.HITS.value: 0.0}, {Evidence.REQUESTS.value: 9.0}])
+@pytest.mark.parametrize(
+    ("used", "spent"), [(1.1, False), (PATIENCE_FACTOR - 0.1, False), (PATIENCE_FACTOR + 0.1, True)]
+)
+def test_a_trial_that_lacks_evidence_may_go_on_for_a_while(
+    evidence: dict[str, float], used: float, spent: bool
+) -> None:
+    """What it needs, not just any; and not for ever."""
+    budget = Budget(100, 10)
+    share = budget.begin(1)
+    assert budget.is_spent(trial(used=used * share, evidence=evidence)) is spent
+
+
+@pytest.mark.parametrize(("examples", "spent"), [(1, False), (MIN_EXAMPLES - 1, False), (MIN_EXAMPLES, True)])
+def test_a_trial_that_lacks_evidence_draws_a_few_examples_however_long_they_take(examples: int, spent: bool) -> None:
+    """On a busy machine the first may use up all of its time; one that has shown what it must ends there."""
+    budget = Budget(100, 10)
+    budget.begin(1)
+    assert budget.is_spent(trial(used=1e6, examples=examples)) is spent
+    assert budget.is_spent(trial(used=1e6, examples=examples, evidence=SHOWN))
+
+
+def test_every_trial_draws_at_least_one_example() -> None:
+    """Even where nothing is left."""
+    budget = Budget(0, 1)
+    budget.begin(1)
+    assert not budget.is_spent(trial(used=1e6, examples=0))
+    assert budget.is_spent(trial(used=1e-3, evidence=SHOWN))
+
+
+def test_hypothesis_does_not_take_the_end_of_the_budget_for_a_counterexample() -> None:
+    """It minimises whatever is an Exception."""
+    assert issubclass(BudgetSpent, BaseException)
+    assert not issubclass(BudgetSpent, Exception)
+    assert budgets.PATIENCE_FACTOR > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("20m", 1200), ("2h", 7200), ("1.5h", 5400), (" 20m ", 1200), ("0", 0), ("0.5s", 0.5)],
+)
+def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
+    """Seconds where there is none."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "m", "-5", "5d", "5 m", "1h30m", "1e3", "5M", "٣s\n5", ".5h", "5."])
+def test_what_is_no_time_is_none(text: str) -> None:
+    """And not a guess."""
+    assert parse_duration(text) is None
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "0h", "-1m"])
+def test_a_budget_that_is_no_time_is_refused(text: str) -> None:
+    """Nothing at all is no budget either."""
+    with pytest.raises(UsageError, match="invalid duration; use for example 90s, 20m or 2h"):
+        check_options(options(budget=text))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_without_a_budget_the_profile_has_one(profile: str) -> None:
+    """And a given one wins."""
+    assert options(profile=profile).seconds == PROFILES[profile].seconds
+    assert options(profile=profile, budget="7m").seconds == 420

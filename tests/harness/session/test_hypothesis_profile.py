@@ -1,0 +1,65 @@
+"""Which failing examples of earlier runs are tried again: this machine's, a CI's where it is asked for, never a
+qualification's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.database import (
+    DirectoryBasedExampleDatabase,
+    GitHubArtifactDatabase,
+    MultiplexedDatabase,
+    ReadOnlyDatabase,
+)
+
+from coldproof.harness.options import UsageError
+from coldproof.harness.session.hypothesis_profile import EXAMPLES, database, load_settings
+
+
+@pytest.fixture
+def _as_before() -> Iterator[None]:
+    """Other tests have the settings that they had."""
+    before = settings.default
+    yield
+    settings.register_profile("before", before)
+    settings.load_profile("before")
+
+
+def test_a_cis_examples_are_read_beside_this_machines_and_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is fetched before an example is looked up."""
+    monkeypatch.setattr(GitHubArtifactDatabase, "_get_bytes", lambda *_: pytest.fail("fetched"))
+    both = database("vllm-project/vllm")
+    assert isinstance(both, MultiplexedDatabase)
+    local, shared = both._wrapped
+    assert isinstance(local, DirectoryBasedExampleDatabase)
+    assert isinstance(shared, ReadOnlyDatabase)
+    assert shared._wrapped == GitHubArtifactDatabase("vllm-project", "vllm")
+
+
+def test_what_is_kept_stays_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example that failed is saved locally, and the CI's own is tried too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(GitHubArtifactDatabase, "fetch", lambda *_: iter([b"from CI"]))
+    both = database("a/b")
+    both.save(b"key", b"found here")
+    assert set(both.fetch(b"key")) == {b"found here", b"from CI"}
+    assert any(path.read_bytes() == b"found here" for path in (tmp_path / EXAMPLES).rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("given", ["vllm", "a/b/c", "https://github.com/a/b", "", "a/"])
+def test_what_is_no_repository_is_refused(given: str) -> None:
+    """In one line that says how to write one."""
+    with pytest.raises(UsageError, match="use OWNER/REPO"):
+        database(given)
+
+
+@pytest.mark.usefixtures("_as_before")
+def test_a_qualification_draws_from_its_seed_alone() -> None:
+    """Whatever examples there are."""
+    load_settings("qualify", quick=False, examples_from="a/b")
+    assert settings.default.database is None
+    load_settings("ci", quick=False, examples_from="a/b")
+    assert isinstance(settings.default.database, MultiplexedDatabase)

@@ -1,0 +1,186 @@
+"""SIGTERM and SIGHUP end a run as Ctrl-C does: soon, with a report, and with no process left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.harness.session.signals import EndingSignals
+from coldproof.reports.assemble.assemble import EXIT_HARNESS
+from coldproof.reports.schema.results import read_results
+
+SECONDS = 10.0
+PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
+
+
+class Started:
+    """A run of the suites on the slow engine, which has come to the moment at which it blocks."""
+
+    def __init__(self, folder: Path, moment: str, *arguments: str, **how: Any) -> None:
+        self.out, self.marker = folder / "out", folder / "blocked"
+        given = {"COLDPROOF_SLOW_MOMENT": moment, "COLDPROOF_SLOW_BLOCKED": str(self.marker)}
+        words = ["-m", "pytest", "-p", "support.slow_engine", "-p", "no:cacheprovider", "suites", "--engine", "slow"]
+        words += ["--model", "none", "--requirements", "REUSE-1", "--budget", "60s", "--report-dir", str(self.out)]
+        self.printed = (folder / "printed").open("w")
+        streams = {"stdout": self.printed, "stderr": subprocess.STDOUT, **how}
+        self.process = subprocess.Popen(
+            [sys.executable, *words, *arguments], cwd=ROOT, env={**os.environ, **given, "PYTHONPATH": PATH}, **streams
+        )
+        while not self.marker.exists():
+            assert self.process.poll() is None, (folder / "printed").read_text()
+            time.sleep(0.05)
+        time.sleep(0.3)
+
+    def left(self) -> list[psutil.Process]:
+        """Engines and guards that still run."""
+        return [p for p in psutil.process_iter(["cmdline"]) if str(self.marker) in (p.info["cmdline"] or ())]
+
+    def ends_with_a_report(self) -> None:
+        """Check what is left of the run after a signal."""
+        began = time.monotonic()
+        try:
+            code = self.process.wait(SECONDS + 20)
+        finally:
+            self.process.kill()
+        assert time.monotonic() - began < SECONDS
+        results = read_results(self.out / "results.json")
+        assert results.problem == "the run was interrupted"
+        assert code == results.exit_code == EXIT_HARNESS
+        assert (self.out / "index.html").is_file()
+        deadline = time.monotonic() + 1
+        while self.left() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert self.left() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGTERM, "start"),
+        (signal.SIGTERM, "calibration"),
+        (signal.SIGTERM, "drawing"),
+        (signal.SIGTERM, "confirmation"),
+        (signal.SIGHUP, "start"),
+        (signal.SIGHUP, "confirmation"),
+    ],
+)
+def test_a_signal_ends_the_run_with_a_report(tmp_path: Path, number: signal.Signals, moment: str) -> None:
+    """Whatever the run is waiting for at that moment."""
+    started = Started(tmp_path, moment)
+    started.process.send_signal(number)
+    started.ends_with_a_report()
+
+
+def test_ctrl_c_does_the_same(tmp_path: Path) -> None:
+    """With the same exit code."""
+    # A shell starts its background jobs with SIGINT ignored, and so these tests, perhaps.
+    started = Started(tmp_path, "drawing", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    started.process.send_signal(signal.SIGINT)
+    started.ends_with_a_report()
+
+
+def test_an_answer_that_never_comes_does_not_keep_the_process(tmp_path: Path) -> None:
+    """The thread that waits for a server which cannot be stopped is left behind."""
+    started = Started(tmp_path, "unreachable")
+    started.process.send_signal(signal.SIGTERM)
+    started.ends_with_a_report()
+
+
+@pytest.mark.parametrize("moment", ["calibration", "confirmation"])
+def test_signals_that_follow_do_not_lose_the_report(tmp_path: Path, moment: str) -> None:
+    """However many, and of whatever kind."""
+    started = Started(tmp_path, moment)
+    stop = threading.Event()
+
+    def send() -> None:
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        while not stop.wait(0.05) and started.process.poll() is None and not (started.out / "index.html").is_file():
+            started.process.send_signal(numbers[int(time.monotonic() * 20) % 3])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        started.ends_with_a_report()
+    finally:
+        stop.set()
+        sender.join()
+
+
+def test_parallel_workers_end_with_their_controller(tmp_path: Path) -> None:
+    """Which is the only process that gets the signal."""
+    started = Started(tmp_path, "drawing", "-n", "2")
+    started.process.send_signal(signal.SIGTERM)
+    started.ends_with_a_report()
+
+
+def test_a_terminal_that_is_closed_does_not_lose_the_report(tmp_path: Path) -> None:
+    """The system sends SIGHUP, and every write to the terminal fails from then on."""
+    ours, theirs = pty.openpty()
+    started = Started(
+        tmp_path,
+        "drawing",
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    os.close(ours)
+    started.ends_with_a_report()
+
+
+@pytest.fixture
+def handlers() -> Any:
+    """The handlers of this process, put back afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_that_the_process_was_started_to_ignore_stays_ignored(handlers: Any) -> None:
+    """As nohup starts it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals = EndingSignals(lambda: None)
+    signals.install()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) == signals.handle
+    signals.restore()
+    assert signal.getsignal(signal.SIGTERM) is handlers[signal.SIGTERM]
+
+
+def test_an_interrupt_that_was_lost_comes_again(handlers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is raised in a destructor is printed and forgotten."""
+    monkeypatch.setattr("coldproof.harness.session.signals.REPEAT_SECONDS", 0.2)
+    signals = EndingSignals(lambda: None)
+    signals.install()
+    with pytest.raises(KeyboardInterrupt):
+        signals.handle(signal.SIGTERM, None)
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(10)
+    signals.finishing()
+    signals.handle(signal.SIGTERM, None)
+    time.sleep(0.5)
+
+
+def test_a_signal_while_the_report_is_written_is_ignored(handlers: Any) -> None:
+    """The run was over already."""
+    signals = EndingSignals(lambda: pytest.fail("the engines were stopped already"))
+    signals.finishing()
+    signals.handle(signal.SIGTERM, None)
+    assert signals.received is None

@@ -1,0 +1,88 @@
+"""Lives in which an earlier content comes back, and ground-rule bursts on engines with many slots."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.drawn_cases import REPEATS
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.workload.generators.batches import mixed_bursts
+from coldproof.harness.workload.generators.lora import (
+    AdapterLifecycle,
+    adapter_churn,
+    adapter_lifecycles,
+    reload_routes,
+)
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.steps import Burst, Route, SetAdapter, Workload
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
+some = settings(derandomize=REPEATS, max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
+QUIET = AdapterLifecycle(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, most_names=1)
+BUSY = AdapterLifecycle(routes=(Route.IN_PLACE,), goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
+
+
+def limits(slots: int = 4) -> WorkloadLimits:
+    """Three contents and no mixture."""
+    return WorkloadLimits(block=16, slots=slots, contents=("A", "B", "C"), mixtures=frozenset())
+
+
+def changes(workload: Workload) -> list[tuple[str, bool]]:
+    """(content, whether it came under traffic) of every load, in order."""
+    found = []
+    for step in workload.steps:
+        if isinstance(step, SetAdapter):
+            found.append((step.content, False))
+        elif isinstance(step, Burst) and step.meanwhile is not None:
+            found.append((step.meanwhile.change.content, True))
+    return found
+
+
+@some
+@given(adapter_lifecycles(limits(), QUIET))
+def test_a_quiet_life_with_one_name_always_returns(workload: Workload) -> None:
+    """A, B, A, nothing under traffic, and A is asked once it is back."""
+    contents, busy = zip(*changes(workload), strict=True)
+    assert contents[2] == contents[0] != contents[1]
+    assert not any(busy)
+    third = [i for i, step in enumerate(workload.steps) if isinstance(step, SetAdapter)][2]
+    after = workload.steps[third + 1]
+    assert isinstance(after, Burst)
+    assert after.requests[0].adapter == "tenant"
+
+
+@some
+@given(adapter_lifecycles(limits(), BUSY))
+def test_a_busy_life_leaves_under_traffic_and_comes_back_between_requests(workload: Workload) -> None:
+    """Coming back under traffic would overlap the very requests that are to be judged."""
+    contents, busy = zip(*changes(workload), strict=True)
+    assert contents[2] == contents[0] != contents[1]
+    assert busy == (False, True, *[False] * (len(busy) - 2))
+    assert {request.adapter for _, _, request in workload.requests()} == {"tenant"}
+
+
+def test_an_engine_without_reloads_in_place_is_asked_for_none() -> None:
+    """Going back and churning go on with unload + load; with both routes the direct one comes first."""
+    without = msgspec.structs.replace(limits(), can=frozenset(Capability) - {Capability.LORA_IN_PLACE})
+    assert reload_routes(without) == (Route.UNLOAD_LOAD,)
+    assert reload_routes(limits()) == (Route.IN_PLACE, Route.UNLOAD_LOAD)
+
+
+@some
+@given(adapter_churn(msgspec.structs.replace(limits(), can=frozenset(Capability) - {Capability.LORA_IN_PLACE})))
+def test_churn_keeps_to_the_routes_that_there_are(workload: Workload) -> None:
+    """No reload in place where the engine has none."""
+    routes = {step.route for step in workload.steps if isinstance(step, SetAdapter)}
+    assert routes <= {Route.LOAD, Route.UNLOAD_LOAD}
+
+
+@some
+@given(st.integers(1, 20), st.booleans(), st.data())
+def test_the_ground_rule_fills_any_number_of_slots(slots: int, unique: bool, data: st.DataObject) -> None:
+    """Exactly as many names as slots, each loaded once, also where the near-equal names run out."""
+    workload = data.draw(mixed_bursts(limits(slots), unique_salts=unique))
+    loads = [step.name for step in workload.steps if isinstance(step, SetAdapter)]
+    assert len(loads) == len(set(loads)) == slots
+    assert {request.adapter for _, _, request in workload.requests()} <= {None, *loads}

@@ -1,0 +1,243 @@
+"""Whatever family it is of, a workload can be run, survives JSON, and stays within the model and what may be spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import find, given
+from hypothesis import strategies as st
+from support.drawn_workloads import LIMITS, any_at_all, lengths, limits, some
+
+from coldproof.adapters.protocol.requests import ResponseOptions
+from coldproof.harness.workload.generators.batches import mixed_bursts
+from coldproof.harness.workload.generators.chats import conversations, is_edited, trees
+from coldproof.harness.workload.generators.lora import (
+    AdapterLifecycle,
+    adapter_churn,
+    adapter_lifecycles,
+    adapter_switches,
+    coexisting_adapters,
+)
+from coldproof.harness.workload.generators.memory_pressure import (
+    aborts_then_full_pool,
+    identical_prompts,
+    never_fitting,
+    partly_evicted,
+    prefix_sharers,
+    queued_for_blocks,
+    working_sets,
+)
+from coldproof.harness.workload.generators.mixed import mixed
+from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
+from coldproof.harness.workload.generators.response_options import (
+    PROMPT_LOGPROBS,
+    SEVERAL_ANSWERS,
+    STOP_STRINGS,
+    STRUCTURED,
+    with_response_options,
+)
+from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
+from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
+from coldproof.harness.workload.steps import Burst, Request, Workload
+from coldproof.harness.workload.tokens import new_prompt_length
+from coldproof.harness.workload.validity import is_valid
+
+Family = Callable[[WorkloadLimits], st.SearchStrategy[Workload]]
+
+
+FAMILIES: dict[str, Family] = {
+    "lives": lambda on: adapter_lifecycles(on, AdapterLifecycle()),
+    "lives under traffic": lambda on: adapter_lifecycles(
+        on, AdapterLifecycle(under_traffic=True, goes_back=True, most_names=1)
+    ),
+    "neighbours": coexisting_adapters,
+    "switches": adapter_switches,
+    "churn": adapter_churn,
+    "ground": lambda on: mixed_bursts(on, unique_salts=False),
+    "salts": lambda on: salted(on, with_adapter=True),
+    "trees": lambda on: trees(on, chat=False),
+    "trees of chats": lambda on: trees(on, chat=True),
+    "conversations": lambda on: conversations(on, chat=False),
+    "conversations of chats": lambda on: conversations(on, chat=True),
+    "repeats": repeats,
+    "returns": returns,
+    "traffic": traffic,
+    "working sets": working_sets,
+    "sharers": prefix_sharers,
+    "who waits for room": queued_for_blocks,
+    "partly evicted": partly_evicted,
+    "identical crowds": identical_prompts,
+    "never fitting": never_fitting,
+    "storms": aborts_then_full_pool,
+    "crowds": lambda on: outgrowing_requests(on, afterwards=False),
+    "crowds and after": lambda on: outgrowing_requests(on, afterwards=True),
+    "resets": resets,
+    "changes and resets": changes_and_resets,
+    "aborts": aborts,
+    "edited": first_block_changed,
+    "evicted": evicted_and_sent_again,
+    "aborted loads": aborted_loads,
+    "prompt logprobs": lambda on: with_response_options(on, PROMPT_LOGPROBS),
+    "several answers": lambda on: with_response_options(on, SEVERAL_ANSWERS),
+    "stop strings": lambda on: with_response_options(on, STOP_STRINGS),
+    "structured": lambda on: with_response_options(on, STRUCTURED),
+    "mixed": mixed,
+}
+
+
+def computed(workload: Workload) -> int:
+    """What an engine with room would compute: each prompt once, and all answers."""
+    requests = [request for _, _, request in workload.requests()]
+    prompts = {msgspec.json.encode(r.prompt): new_prompt_length(r.prompt) for r in requests}
+    return sum(prompts.values()) + sum(r.max_tokens for r in requests)
+
+
+@pytest.mark.parametrize("on", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_workload_can_be_run_is_plain_data_and_fits_into_the_model(family: str, on: WorkloadLimits) -> None:
+    """Except the one prompt that is not to fit. Every segment and every answer has a token."""
+
+    @some
+    @given(FAMILIES[family](on))
+    def check(workload: Workload) -> None:
+        assert is_valid(workload)
+        assert msgspec.json.decode(msgspec.json.encode(workload), type=Workload) == workload
+        longest = sorted(lengths(workload))
+        assert (longest[-2] if family == "never fitting" else longest[-1]) <= on.longest
+
+    check()
+
+
+@pytest.mark.parametrize("on", [LIMITS["tight"], LIMITS["roomy"], LIMITS["unknown pool"]])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("mixed", "never fitting")])
+def test_a_workload_stays_affordable(family: str, on: WorkloadLimits) -> None:
+    """Chapters of a mixed one are each as affordable as this."""
+
+    @some
+    @given(FAMILIES[family](on))
+    def check(workload: Workload) -> None:
+        assert computed(workload) <= on.most_tokens
+
+    check()
+
+
+def turns(workload: Workload) -> list[tuple[Request, Request]]:
+    """(a request, the one that it goes on from)."""
+    asked = [request for _, _, request in workload.requests()]
+    return [(r, asked[r.prompt.continues]) for r in asked if r.prompt.continues is not None]
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("family", [trees, conversations])
+def test_chats_are_all_chats_and_begin_with_one_prelude(family: Family, chat: bool) -> None:
+    """Or none of them is; the prelude is a block or more, so that it can be hit."""
+
+    @some
+    @given(family(LIMITS["roomy"], chat=chat))  # type: ignore[call-arg]
+    def check(workload: Workload) -> None:
+        asked = [request for _, _, request in workload.requests()]
+        assert {request.chat for request in asked} == {chat}
+        opened = [request.prompt.segments for request in asked if request.prompt.continues is None]
+        assert {segments[0].name for segments in opened} == {"prelude"}
+        assert all(len(segments) > 1 and segments[0].length >= 32 for segments in opened)
+
+    check()
+
+
+def has_branches(workload: Workload) -> bool:
+    """Whether two turns of different names go on from one request."""
+    named: dict[int | None, set[str]] = {}
+    for turn, _ in turns(workload):
+        named.setdefault(turn.prompt.continues, set()).add(turn.prompt.segments[0].name)
+    return any(len(names) > 1 for names in named.values())
+
+
+def has_edits(workload: Workload) -> bool:
+    """Whether a prelude was edited."""
+    return any(is_edited(r) for _, _, r in workload.requests())
+
+
+def is_concurrent(workload: Workload) -> bool:
+    """Whether some conversations go on side by side."""
+    return any(isinstance(step, Burst) and len(step.requests) > 1 for step in workload.steps)
+
+
+@pytest.mark.parametrize("wanted", [turns, has_branches, has_edits, is_concurrent])
+def test_trees_have_turns_branches_edits_and_company(wanted: Callable[[Workload], object]) -> None:
+    """Sooner or later each of them."""
+    assert wanted(find(trees(LIMITS["roomy"], chat=True), lambda w: bool(wanted(w)), settings=any_at_all))
+
+
+@some
+@given(conversations(LIMITS["roomy"], chat=False))
+def test_a_conversation_goes_on_from_answers_that_fill_a_block(workload: Workload) -> None:
+    """Otherwise no next turn could hit what decode wrote."""
+    assert turns(workload)
+    assert any(before.max_tokens >= 32 for _, before in turns(workload))
+
+
+def test_a_conversation_goes_on_where_blocks_are_large() -> None:
+    """With blocks of 256 tokens and 2,048 for a request there is still room for an answer of a block, and a turn."""
+    large = limits(block=256, pool=100_000, most_tokens=12_000)
+    found = find(conversations(large, chat=False), lambda w: bool(turns(w)), settings=any_at_all)
+    assert all(before.max_tokens >= 256 for _, before in turns(found)[:1])
+
+
+@some
+@given(repeats(LIMITS["roomy"]))
+def test_repeats_ask_one_prompt_alone_again_and_again(workload: Workload) -> None:
+    """Two blocks at least: one would leave nothing to owe behind its last token."""
+    asked = [request for _, _, request in workload.requests()]
+    assert len(asked) == len(workload.steps) >= 2
+    assert len({request.prompt for request in asked}) == 1
+    assert new_prompt_length(asked[0].prompt) > 32
+
+
+@some
+@given(returns(LIMITS["roomy"]))
+def test_returns_come_back_to_a_prompt_after_another_one(workload: Workload) -> None:
+    """A, A, B, A."""
+    asked = [request.prompt for _, _, request in workload.requests()]
+    assert asked[0] == asked[1] == asked[3] != asked[2]
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_what_comes_between_shares_a_prelude_or_nothing(shares: bool) -> None:
+    """Both are drawn."""
+
+    def wanted(workload: Workload) -> bool:
+        first, _, between, *_ = (request.prompt.segments[0] for _, _, request in workload.requests())
+        return (first == between) is shares
+
+    find(returns(LIMITS["roomy"]), wanted, settings=any_at_all)
+
+
+@pytest.mark.parametrize(
+    ("kind", "has"),
+    [
+        (PROMPT_LOGPROBS, lambda s: s.prompt_logprobs),
+        (SEVERAL_ANSWERS, lambda s: s.answers > 1),
+        (STOP_STRINGS, lambda s: bool(s.stop)),
+        (STRUCTURED, lambda s: s.pattern is not None),
+    ],
+)
+def test_a_surface_is_asked_for_on_a_prompt_that_lies_cached(
+    kind: st.SearchStrategy[ResponseOptions], has: Callable[[ResponseOptions], bool]
+) -> None:
+    """Plain before and after; nothing of another kind."""
+
+    @some
+    @given(with_response_options(LIMITS["roomy"], kind))
+    def check(workload: Workload) -> None:
+        first = [step.requests[0] for step in workload.steps if isinstance(step, Burst)]
+        assert len({request.prompt for request in first}) == 1
+        assert [has(request.surface) for request in first[:3]] == [False, True, False]
+        odd = [r.surface for _, _, r in workload.requests() if not has(r.surface)]
+        assert set(odd) == {ResponseOptions()}
+
+    check()

@@ -1,0 +1,267 @@
+"""Workloads about room reach what they are for: they exceed the pool, outgrow it, never fit it, are cut off in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from support.drawn_workloads import LIMITS, ROOMY, TIGHT, asked, found, lengths, some, without
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.requests import Stage
+from coldproof.harness.workload.generators.memory_pressure import (
+    REPETITIONS,
+    aborts_then_full_pool,
+    identical_prompts,
+    never_fitting,
+    working_sets,
+)
+from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.resets_and_aborts import aborts
+from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Workload
+from coldproof.harness.workload.tokens import new_prompt_length
+
+SMALL = [LIMITS[name] for name in ("tight", "pool that just may be filled", "blocks of one", "many models' lengths")]
+
+
+def blocks(tokens: int, on: WorkloadLimits) -> int:
+    """Whole blocks for so many tokens."""
+    return math.ceil(tokens / on.block)
+
+
+@pytest.mark.parametrize("on", SMALL)
+def test_a_working_set_is_larger_than_the_pool_and_asked_twice(on: WorkloadLimits) -> None:
+    """All of it before any of it again: what was first is gone by then. It costs no more than may be spent."""
+
+    @some
+    @given(working_sets(on))
+    def check(workload: Workload) -> None:
+        prompts = [request.prompt for request in asked(workload)]
+        once, again = prompts[: len(prompts) // 2], prompts[len(prompts) // 2 :]
+        assert len(set(once)) == len(once)
+        assert again in (once, once[::-1])
+        assert on.pool is not None
+        assert sum(map(new_prompt_length, once)) > on.pool
+        assert sum(lengths(workload)) < 1.25 * on.most_tokens
+        assert len(once) <= 200
+
+    check()
+
+
+def test_a_working_set_keeps_its_form_where_the_pool_cannot_be_filled() -> None:
+    """Cheap; the requirement then ends as not exercised."""
+    workload = found(working_sets(ROOMY), lambda _: True)
+    assert sum(lengths(workload)) < ROOMY.most_tokens
+
+
+@pytest.mark.parametrize("on", SMALL[:3])  # where the model is much shorter than the pool no crowd of ours fills it
+def test_an_identical_crowd_does_not_fit_unless_it_shares(on: WorkloadLimits) -> None:
+    """One long prompt, at least eight times at once, perhaps after one alone; each answer needs blocks of its own."""
+
+    @some
+    @given(identical_prompts(on))
+    def check(workload: Workload) -> None:
+        *warm, crowd = workload.steps
+        assert isinstance(crowd, Burst)
+        assert len(crowd.requests) in REPETITIONS
+        assert len(set(asked(workload))) == 1
+        assert len(warm) <= 1
+        one = new_prompt_length(crowd.requests[0].prompt)
+        assert one >= 2 * on.block - 1
+        assert on.pool is not None
+        assert len(crowd.requests) * blocks(one + crowd.requests[0].max_tokens, on) > on.pool // on.block
+
+    check()
+
+
+def test_some_crowds_leave_room_for_several_side_by_side_and_not_for_all() -> None:
+    """Otherwise neither concurrency nor a queue could be seen."""
+
+    def room(workload: Workload) -> int:
+        request = asked(workload)[-1]
+        length = new_prompt_length(request.prompt)
+        shared = length // TIGHT.block
+        return (TIGHT.pool // TIGHT.block - shared) // (blocks(length + request.max_tokens, TIGHT) - shared)  # type: ignore[operator]
+
+    found(identical_prompts(TIGHT), lambda w: 4 <= room(w) < len(asked(w)) - 1)
+
+
+@pytest.mark.parametrize("on", LIMITS.values(), ids=LIMITS)
+def test_one_prompt_can_never_fit_and_others_stand_behind_it(on: WorkloadLimits) -> None:
+    """Longer than the model takes, or than the whole pool where that is less; one that fits is asked after it."""
+
+    @some
+    @given(never_fitting(on))
+    def check(workload: Workload) -> None:
+        crowd, after = workload.steps
+        assert isinstance(crowd, Burst)
+        assert isinstance(after, Burst)
+        limit = on.longest if on.small_pool is None else min(on.longest, on.small_pool)
+        endless = [i for i, r in enumerate(crowd.requests) if new_prompt_length(r.prompt) + 1 > limit]
+        assert len(endless) == 1
+        assert endless[0] < len(crowd.requests) - 1
+        assert all(length <= limit for i, length in enumerate(lengths(workload)) if i not in endless)
+        assert after.requests[0] in crowd.requests
+
+    check()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_never_fits_stands_at_the_head_or_behind_another(place: int) -> None:
+    """Of the queue."""
+    found(never_fitting(TIGHT), lambda w: new_prompt_length(asked(w)[place].prompt) > TIGHT.longest)
+
+
+@pytest.mark.parametrize("on", SMALL)
+def test_behind_a_storm_one_request_needs_the_whole_pool(on: WorkloadLimits) -> None:
+    """Or as much of it as the model's length allows, between two silences."""
+
+    @some
+    @given(aborts_then_full_pool(on))
+    def check(workload: Workload) -> None:
+        *storm, silence, whole, again = workload.steps
+        assert all(isinstance(step, Burst) and len(step.requests) > 1 for step in storm)
+        assert isinstance(silence, Idle)
+        assert isinstance(again, Idle)
+        assert isinstance(whole, Burst)
+        assert on.pool is not None
+        most = min(on.pool, on.longest)
+        assert {new_prompt_length(r.prompt) + r.max_tokens for r in whole.requests} == {most}
+        assert len({r.prompt for r in whole.requests}) == len(whole.requests) == min(40, on.pool // most)
+
+    check()
+
+
+def hangs_up(*, tokens: bool) -> Callable[[Workload], bool]:
+    """Whether some client leaves after tokens, or in silence."""
+    return lambda w: any(r.abort is not None and bool(r.abort.after_tokens) is tokens for r in asked(w))
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_in_a_storm_some_hang_up(tokens: bool) -> None:
+    """Where clients can; elsewhere none does."""
+    found(aborts_then_full_pool(TIGHT), hangs_up(tokens=tokens))
+
+    @some
+    @given(aborts_then_full_pool(without(TIGHT, Capability.ABORT)))
+    def check(workload: Workload) -> None:
+        assert all(request.abort is None for request in asked(workload))
+
+    check()
+
+
+@pytest.mark.parametrize("on", SMALL)
+@pytest.mark.parametrize("afterwards", [True, False])
+def test_a_crowd_fits_when_it_begins_and_no_longer_when_it_has_decoded(on: WorkloadLimits, afterwards: bool) -> None:
+    """Each by itself fits to the end, in the model and in the pool."""
+
+    @some
+    @given(outgrowing_requests(on, afterwards=afterwards))
+    def check(workload: Workload) -> None:
+        crowd, *after = (step for step in workload.steps if isinstance(step, Burst))
+        assert isinstance(workload.steps[-1], Idle)
+        assert on.pool is not None
+        pool = on.pool // on.block
+        prompts = [new_prompt_length(r.prompt) for r in crowd.requests]
+        ends = lengths(Workload((crowd,)))
+        assert len(prompts) >= 2
+        assert sum(blocks(length, on) for length in prompts) <= pool
+        assert sum(blocks(length, on) for length in ends) > pool
+        assert max(lengths(workload)) <= on.longest
+        assert max(blocks(length, on) for length in ends) <= pool
+        assert len(after) == (len(prompts) if afterwards else 0)
+
+    check()
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["again", "a turn"])
+def test_after_a_crowd_its_prompts_are_asked_again_or_gone_on_from(again: bool) -> None:
+    """What was preempted may be hit, and so may what took its place."""
+
+    def wanted(workload: Workload) -> bool:
+        first, *after = (step for step in workload.steps if isinstance(step, Burst))
+        asks = [r.prompt for step in after for r in step.requests]
+        same = [p for p in asks if p in {r.prompt for r in first.requests}]
+        return bool(same if again else [p for p in asks if p.continues is not None])
+
+    found(outgrowing_requests(TIGHT, afterwards=True), wanted)
+
+
+def test_later_and_more_urgent_requests_are_among_a_crowd() -> None:
+    """Priorities only where the engine has them: others refuse or ignore the field."""
+    found(
+        outgrowing_requests(TIGHT, afterwards=False),
+        lambda w: any(r.priority < 0 and r.offset_ms > 0 for r in asked(w)),
+    )
+
+    @some
+    @given(outgrowing_requests(without(TIGHT, Capability.PRIORITY), afterwards=True))
+    def check(workload: Workload) -> None:
+        assert all(request.priority == 0 for request in asked(workload))
+
+    check()
+
+
+def victims(workload: Workload) -> list[tuple[Burst, Request]]:
+    """(burst, request) for each client that hangs up."""
+    bursts = [step for step in workload.steps if isinstance(step, Burst)]
+    return [(burst, request) for burst in bursts for request in burst.requests if request.abort is not None]
+
+
+@pytest.mark.parametrize("on", [TIGHT, ROOMY, *SMALL])
+def test_whoever_hangs_up_is_asked_again_at_once_and_afterwards(on: WorkloadLimits) -> None:
+    """The same prompt beside it, later and to the end; then with a tail, alone."""
+
+    @some
+    @given(aborts(on))
+    def check(workload: Workload) -> None:
+        assert victims(workload)
+        for burst, victim in victims(workload):
+            (beside,) = [r for r in burst.requests if r.prompt == victim.prompt and r.abort is None]
+            assert beside.offset_ms > victim.offset_ms
+            after = workload.steps[workload.steps.index(burst) + 1]
+            assert isinstance(after, Burst)
+            (again,) = after.requests
+            assert again.prompt.segments[:-1] == victim.prompt.segments
+            assert victim.abort is not None
+            assert victim.abort.after_tokens < victim.max_tokens
+
+    check()
+
+
+def decodes(burst: Burst, victim: Request) -> bool:
+    """Hung up on while tokens come."""
+    return victim.abort is not None and victim.abort.after_tokens > 0
+
+
+def prefills(burst: Burst, victim: Request) -> bool:
+    """Hung up on in silence, alone with a prompt of most of the pool."""
+    long = new_prompt_length(victim.prompt) > (TIGHT.pool or 0) / 2
+    return victim.abort is not None and victim.abort.at is Stage.PREFILL and len(burst.requests) == 2 and long
+
+
+def queues(burst: Burst, victim: Request) -> bool:
+    """Hung up on in silence, behind others that need more than the pool."""
+    crowd = [r for r in burst.requests if r.prompt != victim.prompt]
+    assert not crowd or (victim.abort is not None and victim.abort.at is Stage.QUEUED)
+    needed = sum(blocks(new_prompt_length(r.prompt), TIGHT) for r in (*crowd, victim))
+    return bool(crowd) and victim.offset_ms > 0 and needed > (TIGHT.pool or 0) / TIGHT.block
+
+
+@pytest.mark.parametrize("stage", [decodes, prefills, queues])
+def test_clients_hang_up_at_each_stage(stage: Callable[[Burst, Request], bool]) -> None:
+    """As far as a workload can aim at it."""
+    found(aborts(TIGHT), lambda w: any(stage(*pair) for pair in victims(w)))
+
+
+def test_three_stages_in_one_workload_do_not_meet_in_the_cache() -> None:
+    """Each victim has a prompt of its own."""
+
+    def wanted(workload: Workload) -> bool:
+        return len(victims(workload)) == 3
+
+    prompts: list[Prompt] = [victim.prompt for _, victim in victims(found(aborts(TIGHT), wanted))]
+    assert len({prompt.segments[0].name for prompt in prompts}) == 3

@@ -1,0 +1,197 @@
+"""The mixed workload holds every family that the engine has what it takes for, keeps no name, falls silent between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from support.drawn_workloads import LIMITS, TIGHT, asked, found, some, without
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.workload.generators import mixed as mixing
+from coldproof.harness.workload.generators.mixed import mixed, part_strategies
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.steps import Burst, Idle, Request, Reset, Route, SetAdapter, Step, Unload, Workload
+
+REPLACED = (Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE, Capability.ADAPTER_SWITCH)
+LORA = (Capability.ADAPTER_CHOICE, *REPLACED)
+
+
+def any_request(has: Callable[[Request], object]) -> Callable[[Workload], bool]:
+    """Whether some request is like this."""
+    return lambda workload: any(has(request) for request in asked(workload))
+
+
+def resets_cache(workload: Workload) -> bool:
+    """Alone or in the midst of a burst."""
+    return any(
+        isinstance(step, Reset)
+        or (isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, Reset))
+        for step in workload.steps
+    )
+
+
+def loads_adapters(workload: Workload) -> bool:
+    """Or asks, replaces or forgets one."""
+    return any(isinstance(step, SetAdapter | Unload) for step in workload.steps) or any(
+        request.adapter for request in asked(workload)
+    )
+
+
+def replaces_adapters(workload: Workload) -> bool:
+    """Puts another content behind a name."""
+    return any(isinstance(step, SetAdapter) and step.route is not Route.LOAD for step in workload.steps)
+
+
+FEATURES: dict[str, tuple[tuple[Capability, ...], Callable[[Workload], bool]]] = {
+    "chats": ((Capability.CHAT,), any_request(lambda r: r.chat)),
+    "aborts": ((Capability.ABORT,), any_request(lambda r: r.abort)),
+    "priorities": ((Capability.PRIORITY,), any_request(lambda r: r.priority)),
+    "salts": ((Capability.CACHE_SALT,), any_request(lambda r: r.salt)),
+    "resets": ((Capability.CACHE_RESET,), resets_cache),
+    "adapters": (LORA, loads_adapters),
+    "replacements": (REPLACED, replaces_adapters),
+    "prompt logprobs": ((Capability.PROMPT_LOGPROBS,), any_request(lambda r: r.surface.prompt_logprobs)),
+    "stop strings": ((Capability.STOP_STRINGS,), any_request(lambda r: r.surface.stop)),
+    "structured output": ((Capability.STRUCTURED_OUTPUT,), any_request(lambda r: r.surface.pattern)),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_every_family_is_drawn_where_the_engine_can(feature: str) -> None:
+    """Sooner or later."""
+    found(mixed(TIGHT), FEATURES[feature][1])
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_an_engine_lacks_is_not_asked_of_it(feature: str) -> None:
+    """Nor is anything that would need it."""
+    needs, has = FEATURES[feature]
+
+    @some
+    @given(mixed(without(TIGHT, *needs)))
+    def check(workload: Workload) -> None:
+        assert not has(workload)
+
+    check()
+
+
+def test_an_engine_that_can_do_nothing_of_it_has_chapters_left() -> None:
+    """Plain prompts need nothing."""
+    bare = msgspec.structs.replace(TIGHT, can=frozenset())
+    assert len(part_strategies(bare)) >= 5
+    found(mixed(bare), lambda w: len(asked(w)) > 20)
+
+
+@pytest.mark.parametrize("on", [TIGHT, LIMITS["roomy"], without(TIGHT, *LORA)])
+def test_names_are_forgotten_and_silence_falls_behind_each_chapter(on: WorkloadLimits) -> None:
+    """What a chapter loaded it unloads: a long run does not fill the engine's slots."""
+
+    @some
+    @given(mixed(on))
+    def check(workload: Workload) -> None:
+        loaded: set[str] = set()
+        silences = 0
+        for step in workload.steps:
+            match step:
+                case SetAdapter(name=name):
+                    loaded.add(name)
+                case Unload(name=name):
+                    loaded.remove(name)
+                case Idle():
+                    silences += 1
+        assert not loaded
+        assert silences >= 1
+        assert isinstance(workload.steps[-1], Idle)
+
+    check()
+
+
+@some
+@given(mixed(TIGHT))
+def test_turns_go_on_from_requests_of_their_own_chapter(workload: Workload) -> None:
+    """Renumbered: under the adapter and the salt of what they go on from."""
+    requests = asked(workload)
+    for request in requests:
+        if request.prompt.continues is not None:
+            earlier = requests[request.prompt.continues]
+            assert (earlier.adapter, earlier.salt, earlier.chat) == (request.adapter, request.salt, request.chat)
+
+
+def test_turns_are_drawn_in_a_later_chapter() -> None:
+    """The rule about them is not kept by drawing none."""
+
+    def wanted(workload: Workload) -> bool:
+        first = next(i for i, step in enumerate(workload.steps) if isinstance(step, Idle))
+        return any(r.prompt.continues is not None for _, step, r in workload.requests() if step > first + 20)
+
+    found(mixed(TIGHT), wanted)
+
+
+def test_a_chapter_under_an_adapter_is_so_as_a_whole() -> None:
+    """And one that loads its own is left alone."""
+
+    @some
+    @given(mixed(TIGHT))
+    def check(workload: Workload) -> None:
+        dressed = False
+        for step in workload.steps:
+            if isinstance(step, SetAdapter | Unload) and step.name == "dressed":
+                dressed = isinstance(step, SetAdapter)
+            elif isinstance(step, Burst):
+                assert ({r.adapter for r in step.requests} == {"dressed"}) is dressed
+            else:
+                assert not (dressed and isinstance(step, SetAdapter))
+
+    check()
+    found(mixed(TIGHT), any_request(lambda r: r.adapter == "dressed" and r.salt is not None))
+
+
+def test_no_chapter_follows_once_enough_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first one has cost all that may be spent, it is the only one."""
+    poor = msgspec.structs.replace(TIGHT, most_tokens=2)
+    told: list[Workload] = []
+    drawn = mixing.with_adapter_and_salt
+
+    def counted(draw: Any, limits: WorkloadLimits, chapter: Workload, before: int) -> list[Step]:
+        if not before:
+            told.clear()
+        told.append(chapter)
+        return drawn(draw, limits, chapter, before)
+
+    monkeypatch.setattr(mixing, "with_adapter_and_salt", counted)
+
+    @some
+    @given(mixed(poor))
+    def check(_: Workload) -> None:
+        assert len(told) == 1
+
+    check()
+    found(mixed(TIGHT), lambda w: sum(isinstance(step, Idle) for step in w.steps) > 3)
+
+
+def test_adapters_need_two_contents_to_be_replaced() -> None:
+    """With one there is nothing to put in its place."""
+    poor = msgspec.structs.replace(TIGHT, contents=("A",))
+
+    @some
+    @given(mixed(poor))
+    def check(workload: Workload) -> None:
+        assert not replaces_adapters(workload)
+
+    check()
+    found(mixed(poor), loads_adapters)
+
+
+def test_several_sampled_answers_stay_out_of_it() -> None:
+    """vLLM 0.32.0 dies of one whose prompt is computed in chunks: a long run has to get past that."""
+
+    @some
+    @given(mixed(TIGHT))
+    def check(workload: Workload) -> None:
+        assert all(request.surface.answers == 1 for request in asked(workload))
+
+    check()

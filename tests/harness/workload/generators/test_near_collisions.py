@@ -1,0 +1,72 @@
+"""Near-collisions are drawn where a key may miss them: at the ends and in the middle of blocks that are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import find
+from hypothesis import strategies as st
+from support.drawn_workloads import LIMITS, any_at_all, lengths
+
+from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.steps import Prompt, Workload
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
+
+
+def edits_in(workload: Workload) -> list[tuple[int, Prompt]]:
+    """(number of the edited token or of the first of two swapped ones, counted from the prompt's first; the prompt)."""
+    found = []
+    for _, _, request in workload.requests():
+        first = request.prompt.segments[0]
+        place = first.changed if first.changed is not None else first.swapped
+        if place is not None and request.prompt.continues is None:
+            found.append((place + NONCE_TOKENS, request.prompt))
+    return found
+
+
+def edits_a_block(within: int) -> Callable[[Workload], bool]:
+    """Whether a token is changed at that place of a block, with something behind the block."""
+    return lambda workload: any(
+        at % 32 == within and prompt.segments[0].changed is not None and new_prompt_length(prompt) > (at // 32 + 1) * 32
+        for at, prompt in edits_in(workload)
+    )
+
+
+def swaps_within_a_block(workload: Workload) -> bool:
+    """Whether two tokens of one block change places."""
+    return any(at % 32 < 31 and prompt.segments[0].swapped is not None for at, prompt in edits_in(workload))
+
+
+def asks_an_edit_again(workload: Workload) -> bool:
+    """Whether what was edited before its last block comes back."""
+    edited = [prompt for at, prompt in edits_in(workload) if (at // 32 + 2) * 32 < new_prompt_length(prompt)]
+    return len(set(edited)) < len(edited)
+
+
+def answers_one_token_that_ends_a_block(workload: Workload) -> bool:
+    """And somebody goes on from there."""
+    before = lengths(workload)
+    requests = {number: request for number, _, request in workload.requests()}
+    goes_on = {r.prompt.continues for r in requests.values() if r.prompt.continues is not None}
+    return any(requests[n].max_tokens == 1 and before[n] % 32 == 0 for n in goes_on)
+
+
+@pytest.mark.parametrize("family", [trees(LIMITS["roomy"], chat=False), salted(LIMITS["roomy"], with_adapter=False)])
+@pytest.mark.parametrize("wanted", [*map(edits_a_block, (0, 16, 31)), swaps_within_a_block])
+def test_near_collisions_lie_at_the_ends_and_in_the_middle_of_blocks(
+    family: st.SearchStrategy[Workload], wanted: Callable[[Workload], bool]
+) -> None:
+    """A hash that leaves out one of them tells two prompts apart everywhere else."""
+    find(family, wanted, settings=any_at_all)
+
+
+def test_an_edited_prompt_comes_back() -> None:
+    """Its blocks behind the edit then lie there twice, for two prefixes."""
+    find(trees(LIMITS["roomy"], chat=False), asks_an_edit_again, settings=any_at_all)
+
+
+def test_a_conversation_goes_on_from_a_single_token_that_ends_a_block() -> None:
+    """Nobody has written its KV."""
+    find(conversations(LIMITS["roomy"], chat=False), answers_one_token_that_ends_a_block, settings=any_at_all)

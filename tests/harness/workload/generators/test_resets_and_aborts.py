@@ -1,0 +1,256 @@
+"""What a story is drawn for is in it: without that, a whole kind of fault would have nowhere to show itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import find, given
+from hypothesis import strategies as st
+from support.drawn_workloads import LIMITS, any_at_all, some
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.workload.generators.memory_pressure import partly_evicted, prefix_sharers, queued_for_blocks
+from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
+from coldproof.harness.workload.generators.reuse import repeats
+from coldproof.harness.workload.generators.salts import LIKE_AN_ADAPTER, NEARLY_EQUAL, salted
+from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
+from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Request, Reset, SetAdapter, Step, Workload
+from coldproof.harness.workload.tokens import new_prompt_length, segment_tokens, wire_name
+
+TIGHT, ROOMY = LIMITS["tight"], LIMITS["roomy"]
+
+
+def without(*capabilities: Capability) -> WorkloadLimits:
+    """WorkloadLimits with room, of an engine that cannot do these."""
+    return msgspec.structs.replace(ROOMY, can=ROOMY.can - set(capabilities))
+
+
+def asked(step: Step) -> list[Request]:
+    """The requests of a step."""
+    return list(step.requests) if isinstance(step, Burst) else []
+
+
+def requests(workload: Workload) -> list[Request]:
+    """All requests in order."""
+    return [request for _, _, request in workload.requests()]
+
+
+@some
+@given(salted(ROOMY, with_adapter=True))
+def test_two_salts_that_nearly_agree_are_asked_the_same(workload: Workload) -> None:
+    """One of the pairs that a key may take for one salt is there, and with an adapter the salt that is its name."""
+    whom = {(r.adapter, r.salt) for r in requests(workload) if r.prompt == requests(workload)[0].prompt}
+    assert any({(None, a), (None, b)} <= whom for a, b in NEARLY_EQUAL)
+    loads = any(isinstance(step, SetAdapter) for step in workload.steps)
+    assert (set(LIKE_AN_ADAPTER[0]) <= whom) is loads
+
+
+def test_a_salt_can_be_another_one_and_an_adapter() -> None:
+    """On the wire: a key that joins the two takes one for the other."""
+    (adapter, salt), (_, both) = LIKE_AN_ADAPTER[1]
+    assert adapter is not None
+    assert salt is not None
+    assert both is not None
+    assert f"{wire_name(salt, 'n')}-{wire_name(adapter, 'n')}" == wire_name(both, "n")
+
+
+@pytest.mark.parametrize(
+    "wanted", [lambda r: bool(r.surface.stop), lambda r: r.surface.pattern, lambda r: r.surface.answers > 1]
+)
+def test_salted_requests_ask_for_other_things_than_tokens(wanted: Callable[[Request], bool]) -> None:
+    """Where the engine can: each of them, with a salt, before a plain request without one for the same prompt."""
+
+    def leaves_its_blocks(workload: Workload) -> bool:
+        told = requests(workload)
+        first = next((n for n, r in enumerate(told) if r.salt is not None and wanted(r)), None)
+        return first is not None and any(r.salt is None and r.prompt == told[first].prompt for r in told[first + 1 :])
+
+    find(salted(ROOMY, with_adapter=False, several=True), leaves_its_blocks, settings=any_at_all)
+
+
+@some
+@given(st.booleans(), st.data())
+def test_several_answers_are_asked_for_alone_and_only_where_that_is_wanted(several: bool, data: st.DataObject) -> None:
+    """A second tier's suites go without: vLLM 0.32.0 dies of them where a prompt is computed in chunks."""
+    workload = data.draw(salted(ROOMY, with_adapter=False, several=several))
+    bursts = [asked(step) for step in workload.steps if any(r.surface.answers > 1 for r in asked(step))]
+    assert all(len(burst) == 1 for burst in bursts)
+    assert several or not bursts
+
+
+@some
+@given(salted(without(Capability.STOP_STRINGS, Capability.STRUCTURED_OUTPUT), with_adapter=False))
+def test_nothing_is_asked_for_that_the_engine_cannot_do(workload: Workload) -> None:
+    """Then all are plain."""
+    assert all(r.surface == r.surface.__class__() for r in requests(workload))
+
+
+def test_after_a_reset_a_part_is_asked_before_the_whole() -> None:
+    """A block that the reset left at the end is looked up only when what stands before it is there again."""
+
+    def part_then_whole(workload: Workload) -> bool:
+        steps = workload.steps
+        return any(
+            isinstance(reset, Reset)
+            and asked(part)
+            and asked(whole)
+            and asked(part)[0].prompt.segments[0].name == asked(whole)[0].prompt.segments[0].name
+            and new_prompt_length(asked(part)[0].prompt) + 32 == new_prompt_length(asked(whole)[0].prompt)
+            for reset, part, whole in zip(steps, steps[1:], steps[2:], strict=False)
+        )
+
+    find(resets(ROOMY), part_then_whole, settings=any_at_all)
+
+
+@pytest.mark.parametrize("tier", [True, False])
+def test_files_change_behind_one_path_and_a_reset_follows(tier: bool) -> None:
+    """Then all is asked twice. Where a second tier keeps what a reset removes, each content has its own path."""
+    on = ROOMY if tier else without(Capability.SECOND_TIER)
+
+    @some
+    @given(changes_and_resets(on))
+    def check(workload: Workload) -> None:
+        changes = [step for step in workload.steps if isinstance(step, SetAdapter)]
+        assert len({change.content for change in changes}) == len(changes) > 1
+        assert len({change.path for change in changes}) == (len(changes) if tier else 1)
+        for change in changes[1:]:
+            at = workload.steps.index(change)
+            assert isinstance(workload.steps[at + 1], Reset)
+            after = [asked(step)[0] for step in workload.steps[at + 2 : at + 5] if asked(step)]
+            assert after.count(requests(workload)[0]) == 2
+
+    check()
+
+
+@some
+@given(prefix_sharers(TIGHT))
+def test_of_two_that_share_one_goes_on_while_others_wait(workload: Workload) -> None:
+    """The others need more than the pool, so that what the first gives back is handed out."""
+    first, second, *others = asked(workload.steps[0])
+    assert first.prompt.segments[0] == second.prompt.segments[0]
+    assert first.max_tokens != second.max_tokens
+    assert sum(new_prompt_length(r.prompt) for r in others) > (TIGHT.pool or 0)
+
+
+@some
+@given(queued_for_blocks(TIGHT))
+def test_a_prompt_that_lies_cached_waits_behind_those_that_evict_it(workload: Workload) -> None:
+    """They fit into the pool as they begin, leave less than the prompt needs, and grow into what is left."""
+    *growing, waits = asked(workload.steps[1])
+    blocks = [-(-new_prompt_length(r.prompt) // 32) for r in growing]
+    grown = [-(-(new_prompt_length(r.prompt) + r.max_tokens) // 32) for r in growing]
+    pool = (TIGHT.pool or 0) // 32
+    assert waits == asked(workload.steps[0])[0]
+    assert sum(blocks) + -(-new_prompt_length(waits.prompt) // 32) > pool >= sum(grown) > sum(blocks)
+
+
+@some
+@given(partly_evicted(TIGHT))
+def test_a_part_of_a_long_prompt_is_evicted_before_it_is_asked_again(workload: Workload) -> None:
+    """Never all of it: what the others need leaves room for its beginning."""
+    first, *others, again = [request for step in workload.steps for request in asked(step)]
+    pool = (TIGHT.pool or 0) // 32
+    needed = [-(-(new_prompt_length(r.prompt) + r.max_tokens) // 32) for r in (first, *others)]
+    assert again.prompt.segments[0] == first.prompt.segments[0]
+    assert needed[0] >= pool // 2 - 1
+    assert pool - 2 <= sum(needed) < pool + needed[0]
+
+
+@pytest.mark.parametrize("wanted", [lambda r: r.adapter is not None, lambda r: r.surface.pattern is not None])
+@pytest.mark.parametrize("afterwards", [True, False])
+def test_a_crowd_asks_adapters_and_patterns(wanted: Callable[[Request], bool], afterwards: bool) -> None:
+    """Sooner or later; a pattern is as long as its answer."""
+    found = find(
+        outgrowing_requests(TIGHT, afterwards=afterwards), lambda w: any(map(wanted, requests(w))), settings=any_at_all
+    )
+    assert isinstance(found.steps[-1], Idle)
+
+
+@some
+@given(outgrowing_requests(without(Capability.ADAPTER_CHOICE, Capability.STRUCTURED_OUTPUT), afterwards=True))
+def test_a_crowd_asks_neither_where_the_engine_cannot(workload: Workload) -> None:
+    """Then it is the base model's, and plain."""
+    assert all(r.adapter is None and r.surface.pattern is None for r in requests(workload))
+
+
+@some
+@given(aborts(TIGHT))
+def test_after_all_aborts_the_engine_is_asked_what_it_holds(workload: Workload) -> None:
+    """A leak shows in nothing else."""
+    assert isinstance(workload.steps[-1], Idle)
+
+
+def test_a_prompt_as_long_as_the_model_takes_is_repeated() -> None:
+    """Rarely: it costs as much as many others."""
+    found = find(repeats(ROOMY), lambda w: new_prompt_length(requests(w)[0].prompt) > 1500, settings=any_at_all)
+    assert len(requests(found)) == 2
+
+
+@some
+@given(first_block_changed(ROOMY))
+def test_an_edit_of_the_first_block_comes_back(workload: Workload) -> None:
+    """Behind it all tokens are those of the original."""
+    first, near, again = requests(workload)
+    one, other = (segment_tokens("n", r.prompt.segments[0]) for r in (first, near))
+    assert near == again
+    assert one[32:] == other[32:]
+    assert one[:32] != other[:32]
+
+
+@some
+@given(evicted_and_sent_again(TIGHT))
+def test_a_flood_comes_between_a_prompt_and_itself(workload: Workload) -> None:
+    """It takes the whole pool."""
+    assert all(new_prompt_length(asked(step)[0].prompt) > 490 for step in workload.steps[1::2])
+
+
+@some
+@given(aborted_loads(TIGHT))
+def test_who_is_aborted_has_been_asked_before_and_lost(workload: Workload) -> None:
+    """So that it waits for a load; and it is asked again, and the engine what it holds."""
+    for at, step in enumerate(workload.steps):
+        for request in (r for r in asked(step) if r.abort is not None):
+            plain = msgspec.structs.replace(request, abort=None)
+            assert asked(workload.steps[at - 2]) == asked(workload.steps[at + 1]) == [plain]
+            assert isinstance(workload.steps[at + 2], Idle)
+
+
+def is_reset_under_load(step: Step) -> bool:
+    """Whether a step is a burst with a reset in its midst."""
+    return (
+        isinstance(step, Burst) and isinstance(step.meanwhile, Meanwhile) and isinstance(step.meanwhile.change, Reset)
+    )
+
+
+@pytest.mark.parametrize("on", [TIGHT, ROOMY])
+def test_a_prompt_is_warm_before_each_reset_and_asked_behind_it(on: WorkloadLimits) -> None:
+    """Once while nothing runs, once in the midst of an answer that is long enough for it; perhaps a part first."""
+
+    @some
+    @given(resets(on))
+    def check(workload: Workload) -> None:
+        steps = workload.steps
+        assert isinstance(steps[0], Burst)
+        assert any(isinstance(step, Reset) for step in steps)
+        assert any(is_reset_under_load(step) for step in steps)
+        for at, (step, then) in enumerate(pairwise(steps)):
+            if isinstance(step, Reset) or is_reset_under_load(step):
+                assert then == steps[0] or (begins(then, steps[0]) and steps[at + 2] == steps[0])
+            if isinstance(step, Burst) and step.meanwhile is not None:
+                assert 0 < step.meanwhile.after_tokens < step.requests[0].max_tokens
+        assert steps[0] in steps[2:4]
+
+    check()
+
+
+def begins(part: Step, whole: Step) -> bool:
+    """Whether a step asks the beginning of what another one asks."""
+    assert isinstance(part, Burst)
+    assert isinstance(whole, Burst)
+    mine, all_of_it = (step.requests[0].prompt.segments[0] for step in (part, whole))
+    return mine.name == all_of_it.name and mine.length < all_of_it.length

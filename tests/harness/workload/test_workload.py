@@ -1,0 +1,238 @@
+"""A workload is plain data: it survives JSON, and its prompts share exactly what their segments' names say."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.drawn_cases import REPEATS
+from support.histories import ask, burst, put
+
+from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
+from coldproof.harness.history.computed_tokens import common_prefix
+from coldproof.harness.workload.describe import describe
+from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
+from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, WorkloadLimits
+from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Meanwhile,
+    Prompt,
+    Request,
+    Reset,
+    Route,
+    Segment,
+    Step,
+    Unload,
+    Workload,
+)
+from coldproof.harness.workload.tokens import (
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    NONCE_TOKENS,
+    NONCES_APART,
+    new_nonce,
+    new_prompt_length,
+    nonce_tokens,
+    segment_tokens,
+    text_of,
+    wire_name,
+)
+
+LIMITS = WorkloadLimits(
+    block=32, slots=4, contents=("A", "B"), mixtures=frozenset({ADAPTERS_TOGETHER, BASE_WITH_ADAPTER})
+)
+NAMES = st.text(max_size=8)
+LENGTHS = st.integers(1, 80)
+
+
+@settings(derandomize=REPEATS, max_examples=40)
+@given(st.one_of(adapter_lifecycles(LIMITS, AdapterLifecycle(under_traffic=True)), salted(LIMITS, with_adapter=True)))
+def test_a_workload_survives_json(workload: Workload) -> None:
+    """What is read back is equal, and so is what is written again."""
+    raw = msgspec.json.encode(workload)
+    back = msgspec.json.decode(raw, type=Workload)
+    assert back == workload
+    assert msgspec.json.encode(back) == raw
+
+
+def test_every_kind_of_step_survives_json() -> None:
+    """Unloads, resets, gaps and changes in the midst of a burst too, and all that a request may ask for."""
+    midst = Burst(requests=(ask(salt="red"),), meanwhile=Meanwhile(change=put("B"), after_tokens=3))
+    reset = Burst(requests=(ask(chat=True, priority=-5),), meanwhile=Meanwhile(change=Reset(), after_tokens=0))
+    surface = ResponseOptions(answers=2, stop=("a", "b"), pattern="[ab]", prompt_logprobs=True, logprobs=True)
+    odd = burst(ask(surface=surface, abort=Abort(after_tokens=2)), ask(abort=Abort(after_ms=9)))
+    workload = Workload((put("A"), midst, Unload("tenant"), burst(ask(continues=0, offset_ms=5)), reset, odd))
+    workload = Workload((*workload.steps, Reset(), Idle(50)))
+    assert msgspec.convert(msgspec.to_builtins(workload), Workload) == workload
+
+
+@given(NAMES, LENGTHS, LENGTHS)
+def test_equal_names_share_as_far_as_the_shorter_reaches(name: str, one: int, other: int) -> None:
+    """A segment's lengths are prefixes of one another."""
+    left, right = segment_tokens("n", Segment(name, one)), segment_tokens("n", Segment(name, other))
+    assert common_prefix(left, right) == min(one, other)
+    assert {len(left), len(right)} == {one, other}
+
+
+@given(st.lists(NAMES, min_size=2, max_size=2, unique=True))
+def test_unequal_names_share_nothing_to_speak_of(names: list[str]) -> None:
+    """Thirty tokens of two segments agree in a few places by chance, never in a block."""
+    left, right = (segment_tokens("n", Segment(name, 30)) for name in names)
+    assert common_prefix(left, right) < 8
+
+
+@given(st.text(max_size=8), st.data(), LENGTHS)
+def test_a_near_collision_changes_exactly_the_named_token(name: str, data: st.DataObject, length: int) -> None:
+    """Always one token and always another one, even where the draw would have repeated itself."""
+    place = data.draw(st.integers(0, length - 1))
+    plain, near = segment_tokens("n", Segment(name, length)), segment_tokens("n", Segment(name, length, changed=place))
+    assert [i for i in range(length) if plain[i] != near[i]] == [place]
+    assert all(FIRST_TOKEN <= token <= LAST_TOKEN for token in near)
+
+
+def test_a_changed_token_is_a_plain_one() -> None:
+    """Whatever it was before; the last of the range becomes the first."""
+    segments = [Segment(f"s{i}", 1) for i in range(2000)]
+    before = [segment_tokens("n", segment)[0] for segment in segments]
+    after = [segment_tokens("n", msgspec.structs.replace(segment, changed=0))[0] for segment in segments]
+    assert set(before) == set(after) == set(range(FIRST_TOKEN, LAST_TOKEN + 1))
+    assert all(old != new for old, new in zip(before, after, strict=True))
+
+
+@given(st.text(max_size=8), st.data(), st.integers(2, 80))
+def test_swapped_tokens_change_places_and_nothing_else_does(name: str, data: st.DataObject, length: int) -> None:
+    """Next to each other; a hash that does not know their order takes the segment for its plain self."""
+    place = data.draw(st.integers(0, length - 2))
+    plain, near = segment_tokens("n", Segment(name, length)), segment_tokens("n", Segment(name, length, swapped=place))
+    assert near == (*plain[:place], plain[place + 1], plain[place], *plain[place + 2 :])
+
+
+@pytest.mark.parametrize(
+    ("symbol", "wire"), [("red", "red-n"), ("red-tenant", "red-tenant-n"), ("red+tenant", "red-n-tenant-n")]
+)
+def test_a_symbol_of_two_parts_is_on_the_wire_what_the_parts_are(symbol: str, wire: str) -> None:
+    """With a hyphen between them: a salt can then be another salt, a hyphen and an adapter's name."""
+    assert wire_name(symbol, "n") == wire
+
+
+def test_another_nonce_is_another_story() -> None:
+    """Neither the leading tokens nor a segment's own meet under two nonces."""
+    nonces = [f"{i:06x}" for i in range(200)]
+    assert len({nonce_tokens(nonce) for nonce in nonces}) == len(nonces)
+    assert len({segment_tokens(nonce, Segment("stem", 20)) for nonce in nonces}) == len(nonces)
+    assert nonce_tokens("n") == nonce_tokens("n")
+
+
+def test_the_nonce_counts_where_a_prompt_starts_from_nothing() -> None:
+    """A next turn has its nonce already."""
+    segments = (Segment("a", 3), Segment("b", 4))
+    assert new_prompt_length(Prompt(segments)) == NONCE_TOKENS + 7
+    assert new_prompt_length(Prompt(segments, continues=0)) == 7
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger"),
+    [
+        (Workload((burst(ask(("s", 999)), ask()),)), Workload((burst(ask()), put("A")))),
+        (Workload((burst(ask(("s", 999))),)), Workload((burst(ask(("s", 1)), ask(("s", 1))),))),
+        (Workload((burst(ask(("s", 9))),)), Workload((burst(ask(("s", 10))),))),
+        (Workload((burst(ask(max_tokens=7)),)), Workload((burst(ask(max_tokens=8)),))),
+    ],
+)
+def test_fewer_steps_then_fewer_requests_then_fewer_tokens(smaller: Workload, larger: Workload) -> None:
+    """What is easier to read is smaller, in this order of importance."""
+    assert smaller.size() < larger.size()
+
+
+def test_requests_are_numbered_through() -> None:
+    """Steps that ask nothing take no number."""
+    first, second, third = ask(("a", 1)), ask(("b", 1)), ask(("c", 1))
+    workload = Workload((put("A"), burst(first, second), put("B"), burst(third)))
+    assert list(workload.requests()) == [(0, 1, first), (1, 1, second), (2, 3, third)]
+
+
+@pytest.mark.parametrize(
+    ("step", "timed"),
+    [
+        (burst(ask()), False),
+        (put("A"), False),
+        (burst(ask(), ask()), True),
+        (Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B"), after_tokens=1)), True),
+        (Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=1)), True),
+        (burst(ask(abort=Abort(after_tokens=1))), True),
+        (burst(ask(chat=True, priority=3, surface=ResponseOptions(answers=2))), False),
+        (Reset(), False),
+        (Idle(50), False),
+    ],
+)
+def test_only_what_runs_side_by_side_or_is_cut_off_depends_on_timing(step: Step, timed: bool) -> None:
+    """A workload without concurrency is deterministic and need not be tried twice."""
+    assert Workload((step,)).depends_on_timing() is timed
+
+
+def test_steps_are_told_in_words() -> None:
+    """Names, paths, routes, salts, turns, delays and near-collisions all appear."""
+    near = Prompt((Segment("stem", 40, changed=39),), continues=2)
+    asked = Burst(
+        requests=(Request(prompt=near, adapter="tenant", salt="red", max_tokens=5, offset_ms=20), ask()),
+        meanwhile=Meanwhile(change=put("B", path="p", route=Route.IN_PLACE), after_tokens=3),
+    )
+    assert describe(asked, 4) == (
+        "send 2 at once: request 4 to 'tenant' with salt 'red': "
+        "[request 2 and its answer] + stem:40 (token 39 changed), 5 tokens, 20 ms later; "
+        "request 5 to the base model: stem:40, 8 tokens; "
+        "after 3 tokens in-place reload: adapter B as 'tenant' from path p"
+    )
+    assert describe(burst(ask()), 0) == "send: request 0 to the base model: stem:40, 8 tokens"
+    assert describe(put("A", path="p"), 0) == "load: adapter A as 'tenant' from path p"
+    assert str(Segment("stem", 40, swapped=7)) == "stem:40 (tokens 7 and 8 swapped)"
+    assert str(Segment("stem", 40, changed=1, swapped=7)) == "stem:40 (token 1 changed, tokens 7 and 8 swapped)"
+    assert describe(Unload("tenant"), 0) == "unload 'tenant'"
+    assert describe(Reset(), 0) == "reset the prefix cache"
+    assert describe(Idle(50), 0) == "idle for 50 ms"
+    busy = Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=3))
+    assert describe(busy, 0).endswith("; after 3 tokens reset the prefix cache")
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (ask(chat=True), "request 7 to the base model as a chat: stem:40, 8 tokens"),
+        (ask(priority=-5), "priority -5"),
+        (ask(abort=Abort(after_tokens=3)), "aborted after 3 tokens"),
+        (ask(abort=Abort(after_ms=30)), "aborted after 30 ms"),
+        (ask(abort=Abort(after_ms=9, at=Stage.PREFILL)), "aborted after 9 ms, once it is in prefill"),
+        (ask(offset_ms=10, abort=Abort(after_ms=30)), "8 tokens, 10 ms later, aborted after 30 ms"),
+        (ask(surface=ResponseOptions(answers=3)), "3 answers"),
+        (ask(surface=ResponseOptions(stop=("a", "b"))), "stop at any of 'ab'"),
+        (ask(surface=ResponseOptions(pattern="[ab]{3}")), "matching [ab]{3}"),
+        (ask(surface=ResponseOptions(prompt_logprobs=True)), "with prompt logprobs"),
+        (ask(surface=ResponseOptions(logprobs=True)), "with logprobs"),
+    ],
+)
+def test_a_request_is_told_with_all_that_it_asks_for(request_: Request, words: str) -> None:
+    """A report says it in a line; a plain one says nothing of it."""
+    assert describe(burst(request_), 7).endswith(words)
+    assert not describe(burst(ask()), 7).endswith(words)
+
+
+@given(st.integers(1, 200))
+def test_a_segment_makes_a_message_of_as_many_characters(length: int) -> None:
+    """Printable ones: what a tokenizer makes of them is its own business."""
+    text = text_of(segment_tokens("n", Segment("s", length)))
+    assert len(text) == length
+    assert text.isascii()
+    assert text.isprintable()
+
+
+def test_the_latest_runs_of_an_engine_begin_with_different_tokens() -> None:
+    """An engine that hits single tokens would take one run's first token for another's."""
+    earlier: list[str] = []
+    for _ in range(3 * NONCES_APART):
+        earlier.append(new_nonce(earlier))
+    begun = [nonce_tokens(nonce)[0] for nonce in earlier]
+    assert all(len(set(begun[i : i + NONCES_APART])) == NONCES_APART for i in range(2 * NONCES_APART))
+    assert len(set(earlier)) == len(earlier)

@@ -1,0 +1,177 @@
+"""One cause is one finding with a count, under a name that tomorrow's run gives it too; no case is lost by it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from _pytest.terminal import TerminalReporter
+from hypothesis import given
+from hypothesis import strategies as st
+from support import report_samples as samples
+
+from coldproof.harness.case.known_issues import FINGERPRINT
+from coldproof.harness.session.terminal.terminal import Terminal
+from coldproof.reports.assemble.assemble import assemble
+from coldproof.reports.assemble.causes import cause_places, cause_summary, causes, causes_of, fingerprint
+from coldproof.reports.exports.junit import junit_xml
+from coldproof.reports.exports.markdown_summary import summary_markdown
+from coldproof.reports.run_report.run_report import render_html
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.results import Results
+
+STALE = "stale state; in-place reload; same path; between requests"
+CRASH = "crash; no reload; preempted"
+# Two causes in five cases: one seen under two requirements and in three cells, one of its cases waived.
+FIVE = (
+    samples.case("one", signature=STALE, requirement="MIXED-1", cell="default", sentence="The first said this."),
+    samples.case("two", signature=CRASH, requirement="TIER-2", cell="tier-example", known_issue="known"),
+    samples.case("three", signature=STALE, requirement="LORA-1", cell="tight", nonce="77", engine_version="0.33.0rc1"),
+    samples.case("four", signature=STALE, requirement="LORA-1", cell="sync", contents={"A": "sha256:00"}),
+    samples.case("five", signature=STALE, requirement="LORA-1", cell="default", known_issue="known"),
+)
+SIGNATURES = st.sampled_from([STALE, CRASH, "corrupt; no reload", ""]) | st.text(max_size=9)
+PLACES = st.sampled_from(["LORA-1", "LORA-2"]), st.sampled_from(["default", "tight"]), st.sampled_from([None, "known"])
+
+
+@st.composite
+def found(draw: st.DrawFn) -> Case:
+    """A case of any signature, requirement and cell; its id may be another's too."""
+    requirement, cell, known = draw(st.tuples(*PLACES))
+    facts: dict[str, Any] = {"requirement": requirement, "cell": cell, "known_issue": known}
+    return samples.case(draw(st.sampled_from("abc")), signature=draw(SIGNATURES), **facts)
+
+
+def page_text(results: Results) -> str:
+    """What stands on the page, without its tags."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", render_html(results)))
+
+
+def last_screen(config: pytest.Config, results: Results) -> str:
+    """What the terminal says at the end of a run."""
+    file = io.StringIO()
+    Terminal(TerminalReporter(config, file), None).print_summary(results, Path("out"))
+    return file.getvalue()
+
+
+def test_cases_of_one_signature_are_one_cause() -> None:
+    """Whatever their requirement, cell, nonce, engine and adapters; in the run's order."""
+    stale, crash = causes(FIVE)
+    assert (stale.requirements, stale.cells) == (["LORA-1", "MIXED-1"], ["default", "sync", "tight"])
+    assert (stale.cases, stale.waived, stale.sentence) == (["one", "three", "four", "five"], 1, "The first said this.")
+    assert (crash.cases, crash.waived) == (["two"], 1)
+    assert cause_places(stale) == "LORA-1 and MIXED-1 in 3 cells, 4 counterexamples, 1 of 4 waived"
+    assert cause_places(crash) == "TIER-2 in 1 cell, 1 counterexample, waived"
+
+
+def test_what_is_waived_whole_comes_last() -> None:
+    """What somebody must look at stands first, whenever it was found."""
+    assert [cause.signature for cause in causes(FIVE[1:3])] == [STALE, CRASH]
+
+
+@given(st.lists(found(), max_size=12))
+def test_every_case_is_in_one_cause_and_none_is_lost(cases: list[Case]) -> None:
+    """Two with one id are still two: they were found by two tests."""
+    grouped = causes(cases)
+    assert Counter(case for cause in grouped for case in cause.cases) == Counter(case.id for case in cases)
+    assert len({cause.signature for cause in grouped}) == len(grouped)
+    assert sum(cause.waived for cause in grouped) == sum(case.known_issue is not None for case in cases)
+
+
+@given(st.text())
+def test_a_fingerprint_is_eight_digits_of_any_signature(signature: str) -> None:
+    """Such as a waiver may name."""
+    assert re.fullmatch(FINGERPRINT, fingerprint(signature))
+
+
+def test_a_fingerprint_is_the_same_in_every_run() -> None:
+    """Waivers and tomorrow's comparison hold on to these very digits: a new version of ours may not change them."""
+    assert [fingerprint(STALE), fingerprint(CRASH)] == ["cce03b0d", "e759f2f9"]
+    assert fingerprint("half \ud83d pair") != fingerprint("half pair")
+
+
+@pytest.mark.parametrize(
+    ("cases", "words"),
+    [
+        ((), ""),
+        (FIVE[:1], "1 counterexample of 1 cause"),
+        (FIVE[:3], "3 counterexamples of 2 causes, 1 waived"),
+        (FIVE, "5 counterexamples of 2 causes, 2 waived"),
+    ],
+)
+def test_counterexamples_are_counted_by_cause(cases: tuple[Case, ...], words: str) -> None:
+    """In one line; in none where there is nothing to count."""
+    assert cause_summary(causes(cases)) == words
+
+
+def test_results_hold_the_causes_of_their_cases() -> None:
+    """Made from the events with all the rest."""
+    start = {"event": "run_started", "version": "0", "started": "", "command": "", "profile": "", "seed": "", "at": 0.0}
+    told = [{"event": "case", "at": 1.0, "case": msgspec.to_builtins(case)} for case in FIVE]
+    results = assemble([{**start, "environment": {}, "allowed": []}, *told])
+    assert results.causes == causes(FIVE)
+    assert results.cases == list(FIVE)
+
+
+def test_results_that_were_stored_before_there_were_causes_have_them_too() -> None:
+    """A page drawn again from an older file is no poorer."""
+    older = msgspec.structs.replace(samples.results(*FIVE), causes=[])
+    assert causes_of(older) == causes(FIVE)
+    assert render_html(older) == render_html(samples.results(*FIVE))
+
+
+def test_the_page_lists_causes_above_their_cases() -> None:
+    """Each with its fingerprint, where it was seen, whether it is waived, and a link to every case."""
+    source, text = render_html(samples.results(*FIVE)), page_text(samples.results(*FIVE))
+    table = source[source.index("stack causes") : source.index("stack caselist")]
+    assert re.findall(r'href="#case-(\w+)"', table) == ["one", "three", "four", "five", "two"]
+    for words in (fingerprint(STALE), fingerprint(CRASH), "LORA-1, MIXED-1", "default, sync, tight", "1 of 4 waived"):
+        assert words in table
+    assert "5 counterexamples of 2 causes, 2 waived." in text
+    assert text.count(f"Cause fingerprint{fingerprint(STALE)}") == 4
+
+
+def test_the_summary_says_how_many_causes_and_names_them() -> None:
+    """Above the violations, of which each keeps its own line."""
+    text = summary_markdown(samples.results(*FIVE))
+    assert text.index("### 5 counterexamples of 2 causes, 2 waived") < text.index("### Violations")
+    assert f"- `{fingerprint(STALE)}` LORA-1 and MIXED-1 in 3 cells, 4 counterexamples, 1 of 4 waived: " in text
+    assert text.count("  Replay: ") == 3
+
+
+def test_the_last_screen_says_how_many_causes(pytestconfig: pytest.Config) -> None:
+    """In one line, and each case that is not waived has its own as before."""
+    said = last_screen(pytestconfig, samples.results(*FIVE))
+    assert said.count("5 counterexamples of 2 causes, 2 waived\n") == 1
+    assert re.findall(r"^replay (\w+):", said, re.MULTILINE) == ["one", "three", "four"]
+
+
+def test_junit_names_the_cause_of_a_case() -> None:
+    """So that two builds can be compared by it."""
+    texts = [
+        one.text or "" for one in ElementTree.fromstring(junit_xml(samples.results(samples.case()))).iter("failure")
+    ]
+    assert any(f"cause {fingerprint(samples.case().signature)}" in text for text in texts)
+
+
+def test_nothing_is_said_of_causes_where_there_are_none(pytestconfig: pytest.Config) -> None:
+    """A clean run's reports are as they were."""
+    clean = samples.results()
+    for said in (render_html(clean), summary_markdown(clean), last_screen(pytestconfig, clean)):
+        assert " cause" not in said
+        assert "stack causes" not in said
+
+
+def test_expired_and_stale_waivers_say_what_that_means(pytestconfig: pytest.Config) -> None:
+    """Alike on the page, in the summary and on the last screen."""
+    results = samples.results(waivers=[samples.waiver("stale"), samples.waiver("expired", fingerprint="1a2b3c4d")])
+    for said in (page_text(results), summary_markdown(results), last_screen(pytestconfig, results)):
+        assert "expired on 2027-01-31: it no longer waives anything" in said
+        assert "stale: the known issue did not occur in this run; this does not fail the run" in said
+        assert "fingerprint 1a2b3c4d" in said

@@ -1,0 +1,153 @@
+"""What a requirement's examples did is told as distributions: binned rightly, from the lines as they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples
+from support.histories import history, outcome
+
+from coldproof.adapters.protocol.requests import Abort, Stage
+from coldproof.harness.event_log import EventLog
+from coldproof.harness.judgement.criteria import CHECKS, failing_checks
+from coldproof.harness.judgement.evidence.collect import evidence
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.judge import ORDER
+from coldproof.harness.judgement.requirement import Requirement, requirement
+from coldproof.harness.judgement.upstream_reports import address
+from coldproof.harness.workload.steps import Burst, Meanwhile, Prompt, Request, Route, Segment, SetAdapter, Workload
+from coldproof.reports.assemble.assemble import assemble, read_events
+from coldproof.reports.assemble.distributions import History, bin_index, bin_label, distributions, tally
+from coldproof.reports.schema.results import RequirementResult, Results
+
+ASK = Request(prompt=Prompt((Segment("stem", 40),)))
+
+
+def told(*examples: dict[str, Any], evidence: dict[str, float] | None = None) -> dict[str, dict[str, int]]:
+    """Name -> label -> count of the distributions of some examples' JSON."""
+    tallies = [tally(msgspec.convert(example, History), evidence or {}) for example in examples]
+    return {d.name: {b.label: b.count for b in d.bins} for d in distributions(tallies)}
+
+
+@pytest.mark.parametrize(
+    ("first", "spans"),
+    [(1, ["0", "1", "2–3", "4–7", "8–15"]), (16, ["0", "1–15", "16–31", "32–63", "64–127"])],
+)
+def test_bins_double_and_leave_no_number_out(first: int, spans: list[str]) -> None:
+    """Every number falls into the bin whose words hold it."""
+    assert [bin_label(n, first) for n in range(len(spans))] == spans
+    for value in range(128 if first > 1 else 16):
+        low, _, high = spans[bin_index(value, first)].partition("–")
+        assert int(low) <= value <= int(high or low)
+
+
+def test_hit_lengths_are_of_the_requests_that_told_them() -> None:
+    """Gaps between two lengths are bins of nought; a request that told nothing is in none."""
+    seen = told({"outcomes": [{"cached_tokens": n} for n in (0, 64, 70, None, 16)]})
+    assert seen == {"Cached tokens of a request": {"0": 1, "1–15": 0, "16–31": 1, "32–63": 0, "64–127": 2}}
+
+
+def test_that_nothing_was_hit_is_shown() -> None:
+    """Not so that nothing was evicted or preempted: an example without either proves nothing about it."""
+    assert told({"outcomes": [{"cached_tokens": 0}]}) == {"Cached tokens of a request": {"0": 1}}
+    assert told({"outcomes": [{}]}) == {}
+
+
+def test_evictions_and_preemptions_are_counted_by_example() -> None:
+    """Those without any as well, once there is one with."""
+    some = tally(History(), {Evidence.EVICTED: 40.0, Evidence.PREEMPTIONS: 3.0})
+    none = tally(History(), {Evidence.EVICTED: 0.0})
+    by_name = {d.name: d for d in distributions([none, some, none])}
+    assert by_name.keys() == {"Evicted prompt tokens in an example", "Preemptions in an example"}
+    assert [(b.label, b.count) for b in by_name["Preemptions in an example"].bins] == [("0", 2), ("1", 0), ("2–3", 1)]
+    assert {d.unit for d in by_name.values()} == {"examples"}
+
+
+def test_an_example_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """From the events of a run to its results, other requirements' examples and half a line left out."""
+    results = run(tmp_path / "events.ndjson")
+    found = {d.name: {b.label: b.count for b in d.bins} for d in results.requirements[0].distributions}
+    assert found == {
+        "Cached tokens of a request": {"0": 1, "1–15": 0, "16–31": 1},
+        "Stage of a request when its client disconnected": {"while decoding": 1},
+        "Routes of adapter changes": {
+            "in-place reload, while requests ran": 1, "load": 1, "unload, then load": 1,
+        },
+    }  # fmt: skip
+    assert results.requirements[0].upstream == ["https://github.com/vllm-project/vllm/issues/42125"]
+    assert results.requirements[0].fails_on == list(CHECKS.values())[:-1]
+    assert msgspec.json.decode(msgspec.json.encode(results), type=Results) == results
+
+
+def run(path: Path) -> Results:
+    """A run of one example that loads, changes while requests run and changes again, and of another requirement."""
+    changes = [
+        SetAdapter(name="tenant", content=c, path=c, route=r) for c, r in zip("ABC", list(Route)[:3], strict=True)
+    ]
+    burst = Burst(
+        requests=(ASK, msgspec.structs.replace(ASK, abort=Abort(after_tokens=2))),
+        meanwhile=Meanwhile(change=changes[1], after_tokens=1),
+    )
+    outcomes = (outcome(0, range(40), cached_tokens=0), outcome(1, range(40), cached_tokens=16, aborted=Stage.DECODE))
+    seen = msgspec.structs.replace(history(*outcomes), workload=Workload((changes[0], burst, changes[2])))
+    known = Requirement("LORA-1", "reload", (), (Evidence.HITS,), upstream=(address("vllm#42125"),))
+    log = EventLog(path)
+    log.emit(
+        "run_started", version="0", started="", command="", profile="", seed="1", environment={}, allowed=[], fault=None
+    )
+    log.emit(
+        "requirement",
+        id=known.id,
+        title=known.title,
+        statement="s",
+        parts={},
+        shows=known.shows,
+        upstream=known.upstream,
+        fails_on=failing_checks(known),
+        cell="default",
+        test="test_it",
+    )
+    for name in ("LORA-1", "SALT-1"):
+        log.emit("example", requirement=name, cell="default", history=seen, evidence=evidence(history(), {}))
+    log.close()
+    path.write_bytes(path.read_bytes() + b'{"event":"example","requirement":"LORA-1","hist')
+    return assemble(read_events(path))
+
+
+def test_results_of_before_have_no_distributions() -> None:
+    """They are read all the same."""
+    older = msgspec.to_builtins(report_samples.requirement("LORA-1", "reload"))
+    for added in ("upstream", "fails_on", "distributions"):
+        del older[added]
+    assert msgspec.convert(older, RequirementResult).distributions == []
+
+
+# What a requirement declares
+
+
+def test_a_report_is_named_in_short_and_linked_in_full() -> None:
+    """Of a known repository only: a slip of the pen must not become a link to nowhere."""
+    assert address("llama.cpp#26207") == "https://github.com/ggml-org/llama.cpp/issues/26207"
+    for wrong in ("vllm #1", "vlm#1", "vllm#", "vllm#0", "https://github.com/a/b/issues/1", "#5"):
+        with pytest.raises(ValueError, match="not a report of a known repository"):
+            requirement("R-1", "title", shows=(Evidence.HITS,), upstream=(wrong,))
+
+
+def test_what_counts_as_a_failure_is_said_for_every_checker() -> None:
+    """In the order in which findings are told, so that a new checker cannot be left out."""
+    assert tuple(CHECKS) == ORDER
+
+
+def test_what_a_requirement_leaves_to_others_is_not_said_to_break_it() -> None:
+    """Hashes are EVENT-3's; answers that a change overlapped are LORA-6's."""
+    plain, hashes, overlapped = (
+        " ".join(failing_checks(Requirement("R-1", "t", (), (Evidence.HITS,), **changes)))
+        for changes in ({}, {"hashes_too": True}, {"overlapped_too": False})
+    )
+    assert CHECKS["hashes"] in hashes
+    assert CHECKS["hashes"] not in plain
+    assert "that overlap an adapter change" in overlapped
+    assert "that overlap an adapter change" not in plain

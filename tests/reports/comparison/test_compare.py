@@ -1,0 +1,312 @@
+"""The comparison as Markdown, as a page and as a command: it says what there is, escapes it, exits as documented."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from support import report_samples as samples
+from support.page import Page
+from support.paths import ROOT
+
+from coldproof.harness.cli import main as command_line
+from coldproof.reports.comparison.comparison import MEANING, ChangeKind, Comparison, compare
+from coldproof.reports.comparison.markdown import comparison_markdown
+from coldproof.reports.comparison.page import render_comparison
+from coldproof.reports.comparison.slowdowns import Slowdown
+from coldproof.reports.format.text import visible
+from coldproof.reports.schema.results import Results, write_results
+from coldproof.reports.schema.verdict import Verdict
+
+FAILING = samples.results(samples.case())
+BOTH_CELLS = samples.requirement("LORA-1", "in-place reload", samples.cell("hybrid"), samples.cell())
+CLEAN = samples.results(requirements=[BOTH_CELLS, *FAILING.requirements[1:]])
+
+
+def everything() -> tuple[Results, Results]:
+    """Two runs with a finding of every kind, doubts, and something slower."""
+    fails, waived = Verdict.VIOLATED, Verdict.KNOWN_ISSUE
+    ways = {
+        ChangeKind.NEWLY_VIOLATED: (Verdict.CONFORMS, fails),
+        ChangeKind.FAILS_DIFFERENTLY: (fails, fails),
+        ChangeKind.NO_LONGER_EXERCISED: (fails, Verdict.NOT_EXERCISED),
+        ChangeKind.WAIVER_REMOVED: (waived, fails),
+        ChangeKind.STILL_VIOLATED: (fails, fails),
+        ChangeKind.NEWLY_WAIVED: (fails, waived),
+        ChangeKind.STILL_WAIVED: (waived, waived),
+        ChangeKind.FIXED: (fails, Verdict.CONFORMS),
+        ChangeKind.NEWLY_EXERCISED: (Verdict.UNSUPPORTED, Verdict.CONFORMS),
+        ChangeKind.UNCHANGED: (Verdict.CONFORMS, Verdict.CONFORMS),
+    }
+    runs = []
+    for side in (0, 1):
+        rows = {kind.value: samples.cell(verdict=way[side], drawn=10.0 + 90 * side) for kind, way in ways.items()}
+        runs.append(
+            samples.results(
+                *(
+                    samples.case(
+                        f"{name}-{side}",
+                        requirement=name,
+                        known_issue="keyed by path" if row.verdict is waived else None,
+                        signature=f"signature{side if name == ChangeKind.FAILS_DIFFERENTLY else ''}",
+                    )
+                    for name, row in rows.items()
+                    if row.verdict in (fails, waived)
+                ),
+                requirements=[samples.requirement(name, f"title of {name}", row) for name, row in rows.items()],
+                profile="ci" if side else "smoke",
+            )
+        )
+    return runs[0], runs[1]
+
+
+@pytest.fixture(scope="module")
+def full() -> Comparison:
+    """A comparison with all that there can be in one."""
+    return compare(*everything())
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Comparison:
+    """The same kind of thing with hostile text wherever an engine, a model or a user could have put it."""
+    old = samples.poisoned(samples.HOSTILE + samples.SURROGATE)
+    new = samples.poisoned(samples.HOSTILE + " | b\n# head")
+    return compare(old, msgspec.structs.replace(new, complete=False))
+
+
+def section(text: str, title: str) -> str:
+    """A section of the Markdown, without its heading."""
+    return text.split(f"### {title}\n\n", 1)[1].split("\n### ", 1)[0]
+
+
+# Markdown
+
+
+def test_every_kind_has_its_section_worst_first(full: Comparison) -> None:
+    """What did not change is a number only: the page has the rest."""
+    found = re.findall(r"^### (.*)$", comparison_markdown(full), flags=re.MULTILINE)
+    kinds = [kind.value.capitalize() for kind in ChangeKind if kind is not ChangeKind.UNCHANGED]
+    assert found == ["Comparability warnings", *kinds, "Slower"]
+    assert "1 conform in both runs, 0 have no verdict in either" in comparison_markdown(full)
+
+
+def test_a_finding_says_how_where_and_how_to_see_it_again() -> None:
+    """All that a maintainer asks first."""
+    text = section(comparison_markdown(compare(CLEAN, FAILING)), "Newly violated")
+    for part in (
+        "- **LORA-1** stale state: Request r3",
+        "  - CONFORMS → VIOLATED, in tiny-llama",
+        "  - Signature: `LORA-1|stale state|burst,reload,burst`",
+        "  - Cases: none before, 7c21a0f3 now",
+        "  - Replay: `coldproof replay coldproof-report/cases/7c21a0f3.json`",
+    ):
+        assert part in text
+
+
+def test_what_fails_otherwise_names_what_it_was(full: Comparison) -> None:
+    """And a waiver its reason."""
+    text = comparison_markdown(full)
+    assert "Did not occur this time: `signature0`" in section(text, "Fails in a different way")
+    assert "Known issue: keyed by path" in section(text, "Newly waived")
+    assert "in tiny-llama" in section(text, "No longer exercised")
+
+
+def test_slower_is_said_with_its_figures(full: Comparison) -> None:
+    """A factor without how many it is from is gossip."""
+    assert "by a factor of 10.0 (1\u202f312 and 1\u202f312 requests)" in section(comparison_markdown(full), "Slower")
+
+
+def test_no_text_leaves_its_place_in_the_markdown(hostile: Comparison) -> None:
+    """No element, no second cell, no line of its own; code spans are left out, for they show what they hold."""
+    text = comparison_markdown(hostile)
+    outside = re.sub(r"(?<!\\)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
+    assert "<" not in outside
+    assert "&lt;script&gt;" in outside
+    assert visible(text) == text
+    assert not re.search(r"^# head", text, flags=re.MULTILINE)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
+
+
+def test_the_markdown_is_bounded() -> None:
+    """CI systems refuse a long one."""
+    names = [f"R-{number}" for number in range(300)]
+    conforms = samples.results(requirements=[samples.requirement(name, "x") for name in names])
+    comparison = compare(conforms, samples.results(requirements=[]))
+    slow = Slowdown(what="x", before="1", now="2", factor=2.0, counted="9 and 9 requests")
+    text = comparison_markdown(msgspec.structs.replace(comparison, slowdowns=[slow] * 300))
+    assert "- and 250 more" in text
+    assert "And 250 more." in text
+    assert text.count("by a factor") == 50
+
+
+# The page
+
+
+def test_the_page_has_every_kind_with_its_meaning(full: Comparison) -> None:
+    """In sections that its links lead to."""
+    page = Page(render_comparison(full))
+    assert page.open == []
+    for kind in ChangeKind:
+        assert MEANING[kind] in page.text
+        assert f"1 {kind.value}" in page.text
+    ids = list(page.attributes("id"))
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in page.attributes("href") if link.startswith("#")} <= set(ids)
+    assert "Comparability warnings: Different profile: before “smoke”, now “ci”." in page.text
+    assert "by a factor of 10.0" in page.text
+
+
+def test_the_page_of_two_equal_runs_says_so() -> None:
+    """And has no empty table."""
+    text = Page(render_comparison(compare(CLEAN, CLEAN))).text
+    assert "NO NEW FAILURES" in text
+    assert "No requirement changed." in text
+    assert "to be distinguished from noise" in text
+    assert "Comparability warnings" not in text
+
+
+def test_hostile_text_is_text_on_the_page(hostile: Comparison) -> None:
+    """It makes no element and no handler, hides nothing, and its own style is all that the policy allows."""
+    source = render_comparison(hostile)
+    page = Page(source)
+    assert page.open == []
+    assert source == visible(source)
+    assert not {"script", "img", "svg", "iframe", "base", "link"} & {tag for tag, _ in page.elements}
+    names = {name for _, attributes in page.elements for name in attributes}
+    assert not [name for name in names if name.startswith("on") or name in ("style", "src", "action")]
+    for part in (samples.SCRIPT, samples.IMAGE, "{{7*7}}", "⟨U+202E⟩gnp.exe"):
+        assert part in page.text
+    digest = base64.b64encode(hashlib.sha256("".join(page.raw["style"]).encode()).digest()).decode()
+    (policy,) = [at["content"] for _, at in page.elements if at.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+
+
+def test_the_page_loads_nothing(full: Comparison) -> None:
+    """One file, to be sent by mail."""
+    source = render_comparison(full)
+    assert "url(" not in source
+    assert "@import" not in source
+    assert not [link for link in Page(source).attributes("href") if not link.startswith("#")]
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    """Whatever the order of what they hold."""
+    old, new = everything()
+    turned = msgspec.structs.replace(new, requirements=new.requirements[::-1], cases=new.cases[::-1])
+    assert render_comparison(compare(old, new)) == render_comparison(compare(old, turned))
+    assert comparison_markdown(compare(old, new)) == comparison_markdown(compare(old, turned))
+
+
+# The command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    """A clean run and one with a violation."""
+    write_results(CLEAN, tmp_path / "clean.json")
+    write_results(FAILING, tmp_path / "failing.json")
+    return str(tmp_path / "clean.json"), str(tmp_path / "failing.json")
+
+
+def test_without_a_file_the_markdown_is_on_stdout(
+    files: tuple[str, str], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """In UTF-8."""
+    assert command_line.main(["compare", *files]) == 1
+    assert capfdbinary.readouterr().out == comparison_markdown(compare(CLEAN, FAILING)).encode()
+
+
+def test_it_runs_in_a_locale_that_has_no_arrows(files: tuple[str, str]) -> None:
+    """As a process."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "coldproof", "compare", *files],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env={"PYTHONIOENCODING": "ascii"},
+    )
+    assert (ran.returncode, ran.stderr) == (1, b"")
+    assert ran.stdout.decode() == comparison_markdown(compare(CLEAN, FAILING))
+
+
+@pytest.mark.parametrize(("order", "code"), [((0, 1), 1), ((1, 0), 0), ((0, 0), 0), ((1, 1), 0)])
+def test_the_exit_code_says_whether_anything_is_new(order: tuple[int, int], code: int, files: tuple[str, str]) -> None:
+    """A violation of yesterday is not new, and its fix no failure."""
+    assert command_line.main(["compare", *(files[place] for place in order)]) == code
+
+
+def test_files_are_written_and_stdout_stays_empty(
+    files: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Both at once, with the exit code of the comparison."""
+    page, text = tmp_path / "c.html", tmp_path / "c.md"
+    assert command_line.main(["compare", *files, "--html", str(page), "--markdown", str(text)]) == 1
+    comparison = compare(CLEAN, FAILING)
+    assert page.read_text(encoding="utf-8") == render_comparison(comparison)
+    assert text.read_text(encoding="utf-8") == comparison_markdown(comparison)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("option", ["--html", "--markdown"])
+def test_what_cannot_be_written_is_exit_code_3(
+    option: str, files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which outranks what is new."""
+    assert command_line.main(["compare", *files, option, str(tmp_path / "no" / "file")]) == 3
+    assert re.fullmatch(r"coldproof compare: cannot write .*no/file: .*\n", capsys.readouterr().err)
+
+
+def test_a_full_disk_behind_stdout_is_exit_code_3(files: tuple[str, str]) -> None:
+    """And not Python's own code for a stream that it could not flush."""
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "coldproof", "compare", *files],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+    assert ran.returncode == 3
+    assert ran.stderr == b"coldproof compare: cannot write to stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "No such file"),
+        (b"{nope", "malformed"),
+        (b"\xff\xfe", "malformed"),
+        (b'{"schema_version": 99}', "its schema_version is 99; this Coldproof reads 2"),
+        (b'{"schema_version": 2}', "missing required field"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
+    place: int, content: bytes | None, says: str, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which names the file, be it the old or the new one."""
+    broken = Path(files[place])
+    broken.unlink()
+    if content is not None:
+        broken.write_bytes(content)
+    assert command_line.main(["compare", *files]) == 4
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert says in said.err
+    assert broken.name in said.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["one.json"], ["a", "b", "c"], ["a", "b", "--pdf", "x"]])
+def test_wrong_usage_is_exit_code_4(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line."""
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(["compare", *arguments])
+    assert stop.value.code == 4
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,278 @@
+"""The matrix and each requirement's own page: every verdict in its place, every link to its evidence."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+from support import report_samples as samples
+from support.page import Page
+from support.paths import ROOT
+
+from coldproof.adapters.registry import CELLS
+from coldproof.harness.judgement.statement import statement_parts
+from coldproof.reports.format.text import report_name
+from coldproof.reports.run_report.run_report import TEMPLATES, render_html
+from coldproof.reports.schema import results as results_module
+from coldproof.reports.schema.results import Bin, Distribution, RequirementResult, Results
+from coldproof.reports.schema.verdict import Verdict
+from coldproof.reports.views.requirements import AREA_TITLES, Matrix, areas, matrix, plots, requirement_views
+
+HITS = Distribution(
+    name="Cached tokens of a request",
+    unit="requests",
+    bins=[Bin(label="0", count=30), Bin(label="1–15", count=0), Bin(label="16–31", count=120)],
+)
+
+
+def verdicts(of: Matrix) -> dict[str, list[str | None]]:
+    """Requirement -> its verdicts in the columns' order."""
+    return {
+        row.view.requirement.id: [None if cell is None else cell.row.verdict.value for cell in row.cells]
+        for area in of.areas
+        for row in area.rows
+    }
+
+
+def made(*requirements: RequirementResult) -> Matrix:
+    """The matrix of these."""
+    return matrix(requirement_views(requirements))
+
+
+def page(*requirements: RequirementResult, **changes: object) -> Page:
+    """The page of a run of these."""
+    return Page(render_html(samples.results(requirements=list(requirements), **changes)))
+
+
+def told_about(**changes: object) -> RequirementResult:
+    """One requirement with these changes."""
+    return msgspec.structs.replace(samples.requirement("LORA-1", "reload"), **changes)
+
+
+# Rows, columns and squares
+
+
+def test_every_requirement_stands_against_every_cell() -> None:
+    """The cell that most requirements ran in comes first; a requirement that is not for a cell has no square there."""
+    grid = made(
+        samples.requirement("LORA-1", "reload", samples.cell("tight", Verdict.VIOLATED), samples.cell("default")),
+        samples.requirement("SALT-1", "salts", samples.cell("default", Verdict.ERROR)),
+    )
+    assert [name for name, _ in grid.cells] == ["default", "tight"]
+    assert verdicts(grid) == {"LORA-1": ["CONFORMS", "VIOLATED"], "SALT-1": ["ERROR", None]}
+
+
+def test_requirements_stand_under_their_areas() -> None:
+    """An area is the part of an id before the dash."""
+    grid = made(*(samples.requirement(name, "x") for name in ("LORA-1", "LORA-2", "SALT-1", "odd")))
+    assert [(area.name, len(area.rows)) for area in grid.areas] == [("LORA", 2), ("SALT", 1), ("odd", 1)]
+
+
+def test_requirements_have_a_verdict_over_all_cells_unless_one_cell_says_it() -> None:
+    """A verdict that no cell has (a teardown that broke) is never lost."""
+    odd = msgspec.structs.replace(samples.requirement("LORA-2", "x"), verdict=Verdict.ERROR)
+    assert not made(samples.requirement("LORA-1", "x")).overall
+    assert made(samples.requirement("LORA-1", "x", samples.cell("a"), samples.cell("b"))).overall
+    assert made(odd).overall
+    assert "ERROR" in page(odd).text[page(odd).text.index("All cells") :]
+
+
+def test_every_area_of_the_suites_is_explained() -> None:
+    """A new suite's ids say what they are about, and no word is left of one that is gone."""
+    source = "".join(file.read_text() for file in (ROOT / "suites").glob("test_*.py"))
+    assert set(re.findall(r'@requirement\(\s*"([A-Z]+)-\d', source)) == set(AREA_TITLES)
+
+
+def test_squares_lead_to_the_requirement_in_that_cell() -> None:
+    """By anchors that can be guessed from the names."""
+    shown = page(samples.requirement("LORA-1", "x", samples.cell("tight"), samples.cell("default")))
+    links = set(shown.attributes("href", tag="a"))
+    assert {"#requirement-lora-1", "#requirement-lora-1-in-tight", "#requirement-lora-1-in-default"} <= links
+    rows = [attributes for tag, attributes in shown.elements if tag == "tr"]
+    assert "requirement-lora-1-in-tight" in {row.get("id") for row in rows}
+
+
+def test_anchors_stay_apart_whatever_the_names() -> None:
+    """Ids and cells that differ only in what an anchor cannot hold."""
+    twins = [samples.requirement(name, "x", samples.cell("a b"), samples.cell("a/b")) for name in ("R-1", "r-1", "R-1")]
+    ids = list(page(*twins).attributes("id"))
+    assert len(ids) == len(set(ids))
+    assert {"requirement-r-1", "requirement-r-1-2", "requirement-r-1-3", "cell-a-b", "cell-a-b-2"} <= set(ids)
+
+
+def test_an_empty_square_says_so_to_who_cannot_see_it() -> None:
+    """And a verdict is a symbol and a word, never colour alone."""
+    shown = page(
+        samples.requirement("LORA-1", "x", samples.cell("default"), samples.cell("tight", Verdict.NOT_EXERCISED)),
+        samples.requirement("SALT-1", "x", samples.cell("default")),
+    )
+    grid = shown.text[shown.text.index("Requirements by cell") : shown.text.index("Each requirement and its")]
+    assert grid.count("not applicable") == 1
+    assert "○ NOT EXERCISED" in grid
+    assert "✓ CONFORMS 40 examples" in grid.replace("CONFORMS40", "CONFORMS 40")
+
+
+def test_a_hundred_cells_and_forty_requirements_stay_small() -> None:
+    """All of them in one table, and on paper under each requirement instead."""
+    names = [f"{name}-{variant}" for variant in range(5) for name in CELLS][:100]
+    many = [samples.requirement(f"R-{i}", "x", *(samples.cell(name) for name in names[i % 4 :: 4])) for i in range(40)]
+    source = render_html(samples.results(requirements=many))
+    assert len(source.encode()) < 2_000_000
+    shown = Page(source)
+    assert len([i for i in shown.attributes("id", tag="th") if i.startswith("cell-")]) == 100
+    assert "The matrix of 100 cells is too wide to print" in shown.text
+
+
+def test_a_run_without_requirements_has_no_matrix_and_no_praise() -> None:
+    """Nor does an invalid run show any verdict in one."""
+    assert "so nothing is verified" in page().text
+    blind = [results_module.SelfTestRow(planted="stale", caught=False, said="nothing")]
+    assert "matrix" not in list(page(samples.requirement("LORA-1", "x"), selftest=blind).attributes("id"))
+
+
+# The filter, and links
+
+
+def test_whatever_is_filtered_says_its_verdict_and_its_area() -> None:
+    """In the matrix, the requirements, the causes, the cases and what was not shown alike."""
+    shown = Page(render_html(samples.results(samples.case())))
+    filtered = [attributes for _, attributes in shown.elements if "data-row" in attributes]
+    kinds = {box["value"] for tag, box in shown.elements if tag == "input" and box.get("type") == "checkbox"}
+    known = {option["value"] for tag, option in shown.elements if tag == "option"} - {""}
+    assert {row["data-kind"] for row in filtered} == kinds | {"v-violated"}
+    assert {area for row in filtered for area in row["data-area"].split()} == known
+    assert {"lora", "ground", "press"} <= known
+
+
+def test_rows_of_the_matrix_are_found_by_all_that_is_said_of_the_requirement() -> None:
+    """Their twins are the requirements' own parts of the page, so that both are shown or neither."""
+    shown = Page(render_html(samples.results(samples.case())))
+    twins = list(shown.attributes("data-twin"))
+    assert len(twins) == len(samples.results().requirements)
+    assert set(twins) <= set(shown.attributes("id", tag="tbody"))
+
+
+def test_a_cause_of_several_areas_is_in_each() -> None:
+    """And hostile ids are no area of another name."""
+    assert areas(["LORA-1", "LORA-3", "SALT-1"]) == "lora salt"
+    assert areas([samples.HOSTILE]) == areas([samples.HOSTILE]).strip()
+    assert re.fullmatch(r"[a-z0-9_. -]+", areas([samples.HOSTILE]))
+
+
+def test_every_part_can_be_linked_to() -> None:
+    """Each section, requirement, cell and case has a link to itself that says what it is of."""
+    shown = Page(render_html(samples.results(samples.case())))
+    own = {a["href"][1:]: a["aria-label"] for tag, a in shown.elements if tag == "a" and a.get("class") == "here"}
+    parts = {i for tag in ("section", "tbody", "tr") for i in shown.attributes("id", tag=tag)}
+    assert parts - own.keys() == set()
+    assert own["requirement-salt-1-in-hybrid"] == "Link to SALT-1 in hybrid"
+    assert all(label.startswith("Link to ") for label in own.values())
+
+
+# A requirement's own page
+
+
+def test_a_statement_is_told_in_its_parts() -> None:
+    """Of two tests of one requirement each has its own reasons; line ends of the source are none of the page's."""
+    parts = statement_parts(
+        "An engine does\n    this.\n\n    Why it can break: a key\n    lacks it (vllm#1). Oracle: cold start. Vacuous"
+        " when nothing\n    was hit. So much for that.\n\nSo does that.\n\nWhy it can break: an odd path."
+    )
+    assert parts.required == ["An engine does this.", "So does that."]
+    assert parts.why_it_can_break == ["a key lacks it (vllm#1).", "an odd path."]
+    assert parts.oracle == ["cold start."]
+    assert parts.vacuous == ["Vacuous when nothing was hit. So much for that."]
+    assert statement_parts("") == statement_parts("\n\n \n")
+
+
+def test_a_requirement_says_why_it_matters_and_what_would_have_failed() -> None:
+    """With links to public reports, as threads name them."""
+    shown = page(
+        told_about(
+            upstream=["https://github.com/vllm-project/vllm/issues/42125", "javascript:alert(1)"],
+            fails_on=["A wrong token.", "A stall."],
+        )
+    )
+    assert "Public reports: vllm-project/vllm#42125, javascript:alert(1)" in shown.text
+    assert "https://github.com/vllm-project/vllm/issues/42125" in set(shown.attributes("href"))
+    assert "javascript:alert(1)" not in set(shown.attributes("href"))
+    assert "Any of 2 findings, in any example of LORA-1 A wrong token. A stall." in shown.text
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://github.com/a/b.c/pull/7", "a/b.c#7"),
+        ("https://github.com/a/b/issues/7#issuecomment-1", "https://github.com/a/b/issues/7#issuecomment-1"),
+        ("https://example.org/a/b/issues/7", "https://example.org/a/b/issues/7"),
+    ],
+)
+def test_only_a_plain_issue_is_named_in_short(address: str, name: str) -> None:
+    """Whatever else it is, the reader sees where the link leads."""
+    assert report_name(address) == name
+
+
+def test_a_distribution_is_a_picture_and_a_table_in_one() -> None:
+    """Bars in proportion to the most frequent value; every figure is in the table's text."""
+    (plot,) = plots([HITS])
+    assert [(bar.label, bar.share) for bar in plot.bars] == [("0", 25.0), ("1–15", 0.0), ("16–31", 100.0)]
+    shown = page(told_about(distributions=[HITS]))
+    assert re.search(r"Cached tokens of a request.*requests 0.*30 1–15.*0 16–31.*120", shown.text)
+    drawn = list(shown.attributes("width", tag="rect"))  # beside the other pictures' of the page
+    assert [width for width in drawn if width in ("25.0", "0.0", "100.0")][:3] == ["25.0", "0.0", "100.0"]
+
+
+def test_a_distribution_of_nothing_is_no_division_by_nought() -> None:
+    """Such as a hand-written file may hold."""
+    none = [Distribution(name="x", unit="y", bins=[]), Distribution(name="x", unit="y", bins=[Bin(label="0", count=0)])]
+    assert [[bar.share for bar in plot.bars] for plot in plots(none)] == [[], [0.0]]
+
+
+def test_evidence_that_is_needed_stands_before_all_other() -> None:
+    """Noughts too: they are why a verdict is not exercised."""
+    (view,) = requirement_views([told_about(evidence={"a": 1.0, "hits": 0.0, "z": 2.0}, needed=["hits", "gone"])])
+    assert (view.needed, view.further) == ({"hits": 0.0}, {"a": 1.0, "z": 2.0})
+    assert "2 more counters" in page(view.requirement).text
+
+
+def test_hostile_words_are_words_here_too() -> None:
+    """Reports' addresses, reasons and bins may come from a file that somebody else wrote."""
+    odd = Distribution(name=samples.HOSTILE, unit=samples.HOSTILE, bins=[Bin(label=samples.HOSTILE, count=1)])
+    shown = page(told_about(upstream=[samples.HOSTILE], fails_on=[samples.HOSTILE], distributions=[odd]))
+    assert shown.open == []
+    assert not {"img", "iframe"} & {tag for tag, _ in shown.elements}
+    assert [tag for tag, _ in shown.elements].count("script") == 1
+
+
+# Colours
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, as WCAG computes it."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def themes(sheet: str) -> list[dict[str, str]]:
+    """The custom properties of a sheet, light and dark."""
+    blocks = str(TEMPLATES.files((sheet,))).split("@media (prefers")[:2]
+    return [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in blocks]
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_every_square_can_be_read_in_both_themes(verdict: Verdict, theme: int) -> None:
+    """The verdict, and the number of examples under it."""
+    kind = verdict.name.lower().replace("_", "-")
+    back, inks = themes("matrix.css")[theme][f"t-{kind}"], themes("style.css")[theme]
+    for ink in (f"v-{kind}", "quiet"):
+        low, high = sorted((luminance(inks[ink]), luminance(back)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, back)
+
+
+def test_results_with_all_of_it_survive_a_file() -> None:
+    """As every result must."""
+    results = samples.results(requirements=[told_about(distributions=[HITS], upstream=["x"], fails_on=["y"])])
+    assert msgspec.json.decode(msgspec.json.encode(results), type=Results) == results

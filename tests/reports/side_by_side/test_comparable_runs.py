@@ -1,0 +1,158 @@
+"""Which of several runs can be compared, and in what they differ: told in words, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples as samples
+from support.side_by_side_samples import run
+
+from coldproof.reports.schema.results import InjectedFault, Results, SelfTestRow
+from coldproof.reports.side_by_side.comparable_runs import ComparableRun, comparable_groups, differences, notes
+from coldproof.reports.views.run_facts import LARGE_FACTOR
+
+BLIND = [SelfTestRow(planted="x", caught=False, said="")]
+CALIBRATION = samples.results().calibration
+assert CALIBRATION is not None
+
+
+def named(**runs: Results) -> list[ComparableRun]:
+    """Runs by their labels."""
+    return [ComparableRun(label=label, results=results) for label, results in runs.items()]
+
+
+def asked(share: float, *ids: str) -> dict[str, Any]:
+    """Requirements, each in one cell with so many seconds."""
+    return {"requirements": [samples.requirement(name, "x", samples.cell(share=share)) for name in ids or ("A-1",)]}
+
+
+DECISIVE = {
+    "profile": {"profile": "smoke"},
+    "worker": {"worker": "fingerprint"},
+    "oracle": {"calibration": msgspec.structs.replace(CALIBRATION, oracle="same-engine")},
+    "comparison rule": {"calibration": msgspec.structs.replace(CALIBRATION, exact=False, noise_nats=0.02)},
+    "injected fault": {"fault": InjectedFault(name="f", summary="s", stands_for="f", acted=True)},
+    "Coldproof": {"coldproof_version": "0.2.0"},
+}
+TOLD = {
+    "seed": {"seed": "7"},
+    "known issues": {"waivers": []},
+    "machine": {"environment": {"machine": "arm64"}},
+    "commit of Coldproof": {"environment": {"coldproof commit": "1234567"}},
+}
+
+
+@pytest.mark.parametrize("what", DECISIVE)
+def test_what_makes_verdicts_say_something_else_keeps_runs_apart(what: str) -> None:
+    """It is told first, with who has what, and the run stands by itself."""
+    runs = named(A=run(), B=run(), C=run(**DECISIVE[what]))
+    found = differences(runs)
+    assert found[0].what == what
+    assert found[0].decisive
+    assert [labels for _, labels in found[0].sides] == [["A", "B"], ["C"]]
+    assert comparable_groups(runs) == [
+        "Can be compared with each other: A and B.",
+        f"Not comparable with the other runs: C. Differs from A in: {what}.",
+    ]
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_what_changes_no_verdicts_meaning_is_told_and_keeps_nothing_apart(what: str) -> None:
+    """Another seed is the rule, not the exception."""
+    runs = named(A=run(), B=run(**TOLD[what]))
+    (found,) = differences(runs)
+    assert (found.what, found.decisive) == (what, False)
+    assert comparable_groups(runs) == ["Can be compared with each other: A and B."]
+
+
+def test_engines_adapters_and_cells_are_what_one_compares() -> None:
+    """They are no difference to be told."""
+    other = run("SGLang", "0.5", adapter="sglang", requirements=[samples.requirement("A-1", "x", samples.cell("c"))])
+    assert differences(named(A=run(**asked(0.0)), B=other)) == []
+
+
+@pytest.mark.parametrize(
+    ("shares", "apart"),
+    [
+        ((10.0, 10.0 * LARGE_FACTOR - 1), False),
+        ((10.0, 10.0 * LARGE_FACTOR), True),
+        ((10.0 * LARGE_FACTOR, 10.0), True),
+        ((10.0, 0.0), False),
+        ((0.0, 0.0), False),
+    ],
+)
+def test_a_much_other_budget_keeps_runs_apart(shares: tuple[float, float], apart: bool) -> None:
+    """By the time that one requirement had in one cell: who asked more of them is not ahead by that."""
+    runs = named(A=run(**asked(shares[0])), B=run(**asked(shares[1], "A-1", "A-2", "A-3")))
+    assert [one.what for one in differences(runs)] == (["budget"] if apart else [])
+    assert len(comparable_groups(runs)) == 1 + apart
+
+
+def test_one_commit_is_one_suite_whatever_its_package_says() -> None:
+    """A checkout that is not installed has no version; one that is no checkout has no commit."""
+
+    def at(version: str, commit: str) -> Results:
+        return run(coldproof_version=version, environment={"coldproof commit": commit})
+
+    assert differences(named(A=at("0.1.0", "1234567"), B=at("not installed", "1234567"))) == []
+    unknown = differences(named(A=at("0.1.0", "unknown"), B=at("not installed", "unknown")))
+    assert [one.what for one in unknown] == ["Coldproof"]
+
+
+def test_the_noise_floor_matters_under_the_margin_rule_only() -> None:
+    """Where every token counts there is none."""
+
+    def measured(nats: float, *, exact: bool) -> Results:
+        return run(calibration=msgspec.structs.replace(CALIBRATION, exact=exact, noise_nats=nats))
+
+    assert differences(named(A=measured(0.0, exact=True), B=measured(0.001, exact=True))) == []
+    (found,) = differences(named(A=measured(0.01, exact=False), B=measured(0.02, exact=False)))
+    assert found.values == "0.01 nats in A; 0.02 nats in B"
+
+
+def test_the_largest_group_stands_first_and_the_others_say_why_they_are_apart() -> None:
+    """Each run is in just one of them."""
+    smoke = {"profile": "smoke"}
+    runs = named(A=run(), B=run(**smoke), C=run(**smoke), D=run(**smoke, worker="fingerprint"))
+    assert comparable_groups(runs) == [
+        "Can be compared with each other: B and C.",
+        "Not comparable with the other runs: A. Differs from B in: profile.",
+        "Not comparable with the other runs: D. Differs from B in: worker.",
+    ]
+
+
+def test_a_run_that_is_like_some_of_a_group_stands_apart_from_the_others() -> None:
+    """A budget is alike within a factor, so that the first of a group may be like a run that the second is not like."""
+    seconds = {"A": 10.0, "B": 10.0 / LARGE_FACTOR * 1.1, "C": 10.0 * LARGE_FACTOR / 1.1}
+    runs = named(**{label: run(**asked(share)) for label, share in seconds.items()})
+    assert comparable_groups(runs) == [
+        "Can be compared with each other: A and B.",
+        "Not comparable with the other runs: C. Differs from B in: budget.",
+    ]
+
+
+def test_an_invalid_run_is_compared_with_none() -> None:
+    """It is said to be that, and what it has of requirements is missed in no other."""
+    runs = named(A=run(**asked(0.0)), B=run(**asked(0.0, "A-1", "A-2"), selftest=BLIND))
+    assert comparable_groups(runs) == ["Not comparable with the other runs: A."]
+    (note,) = notes(runs)
+    assert note.startswith("The run of B is invalid")
+
+
+def test_requirements_that_a_run_lacks_are_named_or_counted() -> None:
+    """Few by name; and a run that was interrupted is said to be incomplete."""
+    ids = [f"A-{place}" for place in range(8)]
+    runs = named(A=run(**asked(0.0, *ids)), B=run(**asked(0.0, *ids[2:]), complete=False), C=run(**asked(0.0, "A-1")))
+    assert notes(runs) == [
+        "The run of B is incomplete. Requirements that did not run are not verified.",
+        "Not in the run of B: A-0 and A-1.",
+        "Not in the run of C: 7 of these 8 requirements.",
+    ]
+
+
+def test_of_one_run_there_is_nothing_to_compare() -> None:
+    """No sentence, no difference."""
+    runs = named(A=run())
+    assert (comparable_groups(runs), differences(runs), notes(runs)) == ([], [], [])

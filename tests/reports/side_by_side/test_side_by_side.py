@@ -1,0 +1,483 @@
+"""Several engines side by side: every verdict in its place, nothing mixed, every link to its evidence, one command."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from support import report_samples as samples
+from support.page import Page
+from support.side_by_side_samples import everything, run, source
+
+from coldproof.harness.cli import main as command_line
+from coldproof.reports.exports.write import write_all
+from coldproof.reports.format.text import visible
+from coldproof.reports.schema.results import (
+    InjectedFault,
+    RequirementResult,
+    Results,
+    StatementParts,
+    encode,
+    write_results,
+)
+from coldproof.reports.schema.verdict import VERDICT_MEANING, Verdict
+from coldproof.reports.side_by_side.columns import labels
+from coldproof.reports.side_by_side.markdown import matrix_markdown
+from coldproof.reports.side_by_side.matrix import EngineMatrix, Row, engine_matrix
+from coldproof.reports.side_by_side.page import render_matrix
+
+
+@pytest.fixture(scope="module")
+def full() -> EngineMatrix:
+    """A page with all that there can be in one."""
+    return engine_matrix(everything())
+
+
+def of(*runs: Results) -> EngineMatrix:
+    """These runs side by side."""
+    return engine_matrix([source(one) for one in runs])
+
+
+def rows(shown: EngineMatrix) -> dict[str, Row]:
+    """By requirement."""
+    return {row.id: row for area in shown.areas for row in area.rows}
+
+
+def asked(verdict: Verdict, **changes: object) -> RequirementResult:
+    """One requirement with this verdict, in one cell, and these changes."""
+    of_cell = {name: changes.pop(name) for name in ("absent", "missing") if name in changes}
+    row = samples.cell(verdict=verdict, reason=str(changes.get("reason", "so it is")), **of_cell)
+    return msgspec.structs.replace(samples.requirement("LORA-1", "reload", row), **changes)
+
+
+def squares(page: Page) -> list[str]:
+    """The classes of the matrix's squares, in the order of the page."""
+    return [at["class"] for tag, at in page.elements if tag == "td" and at.get("class", "").startswith(("v-", "abs"))]
+
+
+# Rows and columns
+
+
+def test_a_requirement_that_a_run_does_not_have_is_an_empty_square(full: EngineMatrix) -> None:
+    """And never a verdict; nor is any of an invalid run."""
+    found = {
+        row.id: [None if square is None else square.requirement.verdict for square in row.cells]
+        for row in rows(full).values()
+    }
+    assert found["LORA-1"] == [Verdict.VIOLATED, Verdict.NOT_EXERCISED, None, None]
+    assert found["LORA-2"] == [None, Verdict.CONFORMS, None, None]
+    page = Page(render_matrix(full))
+    assert squares(page).count("absent") == sum(verdicts.count(None) for verdicts in found.values())
+    assert page.text.count("the run is invalid") == len(found)
+
+
+def test_requirements_stand_by_number_whatever_the_order_of_the_runs() -> None:
+    """LORA-2 before LORA-10, areas by name."""
+    names = ["SALT-1", "LORA-10", "LORA-2", "odd", "9" * 5000]
+    runs = [run(requirements=[samples.requirement(name, "x") for name in order]) for order in (names, names[::-1])]
+    assert list(rows(of(*runs))) == list(rows(of(*runs[::-1])))
+    assert [name for name in rows(of(*runs)) if name.startswith(("LORA", "SALT"))] == ["LORA-2", "LORA-10", "SALT-1"]
+
+
+def test_a_square_says_how_much_was_tried_and_found_and_whether_all_cells_agree() -> None:
+    """What no cell has is not counted by cells."""
+    two = samples.requirement("R-1", "x", samples.cell("a", Verdict.VIOLATED), samples.cell("b"), cases=("1", "2"))
+    found = rows(of(run(requirements=[msgspec.structs.replace(two, verdict=Verdict.VIOLATED)])))["R-1"].cells[0]
+    lost = rows(of(run(requirements=[msgspec.structs.replace(two, verdict=Verdict.ERROR)])))["R-1"].cells[0]
+    assert found is not None
+    assert lost is not None
+    assert found.figures == ["80 examples", "2 counterexamples", "in 1 of 2 cells"]
+    assert lost.figures == ["80 examples", "2 counterexamples"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "found"),
+    [
+        ([run(), run("SGLang")], ["vLLM 0.32.0", "SGLang 0.32.0"]),
+        ([run(), run(version="0.33.0")], ["vLLM 0.32.0", "vLLM 0.33.0"]),
+        ([run(), run(adapter="endpoint")], ["vLLM 0.32.0 (vllm adapter)", "vLLM 0.32.0 (endpoint adapter)"]),
+        ([run(), run(worker="fingerprint")], ["vLLM 0.32.0 (model worker)", "vLLM 0.32.0 (fingerprint worker)"]),
+        (
+            [run(requirements=[samples.requirement("R-1", "x", samples.cell(name))]) for name in ("tight", "default")],
+            ["vLLM 0.32.0 (cell tight)", "vLLM 0.32.0 (cell default)"],
+        ),
+        ([run(), run()], ["vLLM 0.32.0 (0/results.json)", "vLLM 0.32.0 (1/results.json)"]),
+        ([run(engine=None), run()], ["no engine (0/results.json)", "vLLM 0.32.0"]),
+    ],
+)
+def test_no_two_columns_are_called_alike(runs: list[Results], found: list[str]) -> None:
+    """As much is said of each as it takes, and no more."""
+    assert labels([source(one, name=f"{place}/results.json") for place, one in enumerate(runs)]) == found
+
+
+def test_runs_with_nothing_to_tell_them_apart_are_numbered() -> None:
+    """As a caller may make that gives no names."""
+    assert labels([source(run(), name=""), source(run(), name="")]) == ["vLLM 0.32.0", "vLLM 0.32.0-2"]
+
+
+def test_a_statement_in_other_words_is_said() -> None:
+    """An older Coldproof may have asked another thing under the same id."""
+    changed = msgspec.structs.replace(asked(Verdict.CONFORMS), parts=StatementParts(required=["Another thing."]))
+    shown = of(run(requirements=[asked(Verdict.CONFORMS)]), run("SGLang", requirements=[changed]))
+    assert rows(shown)["LORA-1"].otherwise == ["SGLang 0.32.0"]
+    assert "The statement differs in the run of SGLang 0.32.0." in Page(render_matrix(shown)).text
+
+
+# Why
+
+ANOTHER = "another cell, engine build or adapter"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "help"),
+    [
+        (asked(Verdict.UNSUPPORTED, absent=["kv events"]), f"{ANOTHER} that has: kv events"),
+        (asked(Verdict.UNSUPPORTED, absent=["pool size known"]), f"{ANOTHER} that has: pool size known"),
+        (asked(Verdict.UNSUPPORTED, reason="kv events: 404"), ANOTHER),
+        (
+            asked(Verdict.NOT_EXERCISED, needed=["a", "b", "c"], evidence={"a": 1.0, "c": 3.0}, missing=["c"]),
+            "a larger budget, or a cell that makes this evidence more likely: b; c",
+        ),
+        (asked(Verdict.NOT_EXERCISED), "a larger budget, or a cell"),
+        (asked(Verdict.INCONCLUSIVE), "settings with reproducible cold answers, or more tries"),
+        (asked(Verdict.ERROR), "a run without errors; the engine's log is in the report folder"),
+        (asked(Verdict.CONFORMS), ""),
+        (asked(Verdict.VIOLATED), ""),
+        (asked(Verdict.KNOWN_ISSUE), ""),
+    ],
+)
+def test_what_shows_nothing_says_what_would_help(requirement: RequirementResult, help: str) -> None:
+    """By the capability that is absent or unknown, or the evidence that stayed away."""
+    shown = of(run(requirements=[requirement]))
+    (square,) = rows(shown)["LORA-1"].cells
+    assert square is not None
+    assert square.help == help
+    assert (f"What would help: {help}." in Page(render_matrix(shown)).text) is bool(help)
+    assert (f"What would help: {help}." in matrix_markdown(shown)) is bool(help)
+
+
+def test_the_page_says_why_each_engine_has_its_verdict(full: EngineMatrix) -> None:
+    """Reason, evidence, cells and causes under the statement; a long reason is whole in the fold."""
+    long = "because " * 60
+    shown = of(run(requirements=[asked(Verdict.UNSUPPORTED, reason=long)]))
+    assert long.strip() in Page(render_matrix(shown)).text
+    text = Page(render_matrix(full)).text
+    below = text[text.index("Statements and reasons", text.index("Requirements by engine")) :]
+    assert "A conforming engine answers as the new adapter cold" in below
+    assert "VIOLATED vLLM 0.32.0 2 distinct counterexamples" in below
+    assert "1 counterexample, not waived: Request r3" in below
+    assert "1 counterexample, waived: Request r3" in below
+    assert "never seen: preemptions" in below
+    assert re.search(r"tight\s*○ NOT EXERCISED\s*never seen: preemptions", below)
+
+
+def test_every_run_has_its_line_on_top(full: EngineMatrix) -> None:
+    """How many of each verdict, time to the verdict, rule, oracle and date; an invalid run has none of its verdicts."""
+    page = Page(render_matrix(full))
+    top = page.text[: page.text.index("What can be compared", page.text.index("Started"))]
+    assert "4 runs of 3 engines, requirement by requirement" in top
+    assert "38.2 s to the first, 6 min 53 s to the last" in top
+    assert "token-exact, oracle cold-engine" in top
+    assert "2026-03-01 12:00 UTC" in top
+    assert "RUN INVALID" in top
+    assert "INCOMPLETE RUN" in top
+    assert "so no verdict of this run is valid" in top
+    assert list(page.attributes("data-label")).count("Violated") == 3
+
+
+def test_a_broken_engine_is_marked_in_its_column() -> None:
+    """Its squares look like any other's."""
+    fault = InjectedFault(name="salts-are-cut", summary="s", stands_for="f", acted=True)
+    shown = of(run(fault=fault))
+    marked = [at["class"] for tag, at in Page(render_matrix(shown)).elements if tag == "strong"]
+    assert marked == ["line wrong", "under wrong"]
+    assert "FAULT INJECTED" in matrix_markdown(shown)
+
+
+# The page
+
+
+def test_squares_lead_into_the_runs_own_reports(tmp_path: Path) -> None:
+    """To the requirement's anchor, which is there, whatever its id."""
+    twins = [samples.requirement(name, "x") for name in ("R-1", "r-1", "LORA-3 ü/<")]
+    write_all(run(requirements=twins), tmp_path / "a run")
+    assert command_line.main(["side-by-side", str(tmp_path / "a run"), "--out", str(tmp_path / "index.html")]) == 0
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+    links = {link for link in page.attributes("href") if not link.startswith("#")}
+    assert {link.partition("#")[0] for link in links} == {"a%20run/index.html"}
+    ids = set(Page((tmp_path / "a run" / "index.html").read_text(encoding="utf-8")).attributes("id"))
+    anchors = {link.partition("#")[2] for link in links} - {""}
+    assert len(anchors) == 3
+    assert anchors <= ids
+
+
+def test_a_square_without_a_link_says_the_same() -> None:
+    """The verdict is text of ours; only the way to the other page is missing."""
+    with_link, without = (Page(render_matrix(engine_matrix([source(run(), link)]))) for link in ("a/index.html", ""))
+    assert squares(with_link) == squares(without)
+    assert not [link for link in without.attributes("href") if not link.startswith("#")]
+    assert "report at x/results.json" in without.text
+
+
+def test_the_filter_knows_every_verdict_of_a_row(full: EngineMatrix) -> None:
+    """In the matrix and below it alike, and the matrix's rows are found by what is said below."""
+    page = Page(render_matrix(full))
+    filtered = [at for _, at in page.elements if "data-row" in at]
+    kinds = {box["value"] for tag, box in page.elements if tag == "input" and box.get("type") == "checkbox"}
+    known = {option["value"] for tag, option in page.elements if tag == "option"} - {""}
+    assert {kind for row in filtered for kind in row["data-kind"].split()} == kinds
+    assert {area for row in filtered for area in row["data-area"].split()} == known
+    assert "v-violated v-not-exercised" in {row["data-kind"] for row in filtered}
+    assert set(page.attributes("data-twin")) == set(page.attributes("id", tag="article"))
+
+
+def test_ids_are_unique_and_links_within_the_page_lead_somewhere(full: EngineMatrix) -> None:
+    """Also with ids that differ only in what an anchor cannot hold."""
+    odd = of(run(requirements=[samples.requirement(name, "x") for name in ("R 1", "R/1", "r-1", "S", "-title")]))
+    for page in (Page(render_matrix(full)), Page(render_matrix(odd))):
+        ids = list(page.attributes("id"))
+        assert len(ids) == len(set(ids))
+        assert {link[1:] for link in page.attributes("href") if link.startswith("#")} <= set(ids)
+        assert page.open == []
+
+
+def test_hostile_text_is_text() -> None:
+    """In names, reasons, ids, evidence and everywhere else of two runs: no element, no handler, no odd link."""
+    runs = [samples.poisoned(samples.HOSTILE + more) for more in (samples.SURROGATE, " | b\n# head")]
+    shown = engine_matrix([source(runs[0], "", samples.HOSTILE), source(msgspec.structs.replace(runs[1], selftest=[]))])
+    page = Page(render_matrix(shown))
+    assert page.open == []
+    assert render_matrix(shown) == visible(render_matrix(shown))
+    tags = [tag for tag, _ in page.elements]
+    assert not {"img", "iframe", "base", "link", "svg"} & set(tags)
+    assert tags.count("script") == 1
+    assert not [name for _, at in page.elements for name in at if name.startswith("on") or name in ("style", "src")]
+    assert not [link for link in page.attributes("href") if not link.startswith(("#", "x/index.html"))]
+    assert "⟨U+202E⟩gnp.exe" in page.text
+    text = matrix_markdown(shown)
+    assert "<" not in text
+    assert "&lt;script&gt;" in text
+    assert visible(text) == text
+    assert not re.search(r"^# head", text, flags=re.MULTILINE)
+
+
+def test_the_page_loads_nothing_and_links_to_what_it_is_of(full: EngineMatrix) -> None:
+    """One file, to be sent by mail."""
+    source_text = render_matrix(full)
+    assert "url(" not in source_text
+    assert "@import" not in source_text
+    links = {link.partition("#")[0] for link in Page(source_text).attributes("href")} - {""}
+    assert links == {"vllm/index.html", "sglang/index.html", "none/index.html"}
+
+
+def test_the_same_runs_give_the_same_bytes(full: EngineMatrix) -> None:
+    """Also read back from their files, where keys are sorted."""
+    stored = [
+        source(msgspec.json.decode(encode(one.results), type=Results), one.link, one.name) for one in everything()
+    ]
+    assert render_matrix(engine_matrix(stored)) == render_matrix(full)
+    assert matrix_markdown(engine_matrix(stored)) == matrix_markdown(full)
+
+
+def test_every_verdict_has_its_meaning_on_the_page(full: EngineMatrix) -> None:
+    """A legend, as in a run's own report."""
+    text = Page(render_matrix(full)).text
+    assert all(meaning in text for meaning in VERDICT_MEANING.values())
+
+
+def test_runs_without_a_verdict_that_counts_say_so() -> None:
+    """And draw no empty table."""
+    shown = of(run(requirements=[]))
+    assert "No run has a valid verdict." in Page(render_matrix(shown)).text
+    assert "No run has a valid verdict." in matrix_markdown(shown)
+    assert "data-filter" not in {name for _, at in Page(render_matrix(shown)).elements for name in at}
+
+
+def test_many_runs_of_many_requirements_stay_small() -> None:
+    """Ten engines and forty requirements; and paper is told what it has no room for."""
+    many = [samples.requirement(f"R-{i}", "x", *(samples.cell(f"c{j}") for j in range(3))) for i in range(40)]
+    source_text = render_matrix(of(*(run(f"engine {place}", requirements=many) for place in range(10))))
+    assert len(source_text.encode()) < 2_000_000
+    assert "10 columns do not fit on a printed page" in Page(source_text).text
+
+
+# Markdown
+
+
+def test_the_markdown_has_engines_likeness_requirements_and_reasons(full: EngineMatrix) -> None:
+    """In that order, each table with as many squares in every row."""
+    text = matrix_markdown(full)
+    assert re.findall("^### (.*)$", text, flags=re.MULTILINE) == ["What can be compared", "Requirements", "Why"]
+    assert "| LORA-2 two | not in this run | ✓ CONFORMS, 40 examples | the run is invalid | not in this run |" in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+
+
+def test_the_markdown_tells_the_worst_reason_first_and_the_same_one_once() -> None:
+    """A list that is cut loses no violation to what is unsupported."""
+    lacks = [asked(Verdict.UNSUPPORTED), msgspec.structs.replace(asked(Verdict.VIOLATED), id="SALT-1")]
+    text = matrix_markdown(of(run(requirements=lacks), run("SGLang", "0.5", requirements=lacks[:1])))
+    assert re.findall("^- [*].*$", text, flags=re.MULTILINE) == [
+        "- **SALT-1** ✕ VIOLATED vLLM 0.32.0: so it is.",
+        f"- **LORA-1** – UNSUPPORTED vLLM 0.32.0 and SGLang 0.5: so it is. What would help: {ANOTHER}.",
+    ]
+
+
+def test_the_markdown_is_bounded() -> None:
+    """CI systems refuse a long one."""
+    many = [samples.requirement(f"R-{i}", "x", samples.cell(verdict=Verdict.ERROR)) for i in range(300)]
+    text = matrix_markdown(of(run(requirements=many)))
+    assert "And 250 more requirements." in text
+    assert "- and 250 more" in text
+    assert len(text.splitlines()) < 150
+
+
+# The command
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    """A folder with the report folders of two runs."""
+    write_all(run(), tmp_path / "vllm")
+    write_all(run("SGLang", "0.5"), tmp_path / "sglang")
+    return tmp_path
+
+
+def test_report_folders_and_files_are_read_alike(reports: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Both forms are written as they were asked for, stdout stays empty, verdicts do not matter to the exit code."""
+    runs = [str(reports / "vllm"), str(reports / "sglang" / "results.json")]
+    page, text = reports / "index.html", reports / "side.md"
+    assert command_line.main(["side-by-side", *runs, "--out", str(page), "--markdown", str(text)]) == 0
+    assert capfd.readouterr() == ("", "")
+    shown = engine_matrix(
+        [
+            source(run(), "vllm/index.html", "vllm/results.json"),
+            source(run("SGLang", "0.5"), "sglang/index.html", "sglang/results.json"),
+        ]
+    )
+    assert page.read_text(encoding="utf-8") == render_matrix(shown)
+    assert text.read_text(encoding="utf-8") == matrix_markdown(shown)
+
+
+def test_without_an_option_the_page_is_written_here(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Markdown alone it is not."""
+    monkeypatch.chdir(reports)
+    assert command_line.main(["side-by-side", "vllm", "--markdown", "side.md"]) == 0
+    assert not (reports / "index.html").exists()
+    assert command_line.main(["side-by-side", "vllm"]) == 0
+    assert 'href="vllm/index.html"' in (reports / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("out", "link", "name"),
+    [
+        ("all.html", "vllm/index.html", "vllm/results.json"),
+        ("pages/all.html", "../vllm/index.html", "../vllm/results.json"),
+        ("deep/pages/all.html", None, "vllm/results.json"),
+    ],
+)
+def test_a_link_is_made_where_the_report_is_below_or_beside(
+    out: str, link: str | None, name: str, reports: Path
+) -> None:
+    """Anywhere else it would break as soon as either is moved, and tell where this machine keeps its files."""
+    target = reports / out
+    target.parent.mkdir(parents=True, exist_ok=True)
+    assert command_line.main(["side-by-side", str(reports / "vllm"), "--out", str(target)]) == 0
+    page = Page(target.read_text(encoding="utf-8"))
+    links = {other.partition("#")[0] for other in page.attributes("href")} - {""}
+    assert links == ({link} if link else set())
+    assert (f"report at {name}" in page.text) is (link is None)
+    assert str(reports) not in target.read_text(encoding="utf-8").replace(samples.results().command, "")
+
+
+def test_a_run_without_a_page_of_its_own_has_no_link(tmp_path: Path) -> None:
+    """A results.json may have been copied alone."""
+    write_results(run(), tmp_path / "odd:name.json")
+    assert command_line.main(["side-by-side", str(tmp_path / "odd:name.json"), "--out", str(tmp_path / "x.html")]) == 0
+    page = Page((tmp_path / "x.html").read_text(encoding="utf-8"))
+    assert "report at odd:name.json" in page.text
+    assert not [link for link in page.attributes("href") if not link.startswith("#")]
+
+
+def test_a_hostile_folder_is_a_plain_link(tmp_path: Path) -> None:
+    """A name with a colon is no scheme, and one that is no UTF-8 is written out."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/javascript:alert(1)\xff&\"'")
+    write_all(run(), Path(folder))
+    assert command_line.main(["side-by-side", folder, "--out", str(tmp_path / "x.html")]) == 0
+    page = Page((tmp_path / "x.html").read_text(encoding="utf-8"))
+    links = {link.partition("#")[0] for link in page.attributes("href")} - {""}
+    assert links == {"javascript%3Aalert%281%29%FF%26%22%27/index.html"}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "No such file"),
+        (b"{nope", "malformed"),
+        (b"[]", "not a results.json file"),
+        (b'{"schema_version": 99}', "its schema_version is 99; this Coldproof reads 2"),
+        (b'{"schema_version": 2}', "not a results.json file: Object missing required field"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
+    content: bytes | None, says: str, reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which names the file; nothing is written."""
+    broken = reports / "broken.json"
+    if content is not None:
+        broken.write_bytes(content)
+    arguments = ["side-by-side", str(reports / "vllm"), str(broken), "--out", str(reports / "x.html")]
+    assert command_line.main(arguments) == 4
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert says in said
+    assert "broken.json" in said
+    assert not (reports / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["."], "the folder has no results.json"),
+        (["vllm", "vllm/results.json"], "vllm and vllm/results.json are the same run"),
+        (["vllm", "--out", "vllm/index.html"], "vllm/index.html is the report of one of the runs"),
+        (["vllm", "--markdown", "vllm/results.json"], "vllm/results.json is the report of one of the runs"),
+    ],
+)
+def test_what_would_mislead_or_destroy_is_refused(
+    arguments: list[str], says: str, reports: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, with exit code 4, and no file is touched."""
+    monkeypatch.chdir(reports)
+    before = {file: file.read_bytes() for file in reports.rglob("*") if file.is_file()}
+    assert command_line.main(["side-by-side", *arguments]) == 4
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert says in said
+    assert {file: file.read_bytes() for file in reports.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("option", ["--out", "--markdown"])
+def test_what_cannot_be_written_is_exit_code_3(option: str, reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, as everywhere."""
+    assert command_line.main(["side-by-side", str(reports / "vllm"), option, str(reports / "no" / "file")]) == 3
+    assert re.fullmatch(r"coldproof side-by-side: cannot write .*no/file: .*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "--pdf", "x"], ["a", "--out"]])
+def test_wrong_usage_is_exit_code_4(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line."""
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(["side-by-side", *arguments])
+    assert stop.value.code == 4
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_commands_tell_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the help of `coldproof`."""
+    with pytest.raises(SystemExit):
+        command_line.main(["--help"])
+    assert "which engine conforms to which requirement" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,117 @@
+"""Engines side by side in a real browser: filtered, walked by keyboard, printed, in the hand, without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from support import report_samples as samples
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, reached, serious
+from support.side_by_side_samples import everything, run, source
+
+from coldproof.reports.side_by_side.matrix import engine_matrix
+from coldproof.reports.side_by_side.page import render_matrix
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for the whole file."""
+    with a_browser() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
+    """Opens a page."""
+    with pages_of(browser, tmp_path) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def full() -> str:
+    """A page with all that there can be in one."""
+    return render_matrix(engine_matrix(everything()))
+
+
+def test_a_row_is_shown_while_one_of_its_verdicts_is(opened: Any, full: str) -> None:
+    """In the matrix and below it; what is hidden is counted."""
+    page = opened(full)
+    shown = page.locator("[data-row]:visible")
+    both = page.locator("[data-row][data-kind='v-violated v-not-exercised']:visible")
+    before = shown.count()
+    assert both.count() == 2
+    page.locator("form[data-filter] input[value=v-violated]").uncheck()
+    assert (both.count(), shown.count()) == (2, before)
+    page.locator("form[data-filter] input[value=v-not-exercised]").uncheck()
+    assert both.count() == 0
+    assert page.locator("output").inner_text() == f"{before - shown.count()} rows hidden"
+    page.get_by_role("button", name="Reset").click()
+    page.wait_for_function("document.querySelector('output').textContent === ''")
+    page.get_by_label("Area").select_option("salt")
+    assert (shown.count(), page.locator("[data-row][data-area=salt]:visible").count()) == (2, 2)
+
+
+def test_an_id_leads_to_its_statement_and_a_link_shows_what_is_filtered_away(opened: Any, full: str) -> None:
+    """As in a run's own report."""
+    page = opened(full)
+    page.locator("form[data-filter] input[value=v-known-issue]").uncheck()
+    row = page.locator("#requirement-lora-10")
+    assert not row.is_visible()
+    page.evaluate("location.hash = 'requirement-lora-10'")
+    row.wait_for(state="visible")
+    page.locator(".matrix a[href='#requirement-lora-1']").click()
+    page.wait_for_function("Math.abs(document.getElementById('requirement-lora-1').getBoundingClientRect().top) < 40")
+
+
+def test_the_keyboard_reaches_everything(opened: Any, full: str) -> None:
+    """Filter, verdicts, folds; and Enter opens one."""
+    page = opened(full)
+    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY", "DIV"} <= reached(page, 90)
+    fold = page.locator("details.result").first
+    fold.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert fold.evaluate("fold => fold.open")
+
+
+def test_the_page_is_readable_without_scripts(opened: Any, full: str) -> None:
+    """All that is to be known, and no control that could do nothing."""
+    page = opened(full, java_script_enabled=False)
+    assert page.locator("[data-row]:visible").count() == page.locator("[data-row]").count()
+    assert page.locator("button:visible, form:visible").count() == 0
+    assert "2 distinct counterexamples" in page.locator("#requirement-lora-1").inner_text()
+    page.locator("details.result summary").first.click()
+    assert page.locator("details.result dl").first.is_visible()
+
+
+def test_printing_opens_every_fold(opened: Any, full: str) -> None:
+    """What is on paper cannot be clicked."""
+    page = opened(full)
+    assert page.locator("details:not([open])").count() > 0
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    assert page.locator("details:not([open])").count() == 0
+
+
+@pytest.mark.parametrize("engines", [1, 4, 9])
+def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, engines: int) -> None:
+    """Tables that are wider scroll by themselves."""
+    sources = [*everything(), *(source(run(f"engine {place}")) for place in range(5))]
+    assert_it_fits_every_screen(opened(render_matrix(engine_matrix(sources[:engines]))), tmp_path / "page.png")
+
+
+def test_hostile_text_runs_nothing(opened: Any) -> None:
+    """No dialog, no message, no request; the fixture looks."""
+    bad = samples.poisoned(samples.HOSTILE)
+    page = opened(render_matrix(engine_matrix([source(bad), source(run(), "", samples.HOSTILE)])))
+    assert page.locator("main img, main iframe, main script").count() == 0
+    assert samples.SCRIPT in page.locator("body").evaluate("body => body.textContent")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1300, 390])
+def test_axe_finds_nothing_serious(opened: Any, full: str, scheme: str, width: int) -> None:
+    """Contrast, names, order of headings, tables, with every fold open."""
+    page = opened(full, color_scheme=scheme, viewport={"width": width, "height": 900})
+    assert serious(page) == []

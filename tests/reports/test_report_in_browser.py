@@ -1,0 +1,142 @@
+"""The report in a real browser: it can be read, walked by keyboard and printed; it loads, sends and runs nothing.
+
+One Chromium for the whole file; the tests are skipped where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+from support import report_samples as samples
+from support.browsing import DESK, a_browser, assert_it_fits_every_screen, pages_of, reached, serious
+
+HOSTILE = (
+    f"{samples.SCRIPT}</style></script><style>*{{display:none}}</style>{samples.IMAGE} <b>bold</b> "
+    "javascript:alert(1) \x00\x1b[31m\u202egnp.exe\u2066"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for the whole file."""
+    with a_browser() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
+    """Opens a run's page."""
+    with pages_of(browser, tmp_path) as open_page:
+        yield open_page
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """What stands in each visible element."""
+    return [item.inner_text() for item in page.locator(selector).all() if item.is_visible()]
+
+
+def test_the_first_screen_has_verdict_counts_and_the_way_on(opened: Any) -> None:
+    """Nobody has to scroll to learn what became of the run."""
+    page = opened(samples.results(samples.case()))
+    for selector in ("h1", ".counts", "header .facts", "header .command", "header nav"):
+        box = page.locator(selector).first.bounding_box()
+        assert box is not None, selector
+        assert box["y"] + box["height"] < DESK["height"], selector
+
+
+def test_the_requirements_are_filtered_by_verdict_and_text(opened: Any) -> None:
+    """What is filtered away is counted, and comes back."""
+    page = opened(samples.results(samples.case()))
+    rows = page.locator("[data-row]:visible")
+    before = rows.count()
+    page.locator("form[data-filter] input[value=v-conforms]").uncheck()
+    assert page.locator("[data-row].v-conforms:visible").count() == 0
+    assert "hidden" in page.locator("output").inner_text()
+    page.locator("form[data-filter] input[value=v-conforms]").check()
+    assert rows.count() == before
+    page.get_by_label("Text").fill("eviction")
+    assert 0 < rows.count() < before
+    page.get_by_label("Text").fill("")
+    assert (rows.count(), page.locator("output").inner_text()) == (before, "")
+
+
+def test_a_link_to_a_case_opens_its_fold(opened: Any) -> None:
+    """Also one that was sent to somebody: the address alone is enough."""
+    page = opened(samples.many(12))
+    last = page.locator("section.onecase").last
+    assert not last.locator("> details").evaluate("fold => fold.open")
+    page.goto(f"{page.url}#{last.get_attribute('id')}")
+    page.reload()
+    assert last.locator("> details").evaluate("fold => fold.open")
+    assert last.evaluate("section => Math.abs(section.getBoundingClientRect().top) < window.innerHeight")
+
+
+def test_a_command_is_copied_as_it_stands(opened: Any) -> None:
+    """The button says that it did, and what is copied is what is shown."""
+    results = samples.results(samples.case())
+    page = opened(results, permissions=["clipboard-read", "clipboard-write"])
+    button = page.get_by_role("button", name="Copy: Repeat this run")
+    button.click()
+    page.wait_for_function("button => button.textContent === 'Copied'", arg=button.element_handle())
+    assert page.evaluate("navigator.clipboard.readText()") == f"{results.command} --hypothesis-seed={results.seed}"
+
+
+def test_the_keyboard_reaches_everything(opened: Any) -> None:
+    """The skip link first; then filters and folds, and Enter opens a fold."""
+    page = opened(samples.results(samples.case()))
+    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY"} <= reached(page, 60)
+    fold = page.locator("#run details").first
+    fold.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert fold.evaluate("fold => fold.open")
+
+
+@pytest.mark.parametrize("text", [HOSTILE, samples.HOSTILE])
+def test_hostile_text_runs_nothing_and_is_shown_as_written(opened: Any, text: str) -> None:
+    """In prompts, answers, names, logs and everywhere else: no dialog, no message, no request, no element."""
+    page = opened(samples.poisoned(text))
+    assert page.locator("main img, main b b, main iframe, body script").count() == 1  # our own script
+    assert page.locator("style").count() == 1
+    shown = page.locator("body").evaluate("body => body.textContent")
+    assert samples.SCRIPT in shown
+    assert "⟨U+202E⟩gnp.exe" in shown
+    assert not set("\x00\x1b\u202e\u2066") & set(shown)
+    assert page.locator("h1").is_visible()
+    assert page.locator("a[href^='javascript:']").count() == 0
+
+
+def test_a_page_is_readable_without_scripts(opened: Any) -> None:
+    """Nothing is shown by a script that is not in the page already, and no button is there that could do nothing."""
+    results = samples.results(samples.case())
+    page = opened(results, java_script_enabled=False)
+    assert results.requirements[0].title in page.locator("main").inner_text()
+    assert page.locator("section.onecase .sentence").is_visible()
+    assert page.locator("button:visible, form:visible").count() == 0
+    fold = page.locator("#run details").first
+    fold.locator("summary").click()
+    assert fold.locator("dl, table, p").first.is_visible()
+
+
+def test_printing_opens_every_fold(opened: Any) -> None:
+    """What is on paper cannot be clicked."""
+    page = opened(samples.many(5))
+    assert page.locator("details:not([open])").count() > 0
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    assert page.locator("details:not([open])").count() == 0
+
+
+@pytest.mark.parametrize("violations", [0, 1, 50])
+def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, violations: int) -> None:
+    """On a desk and in a hand, with nothing to tell and with much; and the background is the theme's."""
+    assert_it_fits_every_screen(opened(samples.many(violations)), tmp_path / "page.png")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(opened: Any, scheme: str) -> None:
+    """Contrast, names, order of headings, tables: by the rules of axe-core, with every fold open."""
+    page = opened(samples.results(samples.case(), samples.case("b", known_issue="x")), color_scheme=scheme)
+    assert serious(page) == []

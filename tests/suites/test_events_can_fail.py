@@ -1,0 +1,100 @@
+"""Each requirement on KV events is put to a real vLLM that publishes something wrong, and says so.
+
+The cache is right all the while: no answer and no count would show it. The fingerprint worker makes it cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.faults import plant
+from support.faulty_runs import Bench, opened, requirement_of
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.suites import test_events as events
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+ROOMY, TIGHT = CELLS["events"], CELLS["events-tight"]
+EXAMPLES = 12
+
+BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
+    (events.test_events_explain_the_hits, "every-third-store-is-not-told", ROOMY, ""),
+    (events.test_events_explain_the_hits, "blocks-stand-behind-nothing", ROOMY, "no request until then"),
+    (events.test_events_explain_the_hits, "blocks-stand-behind-themselves", ROOMY, "which cannot be hit"),
+    (events.test_events_explain_the_hits, "tokens-of-the-wrong-place", ROOMY, "no request until then"),
+    (
+        events.test_events_explain_the_hits,
+        "tokens-of-more-than-the-blocks",
+        ROOMY,
+        "so that the tokens of each block are unknown",
+    ),
+    (events.test_events_explain_the_hits, "evictions-are-told-when-requests-end", ROOMY, ""),
+    (events.test_events_explain_the_hits, "the-first-batch-is-lost", ROOMY, "arrived instead of"),
+    (events.test_events_identify_their_requests, "salts-are-not-told", ROOMY, "no request until then"),
+    (events.test_events_identify_their_requests, "adapters-are-not-told", ROOMY, "no request until then"),
+    (events.test_events_report_resets, "resets-are-not-told", ROOMY, "no event reports it"),
+    (events.test_events_report_evictions, "evictions-are-not-told", TIGHT, "the pool has only 16"),
+    (events.test_events_report_evictions, "evictions-are-told-of-another-block", TIGHT, "but no copy of it exists"),
+    (events.test_events_of_everything_at_once, "evictions-are-not-told", TIGHT, ""),
+    (events.test_block_hashes_follow_from_their_events, "hashes-of-something-else", ROOMY, "engine's own rule"),
+    (
+        events.test_block_hashes_follow_from_their_events,
+        "what-the-resumed-decode-gets-a-hash-of-its-own",
+        TIGHT,
+        "engine's own rule",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """With the worker that has no model."""
+    with opened(tmp_path_factory.mktemp("events") / "report", "fingerprint") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "cell", "sentence"),
+    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN],
+)
+def test_a_misleading_engine_is_found_out(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Callable[..., None],
+    fault: str,
+    cell: Cell,
+    sentence: str,
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault, by what its events say."""
+    plant(fault, monkeypatch)
+    case = bench.violation(test, cell, examples=EXAMPLES)
+    assert case.failure_class in (FailureClass.ACCOUNTING, FailureClass.API), case.sentence
+    assert case.sentence.startswith("KV events: "), case.sentence
+    assert sentence in case.sentence
+
+
+@pytest.mark.parametrize(
+    ("test", "cell"),
+    [
+        pytest.param(events.test_events_explain_the_hits, ROOMY, id="hits"),
+        pytest.param(events.test_events_of_everything_at_once, TIGHT, id="everything"),
+        pytest.param(events.test_block_hashes_follow_from_their_events, ROOMY, id="hashes"),
+        pytest.param(events.test_block_hashes_follow_from_their_events, TIGHT, id="hashes behind preemptions"),
+    ],
+)
+def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """No false alarm where nothing is broken; evidence may be short after so few examples."""
+    verdict, reason, cases = bench.verdict(test, cell, examples=4)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []
+
+
+def test_without_events_there_is_no_verdict(bench: Bench) -> None:
+    """UNSUPPORTED, with what was seen instead."""
+    with pytest.raises(pytest.skip.Exception):
+        bench.verdict(events.test_events_explain_the_hits, CELLS["default"], examples=1)
+    (said,) = [fields for kind, fields in bench.told if kind == "verdict"]
+    assert (said["verdict"], said["reason"]) == (Verdict.UNSUPPORTED, "published KV events: not enabled")

@@ -1,0 +1,125 @@
+"""Each requirement of the cache's families is put to a real vLLM in which it is really broken, and says so.
+
+The engine is stepped in this process, so that its own code can be broken by a fault of the catalogue; the suites' own
+tests draw, run and judge, and the run concludes as any other. They find nothing on the engine as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from support.faults import plant
+from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, Bench, opened, requirement_of
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.suites import test_chat_preludes as chats
+from coldproof.suites import test_control as control
+from coldproof.suites import test_memory_pressure as pressure
+from coldproof.suites import test_mixed as mixed
+from coldproof.suites import test_preemption as preemption
+from coldproof.suites import test_reuse as reuse
+from coldproof.suites import test_surface as surface
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+DEFAULT, TIGHT = CELLS["default"], CELLS["tight"]
+# Requests may be longer here than the pool is: what the engine refuses to start with, unless it is broken.
+OVERCOMMITTED = msgspec.structs.replace(
+    TIGHT,
+    arguments=("--num-gpu-blocks-override", "17", "--max-model-len", "1024", "--max-num-batched-tokens", "64"),
+)
+
+BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
+    (chats.test_chats_that_share_a_prefix, "half-a-block-is-hashed", DEFAULT, ANY_HIT),
+    (chats.test_prompts_that_share_a_prefix, "half-a-block-is-hashed", DEFAULT, ANY_HIT),
+    (chats.test_next_turn_of_a_chat, "what-decode-writes-is-not-published", DEFAULT, LOST),
+    (chats.test_next_turn_in_token_ids, "the-last-slot-is-published", DEFAULT, ANY_HIT),
+    (reuse.test_a_prompt_sent_again, "the-last-block-is-dropped", DEFAULT, LOST),
+    (reuse.test_a_prompt_sent_again, "hashes-differ-each-time", DEFAULT, LOST),
+    (reuse.test_a_prompt_sent_again_after_others, "the-newest-blocks-go-first", DEFAULT, LOST),
+    (reuse.test_counts_agree, "hits-are-counted-twice", DEFAULT, COUNTS),
+    (pressure.test_working_set_larger_than_the_pool, "evicted-blocks-stay-in-the-index", TIGHT, ANY_HIT),
+    (pressure.test_many_identical_long_prompts, "admission-asks-for-a-cold-prompts-blocks", TIGHT, LOST),
+    (
+        pressure.test_many_identical_long_prompts,
+        "cached-blocks-do-not-count-as-free",
+        TIGHT,
+        (FailureClass.HANG, FailureClass.LOST_REUSE),
+    ),
+    (
+        pressure.test_prompt_that_can_never_fit,
+        "nobody-checks-that-the-pool-holds-a-prompt",
+        OVERCOMMITTED,
+        (FailureClass.HANG, FailureClass.NOT_THE_CACHE),
+    ),
+    (
+        pressure.test_prompt_that_can_never_fit,
+        "long-prompts-are-cut",
+        TIGHT,
+        (FailureClass.API, FailureClass.NOT_THE_CACHE),
+    ),
+    (
+        pressure.test_every_block_is_freed,
+        "aborted-requests-keep-their-blocks",
+        TIGHT,
+        (*COUNTS, FailureClass.HANG),
+    ),
+    (preemption.test_preempted_and_resumed, "the-resumed-believe-a-block-was-loaded", TIGHT, ANY_HIT),
+    (
+        preemption.test_requests_after_a_preemption,
+        "blocks-of-the-preempted-stay-in-the-index",
+        TIGHT,
+        ANY_HIT,
+    ),
+    (control.test_cache_reset, "a-reset-only-says-so", DEFAULT, ANY_HIT),
+    (control.test_cache_reset, "a-reset-under-load-only-says-so", DEFAULT, ANY_HIT),
+    (control.test_aborted_requests, "an-aborted-prefill-is-published", TIGHT, ANY_HIT),
+    (surface.test_prompt_logprobs, "scored-prompts-read-the-cache", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (surface.test_several_answers, "answers-write-into-one-block", DEFAULT, ANY_HIT),
+    (surface.test_stop_strings, "cached-tokens-count-as-answered", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (surface.test_structured_output, "a-grammar-starts-late-on-a-hit", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (mixed.test_everything_at_once, "hashes-forget-who-asks", TIGHT, ANY_HIT),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One run for all faults."""
+    with opened(tmp_path_factory.mktemp("broken") / "report") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "cell", "classes"),
+    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN],
+)
+def test_a_broken_engine_is_found_out(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Callable[..., None],
+    fault: str,
+    cell: Cell,
+    classes: tuple[FailureClass, ...],
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    plant(fault, monkeypatch)
+    case = bench.violation(test, cell, examples=EXAMPLES)
+    assert case.failure_class in classes, case.sentence
+
+
+@pytest.mark.parametrize(
+    ("test", "cell"),
+    [
+        pytest.param(chats.test_chats_that_share_a_prefix, DEFAULT, id="CHAT-1"),
+        pytest.param(control.test_aborted_requests, TIGHT, id="CTRL-2"),
+        pytest.param(mixed.test_everything_at_once, TIGHT, id="MIXED-1"),
+    ],
+)
+def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """No false alarm where nothing is broken; evidence may be short after so few examples."""
+    verdict, reason, cases = bench.verdict(test, cell, examples=3)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []

@@ -1,0 +1,333 @@
+"""Small bundles as a qualification leaves them: a scripted engine's answers, judged, written down and sealed.
+
+The list of requirements is a small one too, so that a bundle is made in a second and everything in it is looked at.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples
+from support.histories import ask, burst, contents, put
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.case.known_issues import Waivers, read_known_issues
+from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.judge import Judgement, judge
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.statement import statement_parts
+from coldproof.harness.release.bundle.merged_events import bundle_results
+from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
+from coldproof.harness.release.bundle.verify import verify
+from coldproof.harness.release.requirements import frozen
+from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place, encode
+from coldproof.harness.release.run.manifest import seal
+from coldproof.harness.release.run.record import KNOWN_ISSUES, Package, Qualification, digest_of
+from coldproof.harness.release.run.sources import sources_digest
+from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
+from coldproof.harness.session.selftest.selftest import self_test
+from coldproof.harness.workload.steps import Route, Workload
+from coldproof.reports.exports.write import write_all
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.results import encode as encode_case
+from coldproof.reports.schema.verdict import Verdict
+
+VERSION = "9.9"
+EXAMPLES = 15  # in each of two cells
+RULE = Rule(exact=True)
+KNOWN = """[[issue]]
+requirement = "LORA-9"
+signature = "stale state; *"
+versions = ">=0"
+reason = "upstream knows"
+link = "https://example.org/issues/9"
+"""
+
+Event = dict[str, Any]
+Change = Callable[[list[Event]], list[Event]]
+
+
+def frozen_test(requirement: str, needs: Capability, shows: Evidence, **changes: Any) -> FrozenTest:
+    """One test of a requirement."""
+    test = FrozenTest(
+        declared=Requirement(requirement, f"title of {requirement}", (needs,), (shows,)),
+        test=f"test_{requirement[:-2].lower()}",
+        suite="test_it.py",
+        statement=f"A conforming engine does {requirement}.",
+        source="0" * 64,
+    )
+    return msgspec.structs.replace(test, **changes)
+
+
+def cell(name: str, *areas: str) -> Cell:
+    """A cell of an engine that Coldproof starts."""
+    return Cell(name=name, about=name, areas=areas, engine="llamacpp")
+
+
+FROZEN = FrozenList(
+    version=VERSION,
+    tests=(
+        frozen_test("CHAT-9", Capability.TOKEN_PROMPTS, Evidence.HITS),
+        frozen_test("EVENT-9", Capability.KV_EVENTS, Evidence.STORED),
+        frozen_test("LORA-9", Capability.TOKEN_PROMPTS, Evidence.HITS),
+    ),
+    cells=(cell("one", "CHAT", "EVENT"), cell("two", "CHAT", "LORA")),
+)
+PLACES = FROZEN.places(FROZEN.cells_of("llamacpp", "model"))
+
+
+def freeze(folder: Path) -> None:
+    """Put the small list where lists are looked for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{VERSION}.json").write_bytes(encode(FROZEN))
+
+
+@functools.cache
+def judged() -> tuple[Judgement, ...]:
+    """A few examples in which a prompt is sent twice and its second answer comes from the cache."""
+    return tuple(judge(history, ClosedFormOracle(), RULE, exclusive=True) for history in histories())
+
+
+def histories() -> Iterator[History]:
+    """The same story under several nonces."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(EXAMPLES):
+            here = Path(folder) / str(number)
+            twice = (burst(ask(("stem", 40))), burst(ask(("stem", 40))))
+            yield WorkloadRun(ScriptedEngine(), Workload(twice), f"n{number}", contents(here), here / "run").history()
+
+
+@functools.cache
+def failed() -> tuple[Judgement, ...]:
+    """An example in which a reload left the older adapter's answers behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        steps = (put("A"), burst(ask(adapter="tenant")), put("B", route=Route.IN_PLACE), burst(ask(adapter="tenant")))
+        engine = ScriptedEngine(InjectedBug.STALE_WEIGHTS)
+        history = WorkloadRun(engine, Workload(steps), "n", contents(here), here / "run").history()
+    return (judge(history, ClosedFormOracle(), RULE, exclusive=True),)
+
+
+def case() -> Case:
+    """What LORA-9 found in the cell `two`, waived."""
+    return report_samples.case(
+        "LORA-9-7c21a0f3",
+        requirement="LORA-9",
+        cell="two",
+        signature="stale state; in-place reload; other path; between requests",
+        known_issue="upstream knows (https://example.org/issues/9)",
+    )
+
+
+def write(folder: Path, *, shard: str = "", places: Sequence[Place] = tuple(PLACES), examples: int = EXAMPLES) -> Path:
+    """A run's folder with these places, sealed. Returns it."""
+    (folder / "cases").mkdir(parents=True)
+    (folder / KNOWN_ISSUES).write_text(KNOWN)
+    (folder / "engine-01-tested.log").write_text("INFO ready\n")
+    log = EventLog(folder / EVENTS)
+    begin(log, folder, shard)
+    for place in places:
+        test = FROZEN.test(place)
+        assert test is not None
+        log.emit(
+            "requirement",
+            id=place.requirement,
+            title=test.declared.title,
+            statement=test.statement,
+            parts=statement_parts(test.statement),
+            shows=test.declared.shows,
+            cell=place.cell,
+            test=place.test,
+        )
+    for name in dict.fromkeys(place.cell for place in places):
+        log.emit("engine", engine=engine(), cell=name, contents=3)
+        log.emit("calibration", calibration=report_samples.results().calibration, seconds=1.0, own_rule=RULE)
+    for place in places:
+        conclude(log, folder, place, examples)
+    end(log, folder)
+    return folder
+
+
+def begin(log: EventLog, folder: Path, shard: str) -> None:
+    """What a run writes before it tests anything."""
+    log.emit(
+        "run_started",
+        version=VERSION,
+        started="2026-03-01T00:00:00+00:00",
+        command="pytest suites --profile qualify",
+        profile="qualify",
+        seed=f"4{shard[:1]}",
+        shard=shard,
+        fault=None,
+        environment={"coldproof commit": "abc"},
+        allowed=[],
+    )
+    record = Qualification(
+        requirements=VERSION,
+        requirements_sha256=digest_of_list(),
+        sources_sha256=sources_digest(),
+        commit="abc",
+        engine="llamacpp",
+        worker="model",
+        attached=False,
+        oracle="cold-engine",
+        seconds=60.0,
+        arguments=(),
+        model="",
+        known_issues_sha256=digest_of(folder / KNOWN_ISSUES),
+        build=(Package("engine", "1", "0" * 64),),
+    )
+    log.emit("qualification", qualification=record)
+    log.emit("selftest", rows=self_test())
+
+
+def digest_of_list() -> str:
+    """Of the small list's file."""
+    return hashlib.sha256(encode(FROZEN)).hexdigest()
+
+
+def engine() -> Event:
+    """What the scripted engine says of itself."""
+    scripted = ScriptedEngine()
+    return {
+        "name": "scripted",
+        "version": "1",
+        "adapter": "scripted",
+        "worker": "model",
+        "config": {},
+        "capabilities": {
+            c.value: {"present": s.present, "evidence": s.evidence} for c, s in scripted.capabilities.items()
+        },
+    }
+
+
+def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
+    """A place's examples and its verdict."""
+    drawn = {"CHAT-9": judged()[:examples], "LORA-9": failed(), "EVENT-9": ()}[place.requirement]
+    evidence: Counter[str] = Counter()
+    for one in drawn:
+        evidence.update(one.evidence)
+        log.emit(
+            "example",
+            requirement=place.requirement,
+            cell=place.cell,
+            test=place.test,
+            rule=one.rule,
+            exclusive=one.exclusive,
+            history=one.history,
+            answers=[[asked, answer] for asked, answer in one.answers.items()],
+            evidence=one.evidence,
+            findings=one.findings,
+            noise=one.noise,
+        )
+    verdict = {"CHAT-9": Verdict.CONFORMS, "EVENT-9": Verdict.UNSUPPORTED, "LORA-9": Verdict.KNOWN_ISSUE}
+    found = case() if place.requirement == "LORA-9" else None
+    if found is not None:
+        (folder / "cases" / f"{found.id}.json").write_bytes(encode_case(found))
+        log.emit("case", case=found)
+    log.emit(
+        "verdict",
+        requirement=place.requirement,
+        title="t",
+        cell=place.cell,
+        test=place.test,
+        verdict=verdict[place.requirement],
+        reason="r",
+        examples=len(drawn),
+        requests=sum(len(one.history.outcomes) for one in drawn),
+        evidence=dict(evidence),
+        seconds=1.0,
+        case=found.id if found is not None else None,
+    )
+
+
+def end(log: EventLog, folder: Path) -> None:
+    """What a run writes at its end."""
+    results = bundle_results([folder])
+    today = datetime.datetime.now(datetime.UTC).date()
+    waivers = Waivers(read_known_issues(folder / KNOWN_ISSUES), version="1", today=today)
+    log.emit("waivers", waivers=waivers.report(results.cases, results.requirements))
+    log.emit("run_finished", complete=True)
+    log.close()
+    draw(folder)
+
+
+def draw(folder: Path) -> None:
+    """Results, pages and seal of a folder as its events are: what a run does, and who hides what they changed."""
+    shards = folder / SHARDS
+    parts = [folder] if not shards.is_dir() else sorted(shards.iterdir())
+    for part in parts:
+        write_all(bundle_results([part]), part)
+        seal(part)
+    if parts != [folder]:
+        write_all(bundle_results(parts), folder)
+        seal(folder)
+
+
+def change(folder: Path, how: Change) -> None:
+    """Rewrite a folder's events."""
+    path = folder / EVENTS
+    events = how([json.loads(line) for line in path.read_text().splitlines()])
+    path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
+
+
+def copied(bundle: Path, to: Path) -> Path:
+    """A bundle that may be spoilt."""
+    return Path(shutil.copytree(bundle, to))
+
+
+def small_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the list of requirements be the small one, for a test."""
+    freeze(folder / "lists")
+    monkeypatch.setattr(frozen, "LISTS", folder / "lists")
+
+
+def reasons(bundle: Path) -> str:
+    """Why a bundle is refused, a line each; empty where it is not."""
+    return "\n".join(map(str, verify(bundle).reasons))
+
+
+def without(kind: str, **fields: object) -> Change:
+    """Events less the first that has these fields."""
+
+    def less(events: list[Event]) -> list[Event]:
+        gone = next(e for e in events if e["event"] == kind and fields.items() <= e.items())
+        return [event for event in events if event is not gone]
+
+    return less
+
+
+def with_fields(kind: str, where: dict[str, object], **fields: object) -> Change:
+    """Events of which the first of a kind that is so has these fields in place of its own."""
+
+    def changed(events: list[Event]) -> list[Event]:
+        next(e for e in events if e["event"] == kind and where.items() <= e.items()).update(fields)
+        return events
+
+    return changed
+
+
+def recorded(**fields: object) -> Change:
+    """Events whose record of the qualification says otherwise."""
+
+    def changed(events: list[Event]) -> list[Event]:
+        next(e for e in events if e["event"] == "qualification")["qualification"].update(fields)
+        return events
+
+    return changed

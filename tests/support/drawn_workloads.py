@@ -1,0 +1,83 @@
+"""Limits to draw workloads in, and what was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import strategies as st
+from support.drawn_cases import REPEATS
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, WorkloadLimits
+from coldproof.harness.workload.steps import Request, Workload
+from coldproof.harness.workload.tokens import new_prompt_length
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
+
+
+def limits(
+    *, block: int = 32, longest: int = 2048, pool: int | None = None, most_tokens: int = 6000, slots: int = 4
+) -> WorkloadLimits:
+    """Three contents, every mixture, an engine that can do everything."""
+    return WorkloadLimits(
+        block=block,
+        slots=slots,
+        contents=("A", "B", "C"),
+        mixtures=frozenset({ADAPTERS_TOGETHER, BASE_WITH_ADAPTER}),
+        longest=longest,
+        pool=pool,
+        most_tokens=most_tokens,
+    )
+
+
+some = settings(
+    derandomize=REPEATS,
+    max_examples=20,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=SLOW,
+)
+
+any_at_all = settings(derandomize=REPEATS, max_examples=500, deadline=None, database=None, phases=[Phase.generate])
+
+LIMITS = {
+    "tight": limits(longest=512, pool=512),
+    "roomy": limits(pool=100_000),
+    "unknown pool": limits(),
+    "pool that just may be filled": limits(pool=3000),
+    "blocks of one": limits(block=1, longest=512, pool=512),
+    "large blocks": limits(block=128, pool=2048, most_tokens=12_000),
+    "tiny model": limits(longest=128, pool=512),
+    "many models' lengths": limits(pool=65_536, most_tokens=200_000),
+    "one model's length": limits(longest=131_072, pool=65_536, most_tokens=200_000),
+}
+
+
+def lengths(workload: Workload) -> list[int]:
+    """Tokens of each request with its answer, earlier turns included."""
+    total: list[int] = []
+    for _, _, request in workload.requests():
+        before = 0 if request.prompt.continues is None else total[request.prompt.continues]
+        total.append(before + new_prompt_length(request.prompt) + request.max_tokens)
+    return total
+
+
+TIGHT, ROOMY = LIMITS["tight"], LIMITS["roomy"]
+
+
+def without(on: WorkloadLimits, *missing: Capability) -> WorkloadLimits:
+    """The same on an engine that lacks something."""
+    return msgspec.structs.replace(on, can=on.can - set(missing))
+
+
+def asked(workload: Workload) -> list[Request]:
+    """All requests."""
+    return [request for _, _, request in workload.requests()]
+
+
+def found(strategy: st.SearchStrategy[Workload], wanted: Callable[[Workload], bool]) -> Workload:
+    """A workload that is wanted; fails where none is drawn."""
+    return find(strategy, wanted, settings=any_at_all)

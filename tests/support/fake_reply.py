@@ -1,0 +1,187 @@
+"""What the stand-in server of `support.fake_server` offers, how it fails, and what it answers."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+MODEL, VERSION, BLOCK = "tiny", "9.9", 16
+METRICS = """\
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",num_gpu_blocks="100",enable_prefix_caching="True"} 1
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{engine="0"} 40
+vllm:prefix_cache_queries_total{engine="1"} 2
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{engine="0"} 16
+# TYPE vllm:prefix_cache_queries_created gauge
+vllm:prefix_cache_queries_created{engine="0"} 1700000000
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0"} 0
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{engine="0"} 0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0"} 0
+"""
+BARE_METRICS = "# TYPE http_requests_total counter\nhttp_requests_total 3\n"
+
+
+class Fault(enum.Enum):
+    """How a generation goes wrong."""
+
+    NONE = "answers"
+    SILENT = "accepts the request and never says a word"
+    STALLS = "falls silent after the first token"
+    BREAKS = "closes the socket after the first token"
+    ENDS_EARLY = "ends the stream in good order but without [DONE]"
+    REFUSES = "HTTP 400"
+    ERROR_EVENT = "an error event in the middle of the stream"
+    GARBLED = "a data line that is no JSON"
+    SPEECHLESS = "closes the socket instead of any response"
+
+
+class Counts(enum.Enum):
+    """How cached tokens are told."""
+
+    ALWAYS = "a number, 0 for a miss"
+    NULL_ON_MISS = "null for a miss"
+    NEVER = "not at all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manners:
+    """What a server offers. The default is a vLLM that offers everything; None and False take something away."""
+
+    fault: Fault = Fault.NONE
+    counts: Counts = Counts.ALWAYS
+    token_ids: bool = True
+    token_prompts: bool = True
+    salts: bool = True
+    chats: bool = True
+    tells_prompts: bool = True
+    refuses: tuple[str, ...] = ()  # fields of a body that are answered with 400
+    ignores: tuple[str, ...] = ()  # fields that change nothing
+    corrupt: str = ""  # what is wrong on a hit: tokens, others, scores or end
+    behind: float | None = None  # nats by which another token would have been better than each of a prompt
+    keeps: bool = False  # a reset keeps everything, whatever it says
+    delay: float = 0.0  # seconds before the first token
+    pace: float = 0.0  # between two
+    at_once: bool = False  # the whole answer in one write with its headers
+    one_by_one: bool = False  # a connection for each request
+    key: str | None = None
+    version: str | None = VERSION
+    metrics: str | None = METRICS
+    gauges: str | None = None  # where they are asked for by name
+    models: str | None = json.dumps({"data": [{"id": MODEL, "root": "/models/tiny", "max_model_len": 2048}]})
+    reset: str | None = '{"success": true}'
+    lora: tuple[int, str] = (200, "Success")
+    in_place: tuple[int, str] = (200, "Success")
+    dropped_gets: int = 0
+    bodies: dict[str, str] = field(default_factory=dict)  # path -> what is answered there with 200, whatever is asked
+
+
+def answer(model: str, prompt: tuple[int, ...], count: int) -> list[int]:
+    """The tokens that a cold start answers, which are also what the cache must not change."""
+    digest = hashlib.sha256(f"{model} {prompt}".encode()).digest()
+    return [32 + byte % 95 for byte in digest[:count]]
+
+
+def rendered(messages: list[dict[str, str]]) -> tuple[int, ...]:
+    """What the chat template makes of messages: each behind a mark of its role."""
+    return tuple(token for m in messages for token in (ord(m["role"][0]), 10, *m["content"].encode()))
+
+
+def prompt_scores(prompt: tuple[int, ...]) -> list[float]:
+    """The log probability of each prompt token."""
+    return [-0.01 * token for token in prompt]
+
+
+class Reply:
+    """What is said to one request. `None` among the events: the stream breaks here."""
+
+    def __init__(self, manners: Manners, who: str, body: dict[str, Any], prompt: tuple[int, ...], hit: int) -> None:
+        self.manners, self.who, self.body, self.prompt, self.hit = manners, who, body, prompt, hit
+        self.chat = "messages" in body
+
+    def wrong(self, what: str) -> bool:
+        """Whether this part of the answer is, here and now."""
+        return self.manners.corrupt == what and self.hit > 0
+
+    def answers(self) -> list[tuple[list[int], str]]:
+        """(tokens, finish reason) of each answer asked for."""
+        stops, found = tuple(self.body.get("stop", ())), []
+        for i in range(self.body.get("n", 1)):
+            stale = " stale" if self.wrong("others" if i else "tokens") else ""
+            tokens = answer(f"{self.who}{f' {i}' if i else ''}{stale}", self.prompt, self.body["max_tokens"])
+            end = next((k + 1 for k, token in enumerate(tokens) if chr(token) in stops), None)
+            found.append((tokens[:end], "length" if end is None or self.wrong("end") else "stop"))
+        return found
+
+    def events(self) -> Iterator[str | None]:
+        """The stream's data lines, answer after answer; the first says what the prompt was."""
+        said, fault = self.about_prompt(), self.manners.fault
+        for index, (tokens, reason) in enumerate(self.answers()):
+            for i, token in enumerate(tokens):
+                choice = self.choice(index, [token], "delta", reason if i == len(tokens) - 1 else None)
+                yield json.dumps({"choices": [choice], **said} if self.chat else {"choices": [{**choice, **said}]})
+                said = {}
+                if fault in (Fault.STALLS, Fault.BREAKS):
+                    yield None
+                if fault is Fault.ERROR_EVENT:
+                    yield '{"error": {"message": "EngineCore encountered an issue"}}'
+                if fault is Fault.GARBLED:
+                    yield "<html>Bad Gateway</html>"
+        yield json.dumps({"choices": [], "usage": self.usage()})
+        if fault is not Fault.ENDS_EARLY:
+            yield "[DONE]"
+
+    def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        said = self.about_prompt()
+        if "prompt_logprobs" in self.body:
+            scores = list(zip(self.prompt, prompt_scores(self.prompt), strict=True))[self.hit * self.wrong("scores") :]
+            said["prompt_logprobs"] = [None, *(self.scored(token, score) for token, score in scores[1:])]
+        choices = [self.choice(i, ids, "message", end) for i, (ids, end) in enumerate(self.answers())]
+        if self.chat:
+            return {"choices": choices, "usage": self.usage(), **said}
+        return {"choices": [{**choice, **said} for choice in choices], "usage": self.usage()}
+
+    def scored(self, token: int, score: float) -> dict[str, dict[str, float]]:
+        """A prompt's token with its score, and a better one if there is."""
+        behind = self.manners.behind
+        best = {} if behind is None else {"1": {"logprob": score + behind}}
+        return {str(token): {"logprob": score}, **best}
+
+    def about_prompt(self) -> dict[str, Any]:
+        """The prompt's ids, where they are told."""
+        return {"prompt_token_ids": list(self.prompt)} if self.manners.tells_prompts else {}
+
+    def choice(self, index: int, ids: list[int], part: str, end: str | None) -> dict[str, Any]:
+        """Tokens of one answer in the entry point's form, with scores if they were asked for."""
+        text = "".join(map(chr, ids))
+        choice: dict[str, Any] = {"index": index, "finish_reason": end}
+        choice |= {part: {"content": text}} if self.chat else {"text": text}
+        if self.manners.token_ids:
+            choice["token_ids"] = ids
+        if self.body.get("logprobs"):
+            top = [{f"token_id:{token}": -0.5, "token_id:1": -2.0} for token in ids]
+            choice["logprobs"] = {"token_logprobs": [-0.5] * len(ids), "top_logprobs": top}
+            if self.chat:
+                both = [{"logprob": -0.5}, {"logprob": -2.0}]
+                choice["logprobs"] = {"content": [{"logprob": -0.5, "top_logprobs": both} for _ in ids]}
+        return choice
+
+    def usage(self) -> dict[str, Any]:
+        """How long the prompt was and, as far as it is told, how much of it was cached."""
+        usage: dict[str, Any] = {"prompt_tokens": len(self.prompt)}
+        if self.manners.counts is Counts.NULL_ON_MISS and self.hit == 0:
+            return {**usage, "prompt_tokens_details": None}
+        return (
+            usage
+            if self.manners.counts is Counts.NEVER
+            else {**usage, "prompt_tokens_details": {"cached_tokens": self.hit}}
+        )

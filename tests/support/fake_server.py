@@ -1,0 +1,241 @@
+"""A stand-in for an OpenAI-compatible server, for unit tests of the wire only: no verdict on an engine rests on it.
+
+Its answers are a function of model and prompt, and every request is written down, so that a test can say what was
+sent and how often. What it offers, how slowly, and how it fails is scripted by `Manners`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from support.fake_reply import (
+    BARE_METRICS,
+    BLOCK,
+    METRICS,
+    MODEL,
+    VERSION,
+    Counts,
+    Fault,
+    Manners,
+    Reply,
+    answer,
+    prompt_scores,
+    rendered,
+)
+
+from coldproof.adapters.server.vllm_metrics import GAUGES_PATH, METRICS_PATH
+
+__all__ = [
+    "BARE_METRICS",
+    "BLOCK",
+    "METRICS",
+    "MODEL",
+    "VERSION",
+    "Counts",
+    "FakeServer",
+    "Fault",
+    "Manners",
+    "answer",
+    "prompt_scores",
+    "rendered",
+    "serving",
+]
+
+
+@dataclass(slots=True)
+class Seen:
+    """One request as it arrived."""
+
+    line: str
+    authorization: str | None
+    body: dict[str, Any]
+
+
+@dataclass
+class FakeServer:
+    """A running stand-in: where it is, how it behaves, and what it was asked."""
+
+    manners: Manners
+    url: str = ""
+    seen: list[Seen] = field(default_factory=list)
+    cached: set[tuple[str, str | None, tuple[int, ...]]] = field(default_factory=set)
+    closing: threading.Event = field(default_factory=threading.Event)
+    adapters: dict[str, str] = field(default_factory=dict)  # name -> content
+    dropped: int = 0
+    hung_up_on: threading.Event = field(default_factory=threading.Event)  # a client left in the midst of an answer
+
+    def asked(self, line: str) -> list[Seen]:
+        """The requests with this request line, `POST /v1/completions` for one."""
+        return [request for request in self.seen if request.line == line]
+
+
+@contextlib.contextmanager
+def serving(manners: Manners | None = None, *, port: int = 0) -> Iterator[FakeServer]:
+    """A stand-in on 127.0.0.1, on a free port unless one is given, for as long as the block runs."""
+    fake = FakeServer(manners or Manners())
+
+    class Handler(_Handler):
+        server_state = fake
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+
+        def handle_error(self, *_: object) -> None:
+            """A client that gave up is part of the script."""
+
+    with Server(("127.0.0.1", port), Handler) as server:
+        fake.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield fake
+        finally:
+            fake.closing.set()
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_state: FakeServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each response waits 40 ms for an acknowledgement
+
+    def log_message(self, *_: object) -> None:
+        """Nothing to say."""
+
+    def do_GET(self) -> None:
+        fake, manners = self.note({})
+        pages = {
+            "/v1/models": manners.models,
+            "/version": manners.version and json.dumps({"version": manners.version}),
+            METRICS_PATH: manners.metrics,
+            GAUGES_PATH: manners.gauges,
+            "/health": "",
+        }
+        if fake.dropped < manners.dropped_gets:
+            fake.dropped += 1
+            self.close_connection = True
+        elif manners.key is not None and self.headers["Authorization"] != f"Bearer {manners.key}":
+            self.say(401, '{"error": "Unauthorized"}')
+        else:
+            page = manners.bodies.get(self.path, pages.get(self.path))
+            self.say(404, "Not Found") if page is None else self.say(200, page)
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        body: dict[str, Any] = json.loads(raw) if raw else {}
+        _, manners = self.note(body)
+        match self.path:
+            case path if path in manners.bodies:
+                self.say(200, manners.bodies[path])
+            case "/v1/completions":
+                self.generate(body, tuple(body["prompt"]))
+            case "/v1/chat/completions" if manners.chats:
+                self.generate(body, rendered(body["messages"]))
+            case "/tokenize" if manners.chats:
+                self.say(200, json.dumps({"tokens": rendered(body["messages"])}))
+            case "/reset_prefix_cache" if manners.reset is not None:
+                if not manners.keeps:
+                    self.server_state.cached.clear()
+                self.say(200, manners.reset)
+            case "/v1/load_lora_adapter":
+                self.server_state.adapters[body["lora_name"]] = content_of(body["lora_path"])
+                self.say(*(manners.in_place if body.get("load_inplace") else manners.lora))
+            case "/v1/unload_lora_adapter" if manners.lora[0] == 200:
+                self.say(200, "Success")
+            case _:
+                self.say(404, '{"detail": "Not Found"}')
+
+    def note(self, body: dict[str, Any]) -> tuple[FakeServer, Manners]:
+        seen = Seen(f"{self.command} {self.path}", self.headers["Authorization"], body)
+        self.server_state.seen.append(seen)
+        return self.server_state, self.server_state.manners
+
+    def say(self, status: int, text: str) -> None:
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def generate(self, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
+        """One answer, streamed or whole, as far as the script lets it come."""
+        manners = self.server_state.manners
+        if manners.fault is Fault.REFUSES or (not manners.token_prompts and "prompt" in body):
+            return self.say(400, '{"error": {"message": "prompt must be text"}}')
+        for name in manners.refuses:
+            if name in body:
+                return self.say(400, json.dumps({"error": {"message": f"{name} is off"}}))
+        if manners.fault is Fault.SILENT:
+            self.server_state.closing.wait()
+        if manners.fault in (Fault.SILENT, Fault.SPEECHLESS):
+            self.close_connection = True
+            return None
+        if "stream" not in body:
+            return self.say(200, json.dumps(self.reply(body, prompt).whole()))
+        try:
+            self.stream(body, prompt)
+        except OSError:  # a client that hangs up closes with unread bytes, which resets the connection
+            self.server_state.hung_up_on.set()
+            self.close_connection = True
+        return None
+
+    def stream(self, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
+        """The events, each in a chunk; the fault strikes after the first token."""
+        manners = self.server_state.manners
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+        self.close_connection = manners.one_by_one
+        head += b"Connection: close\r\n\r\n" if manners.one_by_one else b"\r\n"
+        if manners.at_once:
+            events = [chunk(line) for line in self.reply(body, prompt).events() if line is not None]
+            self.wfile.write(head + b"".join(events) + b"0\r\n\r\n")
+            return
+        self.wfile.write(head)
+        time.sleep(manners.delay)  # whatever is changed meanwhile is changed before the answer begins
+        for line in self.reply(body, prompt).events():
+            if line is None:  # the fault of a server that does not end its stream
+                if manners.fault is Fault.STALLS:
+                    self.server_state.closing.wait()
+                self.close_connection = True
+                return
+            self.wfile.write(chunk(line))
+            time.sleep(manners.pace)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def reply(self, body: dict[str, Any], prompt: tuple[int, ...]) -> Reply:
+        """What is said, by whoever is behind the name now."""
+        fake = self.server_state
+        who = fake.adapters.get(body["model"], body["model"])
+        heard = {name: value for name, value in body.items() if name not in fake.manners.ignores}
+        return Reply(fake.manners, who, heard, prompt, self.hit(who, body, prompt))
+
+    def hit(self, who: str, body: dict[str, Any], prompt: tuple[int, ...]) -> int:
+        """Tokens of whole blocks that were asked before of the same content under the same salt."""
+        manners, cached = self.server_state.manners, self.server_state.cached
+        salt = body.get("cache_salt") if manners.salts else None
+        keys = [(who, salt, prompt[:end]) for end in range(BLOCK, len(prompt), BLOCK)]
+        found = [len(key[2]) for key in keys if key in cached]
+        cached.update(keys)
+        return max(found, default=0)
+
+
+def content_of(path: str) -> str:
+    """What tells an adapter from another: its files, or the path where there are none."""
+    file = Path(path) / "adapter_model.safetensors"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else path
+
+
+def chunk(line: str) -> bytes:
+    """One event as a chunk of the transfer encoding."""
+    content = f"data: {line}\n\n".encode()
+    return f"{len(content):x}\r\n".encode() + content + b"\r\n"

@@ -1,0 +1,254 @@
+"""A stand-in for an SGLang server, for unit tests of its wire only: no verdict on an engine rests on it.
+
+It says what SGLang 0.5.23 says, field by field; what it offers, and how it fails, is scripted by `Manners`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from support.fake_reply import answer
+
+MODEL, ROOT, VERSION, LONGEST = "base", "/models/tiny", "0.5.23", 4090
+LOADED = "Failed to load LoRA adapter {} because it is already loaded"
+
+
+class Fault(enum.Enum):
+    """How a generation goes wrong."""
+
+    NONE = "answers"
+    BREAKS = "closes the socket after the first token"
+    ERROR_EVENT = "an error event instead of an answer"
+    ABORT_EVENT = "an event with a token that nobody computed, which says that there is none"
+    GARBLED = "an event without meta_info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manners:
+    """What a server offers. The default is one that offers everything there is on this wire."""
+
+    fault: Fault = Fault.NONE
+    model: dict[str, Any] | None = field(
+        default_factory=lambda: {"model_path": ROOT, "served_model_name": MODEL, "is_generation": True}
+    )
+    server: dict[str, Any] = field(default_factory=dict)  # beside the usual
+    older: bool = False  # only /get_model_info and /get_server_info
+    salts: tuple[str, ...] = ("cache_salt", "extra_key")
+    lora: bool = True
+    counts: bool = True  # cached_tokens
+    counters: bool = True  # /metrics
+    loads: list[dict[str, Any]] = field(default_factory=lambda: [load(1), load(0)])  # /v1/loads; none: no such route
+    flush: tuple[int, str] = (200, "Cache flushed.\n")
+    incremental: bool = False  # events tell the new tokens instead of all
+    windows: int = 0  # tokens of sliding windows
+    key: str | None = None
+    refuses: tuple[str, ...] = ()  # fields that are answered with 400
+
+
+@dataclass
+class FakeSglang:
+    """A running stand-in, and the bodies that it got."""
+
+    manners: Manners
+    url: str = ""
+    bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    cached: set[tuple[object, ...]] = field(default_factory=set)
+    adapters: dict[str, str] = field(default_factory=dict)
+    queried: int = 0
+    hits: int = 0
+
+    def asked(self, path: str) -> list[dict[str, Any]]:
+        """The bodies that came for a path."""
+        return [body for where, body in self.bodies if where == path]
+
+
+@contextlib.contextmanager
+def serving(manners: Manners | None = None, **changes: Any) -> Iterator[FakeSglang]:
+    """A stand-in on a free port of this machine for as long as the block runs."""
+    fake = FakeSglang(replace(manners or Manners(), **changes))
+
+    class Handler(_Handler):
+        state = fake
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+
+        def handle_error(self, *_: object) -> None:
+            """A client that hung up is part of the script."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        fake.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield fake
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    state: FakeSglang
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: object) -> None:
+        """Nothing to say."""
+
+    def do_GET(self) -> None:
+        fake, manners = self.state, self.state.manners
+        older = "get_" if manners.older else ""
+        pages: dict[str, Any] = {
+            "/v1/models": {"data": [{"id": MODEL, "root": MODEL, "max_model_len": 4096}]},
+            f"/{older}model_info": manners.model,
+            f"/{older}server_info": server_info(manners),
+            "/metrics": metrics(fake) if manners.counters else None,
+            "/v1/loads": {"loads": manners.loads} if manners.loads else None,
+        }
+        page = pages.get(self.path)
+        if manners.key is not None and self.headers["Authorization"] != f"Bearer {manners.key}":
+            self.say(401, {"error": "Unauthorized"})
+        else:
+            self.say(404, {"detail": "Not Found"}) if page is None else self.say(200, page)
+
+    def do_POST(self) -> None:
+        fake, manners = self.state, self.state.manners
+        raw = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        body: dict[str, Any] = json.loads(raw) if raw not in (b"", b"null") else {}
+        fake.bodies.append((self.path, body))
+        match self.path:
+            case "/generate":
+                self.generate(body)
+            case "/flush_cache":
+                fake.cached.clear()
+                self.say(*manners.flush)
+            case "/load_lora_adapter" if not manners.lora:
+                self.say(400, {"success": False, "error_message": "LoRA is not enabled."})
+            case "/load_lora_adapter" if body["lora_name"] in fake.adapters:
+                self.say(400, {"success": False, "error_message": LOADED.format(body["lora_name"])})
+            case "/load_lora_adapter":
+                fake.adapters[body["lora_name"]] = body["lora_path"]
+                self.say(200, {"success": True})
+            case "/unload_lora_adapter":
+                self.say(200 if fake.adapters.pop(body["lora_name"], None) else 400, {})
+            case _:
+                self.say(404, {"detail": "Not Found"})
+
+    def say(self, status: int, page: Any) -> None:
+        content = (page if isinstance(page, str) else json.dumps(page)).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def generate(self, body: dict[str, Any]) -> None:
+        """One answer, streamed or whole."""
+        fake = self.state
+        refused = [name for name in fake.manners.refuses if name in {**body, **body["sampling_params"]}]
+        if refused:
+            return self.say(400, {"error": {"message": f"{refused[0]} is off"}})
+        said = events(fake, body)
+        if not body["stream"]:
+            return self.say(200, said[-1])
+        self.close_connection = True
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for event in said:
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            if fake.manners.fault is Fault.BREAKS:
+                return None
+        self.wfile.write(b"data: [DONE]\n\n")
+        return None
+
+
+def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """All that is said of one request."""
+    manners, prompt, sampling = fake.manners, tuple(body["input_ids"]), body["sampling_params"]
+    if manners.fault is Fault.ERROR_EVENT:
+        return [{"error": {"message": "too long", "type": "invalid_request_error", "code": 400}}]
+    if manners.fault is Fault.ABORT_EVENT:
+        reason = {"type": "abort", "message": "too long", "status_code": 400}
+        return [{"text": "f", "output_ids": [102], "meta_info": {"finish_reason": reason, "completion_tokens": 1}}]
+    if manners.fault is Fault.GARBLED:
+        return [{"text": "f", "output_ids": [102]}]
+    who = fake.adapters.get(body.get("lora_path", ""), "")
+    tokens = answer(who, prompt, sampling["max_new_tokens"])
+    end = next((i + 1 for i, token in enumerate(tokens) if chr(token) in sampling.get("stop", ())), None)
+    hit, tokens = found(fake, who, body, prompt), tokens[:end]
+    said = []
+    for count in range(1, len(tokens) + 1):
+        first = count - 1 if manners.incremental else 0
+        reason = {"type": "stop" if end else "length"} if count == len(tokens) else None
+        about: dict[str, Any] = {"finish_reason": reason, "completion_tokens": count, "num_retractions": 2}
+        if manners.counts:
+            about["cached_tokens"] = hit
+        if body.get("return_logprob"):
+            about["output_token_logprobs"] = [[-0.5, token, None] for token in tokens[first:count]]
+            about["output_top_logprobs"] = [[[-0.5, t, None], [-2.0, 1, None]] for t in tokens[first:count]]
+        if "logprob_start_len" in body:
+            about["input_token_logprobs"] = [[-0.25 if i else None, t, None] for i, t in enumerate(prompt)]
+        ids = tokens[first:count]
+        said.append({"text": "".join(map(chr, ids)), "output_ids": ids, "meta_info": about})
+    return said
+
+
+def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, ...]) -> int:
+    """Tokens of the longest prefix that was asked before of the same content under the same salts."""
+    salts = tuple(body.get(name) for name in ("cache_salt", "extra_key") if name in fake.manners.salts)
+    keys = [(who, salts, prompt[:end]) for end in range(1, len(prompt))]
+    hit = max((len(key[2]) for key in keys if key in fake.cached), default=0)
+    fake.cached.update(keys)
+    fake.queried, fake.hits = fake.queried + len(prompt), fake.hits + hit
+    return hit
+
+
+def server_info(manners: Manners) -> dict[str, Any]:
+    """The start-up configuration."""
+    usual = {
+        "version": VERSION,
+        "page_size": 16,
+        "max_total_num_tokens": 1000,
+        "max_req_input_len": LONGEST,
+        "disable_radix_cache": False,
+        "enable_lora": manners.lora or None,
+        "max_loras_per_batch": 4,
+        "enable_hierarchical_cache": False,
+        "enable_priority_scheduling": True,
+        "dp_size": 1,
+        "launch_command": "--model-path tiny --api-key s3cr3t",
+    }
+    return usual | manners.server
+
+
+def load(running: int, waiting: int = 3, *, to_come: int = 0) -> dict[str, Any]:
+    """What one replica's scheduler says. `to_come`: tokens of prompts that are not computed yet."""
+    return {
+        "num_running_reqs": running,
+        "num_waiting_reqs": waiting,
+        "num_waiting_uncached_tokens": to_come,
+        "num_used_tokens": 100 * running,
+        "max_total_num_tokens": 500,
+        "max_running_requests": 8,
+    }
+
+
+def metrics(fake: FakeSglang) -> str:
+    """Counters that appear when they have counted, and gauges of some step before."""
+    lines = [
+        '# TYPE sglang:swa_used_tokens gauge\nsglang:swa_used_tokens{tp_rank="0"} ' + f"{fake.manners.windows}.0",
+        '# TYPE sglang:num_running_reqs gauge\nsglang:num_running_reqs{tp_rank="0"} 7.0',
+    ]
+    if fake.queried:
+        told = f'{{is_streaming="true"}} {fake.queried}.0'
+        lines.append(f"# TYPE sglang:prompt_tokens_total counter\nsglang:prompt_tokens_total{told}")
+    if fake.hits:
+        told = f'{{cache_source="device"}} {fake.hits}.0'
+        lines.append(f"# TYPE sglang:cached_tokens_total counter\nsglang:cached_tokens_total{told}")
+    return "\n".join(lines) + "\n"

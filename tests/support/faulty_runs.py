@@ -1,0 +1,111 @@
+"""Runs of single requirements on an engine with an injected fault."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.options import PROFILES, Options, Profile
+from coldproof.harness.session.budget import BudgetSpent
+from coldproof.harness.session.conductor import ConformanceRun, Role
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+
+WRONG = (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST, FailureClass.CORRUPT)
+COUNTS = (FailureClass.ACCOUNTING,)
+
+
+EXAMPLES = 12
+
+LOST = (FailureClass.LOST_REUSE,)
+
+ANY_HIT = (*WRONG, *COUNTS)  # a hit that is none may show in the answer or in the count
+
+
+def requirement_of(test: Any) -> Requirement:
+    """What a suite's test stands for."""
+    (found,) = [mark.args[0] for mark in test.pytestmark if mark.name == "requirement"]
+    assert isinstance(found, Requirement)
+    return found
+
+
+class Bench:
+    """One run whose engines are started and broken at will; its cold engine is shared."""
+
+    def __init__(self, folder: Path, *, worker: str = "model", diagnose: str = "none") -> None:
+        self.options = Options(
+            engine="vllm-inproc",
+            report_dir=folder,
+            cells=("default", "tight"),
+            budget="2h",  # the number of examples is what ends a trial here
+            oracle="closed-form" if worker == "fingerprint" else "cold-engine",
+            worker=worker,
+            diagnose=diagnose,
+        )
+        self.run = ConformanceRun(self.options, Role.ALONE)
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.run.log.subscribe(lambda kind, fields: self.told.append((kind, fields)))
+        self.run.begin()
+
+    def verdict(self, test: Any, cell: Cell, *, examples: int) -> tuple[Verdict, str, list[Case]]:
+        """Put one suite's test to a new engine: the verdict, its reason, and the cases."""
+        self.told.clear()
+        drawn = settings(
+            settings.get_profile("coldproof-smoke"), database=None, derandomize=True, max_examples=examples
+        )(given(data=st.data())(test.hypothesis.inner_test))
+        sut = self.run.open_cell(cell)
+        trial = Trial(requirement_of(test), cell.name, "", test.__name__)
+        problem: BaseException | None = None
+        try:
+            self.run.trials.begin(sut, trial, drawn)(sut=sut)
+        except BudgetSpent:
+            pass
+        except Exception as failure:  # noqa: BLE001 - it becomes the trial's verdict
+            problem = failure
+        with contextlib.suppress(pytest.fail.Exception):
+            self.run.trials.conclude(sut, trial, problem)
+        self.run.close_cell(sut)
+        (said,) = [fields for kind, fields in self.told if kind == "verdict"]
+        return said["verdict"], said["reason"], [fields["case"] for kind, fields in self.told if kind == "case"]
+
+    def violation(self, test: Any, cell: Cell, *, examples: int) -> Case:
+        """The one case of a test that an engine has to violate, confirmed on a fresh one."""
+        verdict, reason, cases = self.verdict(test, cell, examples=examples)
+        assert verdict is Verdict.VIOLATED, reason
+        (case,) = cases
+        assert case.reproduction.fresh_failed, reason
+        return case
+
+
+@contextlib.contextmanager
+def opened(folder: Path, worker: str = "model", *, diagnose: str = "none") -> Iterator[Bench]:
+    """Short minimising and one replay: that a bug is found is what matters here, not how small."""
+    patch = pytest.MonkeyPatch()
+    quick = Profile(
+        examples=EXAMPLES,
+        seconds=120,
+        tokens=6_000,
+        cells=("default", "tight"),
+        shrink_seconds=1,
+        replays=3 if diagnose != "none" else 2,
+        fingerprint_cells=(),
+        fingerprint_examples=EXAMPLES,
+        fingerprint_seconds=120,
+        controls_seconds=120,
+    )
+    patch.setitem(PROFILES, "smoke", quick)
+    patch.setattr(EnginePool, "has_room", lambda _: False)  # no engine is started ahead of its need
+    bench = Bench(folder, worker=worker, diagnose=diagnose)
+    yield bench
+    bench.run.close(interrupted=False)
+    patch.undo()

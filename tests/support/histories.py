@@ -1,0 +1,133 @@
+"""Histories made by hand, adapter contents that cost nothing, and a scripted run: what the unit tests build on.
+
+Nothing here judges; a test that goes wrong because of a builder would blame the harness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Token
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.server.engine import ServerEngine
+from coldproof.harness.execution.models.lora import AdapterFiles
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.history.records import CachePartition, History, Identity, Outcome, StepRecord
+from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
+from coldproof.harness.session.selftest.selftest import write_content
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+
+BLOCK = 16
+
+
+def shape(**changes: Any) -> EngineShape:
+    """An engine with blocks of 16, room for everything and its cache on."""
+    facts: dict[str, Any] = {"block_size": BLOCK, "pool_blocks": 1000, "prefix_caching": True}
+    return EngineShape(**{"max_model_tokens": 4096, "adapter_slots": 4, **facts, **changes})
+
+
+def tokens(*ids: int, gap: float | None = 5.0) -> tuple[Token, ...]:
+    """An answer of these ids, each far from the runner-up unless said otherwise."""
+    return tuple(Token(id=i, at=0.0, gap=gap) for i in ids)
+
+
+def outcome(
+    number: int, prompt: range | tuple[int, ...], answer: tuple[int, ...] = (7, 8, 9), **changes: Any
+) -> Outcome:
+    """One answered request to the base model, sent at its number and finished half a second later."""
+    adapter, salt = changes.pop("adapter", None), changes.pop("salt", None)
+    name, load = (None, 0) if adapter is None else ("tenant", 1)
+    facts: dict[str, Any] = {
+        "step": number,
+        "model": "base" if name is None else f"{name}-n",
+        "max_tokens": len(answer),
+        "identities": (Identity(adapter, salt),),
+        "residence": CachePartition(name, load, salt),
+        "tokens": tokens(*answer),
+        "finish_reason": "length",
+        "cached_tokens": 0,
+        "sent": float(number),
+        "finished": number + 0.5,
+    }
+    return Outcome(request=number, prompt=tuple(prompt), **{**facts, **changes})
+
+
+def history(*outcomes: Outcome, **changes: Any) -> History:
+    """A history of these outcomes, one burst each, in which the hit counter grew by what was told."""
+    steps, counted = [], 0.0
+    for i, one in enumerate(outcomes):
+        before, counted = counted, counted + (one.cached_tokens or 0)
+        steps.append(record(i, before=before, after=counted))
+    facts: dict[str, Any] = {
+        "workload": Workload(tuple(burst(ask(adapter=one.residence.name)) for one in outcomes)),
+        "nonce": "n",
+        "shape": shape(),
+        "steps": tuple(steps),
+        "contents": {"A": "digest-a", "B": "digest-b"},
+    }
+    return History(outcomes=outcomes, **{**facts, **changes})
+
+
+def record(
+    step: int, *, before: float | Metrics | None = 0.0, after: float | Metrics | None = 0.0, **changes: Any
+) -> StepRecord:
+    """One step between two readings of the hit counter, or of all the metrics."""
+    readings = {
+        name: reading if isinstance(reading, Metrics) else Metrics(hit_tokens=reading)
+        for name, reading in (("before", before), ("after", after))
+    }
+    return StepRecord(step=step, **{"started": float(step), "finished": step + 0.5, **readings, **changes})
+
+
+def ask(*segments: tuple[str, int], adapter: str | None = None, continues: int | None = None, **more: Any) -> Request:
+    """A request for a prompt of named segments; by default 40 tokens of `stem`."""
+    named = tuple(Segment(name, length) for name, length in segments or (("stem", 40),))
+    return Request(prompt=Prompt(named, continues), adapter=adapter, **more)
+
+
+def burst(*requests: Request) -> Burst:
+    """Requests sent together."""
+    return Burst(requests=requests)
+
+
+def put(content: str, *, name: str = "tenant", path: str | None = None, route: Route = Route.LOAD) -> SetAdapter:
+    """Adapter `content` behind a name, from a path of its own unless one is given."""
+    return SetAdapter(name=name, content=content, path=path or f"files-{content}", route=route)
+
+
+def contents(folder: Path) -> dict[str, AdapterFiles]:
+    """Three adapter contents of a few bytes; the scripted engine reads no weights."""
+    return {name: write_content(folder / f"content-{name}", name) for name in "ABC"}
+
+
+def play(engine: ScriptedEngine, folder: Path, *steps: Step) -> History:
+    """Run these steps on a scripted engine under the nonce `n`."""
+    return WorkloadRun(engine, Workload(steps), "n", contents(folder), folder / "run").history()
+
+
+class Tampered(ScriptedEngine):
+    """A scripted engine whose answers pass through a function of (request, answer) before they are given."""
+
+    def __init__(self, tamper: Callable[[CompletionRequest, Completion], Completion], *, caching: bool = True) -> None:
+        super().__init__(caching=caching)
+        self.tamper = tamper
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """The honest answer, tampered with."""
+        return self.tamper(request, super().send(request, on_token))
+
+
+class SideBySide(ScriptedEngine):
+    """A scripted engine that serves as a server does: a thread for each request, the caller's looking after them."""
+
+    serve = ServerEngine.serve  # type: ignore[assignment]
+
+
+def read_config(model: Path) -> dict[str, Any]:
+    """A model's configuration."""
+    found: dict[str, Any] = json.loads((model / "config.json").read_text())
+    return found

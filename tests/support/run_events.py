@@ -1,0 +1,45 @@
+"""Events of a run that ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coldproof.reports.assemble.assemble import Event
+from coldproof.reports.schema.verdict import Verdict
+
+STARTED = {
+    "event": "run_started",
+    "version": "0.1.0",
+    "started": "2026-03-01T00:00:00+00:00",
+    "command": "pytest suites",
+    "profile": "smoke",
+    "seed": "1",
+    "environment": {},
+    "allowed": [],
+}
+
+FINISHED = {"event": "run_finished", "complete": True}
+
+SOUND = {"event": "selftest", "rows": [{"planted": "none", "caught": True, "said": "no alarm"}]}
+
+
+def announced(name: str, *, cell: str = "default", test: str = "test_it", **more: Any) -> Event:
+    """A requirement that is going to be tested."""
+    said = {"title": name, "statement": "s", "parts": {}, "cell": cell, "test": test}
+    return {"event": "requirement", "id": name, **said, **more}
+
+
+def concluded(name: str, verdict: Verdict, *, cell: str = "default", test: str = "test_it", **more: Any) -> Event:
+    """Its verdict, after ten examples of thirty requests with 64 hit tokens."""
+    facts = {"reason": f"{name} {verdict.value}", "examples": 10, "requests": 30, "seconds": 1.5}
+    seen = {"event": "verdict", "requirement": name, "verdict": verdict.value, "cell": cell, "test": test}
+    return {**seen, **facts, "evidence": {"hit tokens": 64}, **more}
+
+
+HOSTILE = "[red]not red[/red] [/nope] [link=file:///etc]\x00\x07\x08\r\n\x9b31m ‮ {braces} %s"
+
+
+def verdict(verdict: Verdict = Verdict.CONFORMS, **changes: Any) -> dict[str, Any]:
+    """The fields of a verdict's event."""
+    fields = {"requirement": "LORA-1", "title": "reload", "verdict": verdict, "reason": "because"}
+    return {**fields, "examples": 8, "seconds": 3.2, "of": 4, **changes}
