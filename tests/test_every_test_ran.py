@@ -37,6 +37,12 @@ def test_what_all_skip_is_named(tmp_path: Path) -> None:
     assert said(tmp_path, first, second) == (1, "skipped in every environment: tests.a::test_y: no engine\n")
 
 
+def test_an_expected_failure_ran(tmp_path: Path) -> None:
+    """pytest writes it as skipped, too."""
+    failed = RAN.replace("/>", '><skipped type="pytest.xfail" message="known"/></testcase>').format("test_x")
+    assert said(tmp_path, (failed,)) == (0, "")
+
+
 def test_without_files_it_says_how_it_is_called(tmp_path: Path) -> None:
     """Nothing checked is no success."""
     assert said(tmp_path) == (4, "usage: python ci/every_test_ran.py JUNIT.xml ...\n")
