@@ -10,45 +10,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from coldproof.harness.cli.io import FAILED, Refusal, say
+from coldproof.harness.cli.io import Subcommand, argument, out_folder, say, writing
 from coldproof.harness.fleet.cluster import LOCAL
 from coldproof.harness.fleet.fleet import FleetOptions, run_fleet
 from coldproof.harness.fleet.matrix import read_matrix
 from coldproof.harness.fleet.units import units_of
-
-PURPOSE = "run a matrix of engines, cells and seeds on Ray, and merge all runs into one report"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    parser.add_argument(
-        "matrix", type=Path, metavar="MATRIX.toml", help="file with machines and runs; docs/fleet.md describes it"
-    )
-    parser.add_argument(
-        "--address",
-        default=LOCAL,
-        help="address of a Ray cluster, or auto for the cluster of this machine (default: start a local one)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("coldproof-report/fleet"),
-        metavar="DIR",
-        help="folder for the results (default: coldproof-report/fleet)",
-    )
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="maximum number of runs at a time (default: what the cluster has room for)",
-    )
-    parser.add_argument(
-        "--retries", type=int, default=2, metavar="N", help="how often to repeat a run whose node was lost (default: 2)"
-    )
-    parser.add_argument(
-        "--autoscaling", action="store_true", help="wait for nodes that the cluster has not started yet"
-    )
-    parser.add_argument("--list", action="store_true", help="print the runs and do not start them")
 
 
 def positive(text: str) -> int:
@@ -75,7 +41,31 @@ def run(options: argparse.Namespace) -> int:
         retries=options.retries,
         autoscaling=options.autoscaling,
     )
-    try:
+    with writing(options.out):
         return run_fleet(fleet, units)
-    except OSError as problem:
-        raise Refusal(FAILED, f"cannot write {options.out}: {problem.strerror or problem}") from problem
+
+
+FLEET = Subcommand(
+    "run a matrix of engines, cells and seeds on Ray, and merge all runs into one report",
+    run,
+    argument(
+        "matrix", type=Path, metavar="MATRIX.toml", help="file with machines and runs; docs/fleet.md describes it"
+    ),
+    argument(
+        "--address",
+        default=LOCAL,
+        help="address of a Ray cluster, or auto for the cluster of this machine (default: start a local one)",
+    ),
+    out_folder("coldproof-report/fleet"),
+    argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="maximum number of runs at a time (default: what the cluster has room for)",
+    ),
+    argument(
+        "--retries", type=int, default=2, metavar="N", help="how often to repeat a run whose node was lost (default: 2)"
+    ),
+    argument("--autoscaling", action="store_true", help="wait for nodes that the cluster has not started yet"),
+    argument("--list", action="store_true", help="print the runs and do not start them"),
+)

@@ -13,12 +13,12 @@ import tomllib
 
 import pytest
 
+from coldproof.harness.cli.io import Subcommand, argument
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.collected import collected_list
 from coldproof.harness.release.requirements.frozen import FrozenList, differences, encode, list_path, read_frozen
 from coldproof.harness.release.run.sources import ROOT
 
-PURPOSE = "write the list of this version's requirements, or check it"
 DIFFERS = 1
 COLLECT = ("--collect-only", "-q", "-p", "no:cacheprovider", "--engine-url", "http://127.0.0.1:9")  # one cell
 
@@ -32,12 +32,6 @@ class Collector:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Keep the collected tests."""
         self.items = list(session.items)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    parser.add_argument("--check", action="store_true", help="write nothing; print the differences")
-    parser.add_argument("--again", action="store_true", help="overwrite the list; only before the version is released")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,6 +53,14 @@ def run(options: argparse.Namespace) -> int:
         "pyproject.toml and run coldproof freeze; if this version is not released yet, run coldproof freeze --again",
         code=DIFFERS,
     )
+
+
+FREEZE = Subcommand(
+    "write the list of this version's requirements, or check it",
+    run,
+    argument("--check", action="store_true", help="write nothing; print the differences"),
+    argument("--again", action="store_true", help="overwrite the list; only before the version is released"),
+)
 
 
 def version() -> str:

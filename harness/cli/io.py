@@ -1,4 +1,4 @@
-"""Shared by all subcommands: refuses wrong input, reads stored runs and writes output.
+"""Shared by all subcommands: declares them, refuses wrong input, reads stored runs and writes output.
 
 Wrong usage or unreadable input gives one line on stderr, `coldproof COMMAND: PROBLEM`, and exit code 4, never a
 traceback. A file that cannot be written gives exit code 3.
@@ -7,14 +7,14 @@ traceback. A file that cannot be written gives exit code 3.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
-from coldproof.harness.options import INVALID_DURATION, UsageError, parse_duration
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.format.text import one_line
 from coldproof.reports.schema.case import SCHEMA_VERSION
@@ -23,7 +23,7 @@ from coldproof.reports.schema.results import Results, read_results
 FAILED = 3
 USAGE = 4
 _STDOUT = 1
-_UNREADABLE = (OSError, msgspec.DecodeError, UnicodeError)
+Argument = Callable[[argparse.ArgumentParser], object]
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,34 +42,28 @@ class Refusal(Exception):
         self.code = code
 
 
+class Subcommand:
+    """A subcommand: `run` does the work and returns the exit code. It raises Refusal or UsageError."""
+
+    def __init__(self, purpose: str, run: Callable[[argparse.Namespace], int], *arguments: Argument) -> None:
+        self.purpose, self.run, self.arguments = purpose, run, arguments
+
+
 class _Versioned(msgspec.Struct):
     """Only the version, so that a file of another version is reported as that and not as incomplete."""
 
     schema_version: int
 
 
-def execute(command: str, work: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Do a command's work and return its exit code. A refusal is one line on stderr."""
-    try:
-        return work(options)
-    except Refusal as refusal:
-        return refuse(command, str(refusal), code=refusal.code)
-    except UsageError as problem:
-        return refuse(command, str(problem), code=USAGE)
+def argument(*names: str, **settings: Any) -> Argument:
+    """Return an argument of a subcommand, with the parameters of argparse's `add_argument`."""
+    return lambda parser: parser.add_argument(*names, **settings)
 
 
-def refuse(command: str, problem: str, *, code: int) -> int:
-    """Write the problem as one line on stderr, and return the exit code."""
-    sys.stderr.write(f"coldproof {command}: {one_line(problem)}\n")
-    return code
-
-
-def time_span(text: str) -> float:
-    """Return the seconds of an argument such as 90s. Raises UsageError."""
-    seconds = parse_duration(text)
-    if not seconds:
-        raise UsageError(f"{text!r}: {INVALID_DURATION}")
-    return seconds
+def out_folder(default: str) -> Argument:
+    """Return the option --out of a subcommand that has a default folder."""
+    text = f"folder for the results (default: {default})"
+    return argument("--out", type=Path, default=Path(default), metavar="DIR", help=text)
 
 
 def say(line: str) -> None:
@@ -97,25 +91,29 @@ def loaded(source: Path) -> Results:
                 "the folder has no results.json; `coldproof render` creates it from events.ndjson"
             )
         return _read(file)
-    except _UNREADABLE as problem:
+    except (OSError, msgspec.DecodeError, UnicodeError) as problem:
         raise Refusal(USAGE, f"cannot read {source}: {reason_of(problem)}") from problem
 
 
 def write(target: Path, content: str) -> None:
     """Write a file atomically. Raises Refusal."""
-    try:
+    with writing(target):
         write_text(target, content)
-    except OSError as problem:
-        raise Refusal(FAILED, f"cannot write {target}: {reason_of(problem)}") from problem
 
 
 def write_stdout(content: str) -> None:
     """Write UTF-8 to stdout in any locale. Bypasses sys.stdout: after an error its buffer would fail again at exit."""
+    with writing("to stdout"), open(_STDOUT, "wb", closefd=False) as out:
+        out.write(content.encode())
+
+
+@contextlib.contextmanager
+def writing(target: Path | str) -> Iterator[None]:
+    """Raise Refusal if the block cannot write `target`."""
     try:
-        with open(_STDOUT, "wb", closefd=False) as out:
-            out.write(content.encode())
+        yield
     except OSError as problem:
-        raise Refusal(FAILED, f"cannot write to stdout: {reason_of(problem)}") from problem
+        raise Refusal(FAILED, f"cannot write {target}: {reason_of(problem)}") from problem
 
 
 def _read(file: Path) -> Results:

@@ -1,73 +1,41 @@
-"""`coldproof power`: run the suites against every injected fault and the unmodified engine, and draw the kill matrix.
+"""`coldproof power` and `coldproof noise`: measure what the suites detect, without and under score noise.
 
-Faults are measured in parallel as far as memory allows. An interrupted measurement resumes if it is started again with
-the same `--out`.
+`power` runs the suites against every injected fault and the unmodified engine, and draws the kill matrix. Faults are
+measured in parallel as far as memory allows. `noise clean` measures false positives on an engine without a fault,
+`noise faults` which faults of the catalogue are detected with the same noise, and `noise draw` writes curve.json and
+index.html from all measurements in the folder. Measurements are kept in `--out` and can be resumed.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import shutil
 from pathlib import Path
 
-from coldproof.harness.cli.io import say, time_span
-from coldproof.harness.options import UsageError
-from coldproof.harness.power.measure import Budgets, Measurement, measure_power, select_faults
+import msgspec
+
+from coldproof.adapters.common.score_noise import parse
+from coldproof.adapters.protocol.engine import EngineError
+from coldproof.adapters.registry import CELLS
+from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, out_folder, say
+from coldproof.harness.judgement.oracle import OracleError
+from coldproof.harness.options import INVALID_DURATION, UsageError, parse_duration
+from coldproof.harness.power.measure import Budgets, Measurement, installed_engine, measure_power, select_faults
+from coldproof.harness.power.noise import with_faults, without_faults
+from coldproof.harness.power.noise.curve import detection_curves
+from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.exports.write import write_text
-from coldproof.reports.kill_matrix.kill_matrix import headline, render_power
+from coldproof.reports.kill_matrix import kill_matrix
+from coldproof.reports.noise_curve import noise_curve
+from coldproof.reports.schema.noise import CleanLevel, FaultLevel, NoiseResults
 from coldproof.reports.schema.results import encode
 
-PURPOSE = "measure which injected faults the suites detect"
-EXIT_CLEAN_FAILED, EXIT_INTERRUPTED = 1, 130
+EXIT_FALSE_POSITIVE, EXIT_INTERRUPTED = 1, 130
+WORKERS = ("fingerprint", "model")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    parser.add_argument(
-        "--worker", choices=("fingerprint", "model"), default="fingerprint", help="default: fingerprint"
-    )
-    parser.add_argument("--faults", default=None, metavar="NAME,...", help="faults or mechanisms (default: all)")
-    parser.add_argument(
-        "--budget",
-        default="15s",
-        metavar="TIME",
-        help="time for the requirements that should detect the fault (default: 15s)",
-    )
-    parser.add_argument(
-        "--wide-budget",
-        default="30s",
-        metavar="TIME",
-        help="time for all requirements, with few examples each (default: 30s)",
-    )
-    parser.add_argument(
-        "--wide",
-        choices=("always", "missed", "never"),
-        default="always",
-        help="when to run all requirements against a fault: always (default), only if it was missed, or never",
-    )
-    parser.add_argument(
-        "--clean-runs", type=int, default=3, metavar="N", help="runs against the unmodified engine (default: 3)"
-    )
-    parser.add_argument("--no-literal", action="store_true", help="do not run the scripts of the upstream bug reports")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=None,
-        metavar="N",
-        help="number of parallel runs (default: as many as memory allows)",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="seed of all runs (default: 1)")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("coldproof-report/power"),
-        metavar="DIR",
-        help="folder for the results (default: coldproof-report/power)",
-    )
-    parser.add_argument("--again", action="store_true", help="discard the measurements in DIR and start again")
-
-
-def run(options: argparse.Namespace) -> int:
+def run_power(options: argparse.Namespace) -> int:
     """Measure, write power.json and index.html, and return the exit code. Raises UsageError.
 
     The exit code is 1 if the unmodified engine failed a requirement, or if a run against it did not complete.
@@ -81,11 +49,43 @@ def run(options: argparse.Namespace) -> int:
         measurement, faults, clean_runs=options.clean_runs, jobs=options.jobs, command=options.command_line, say=say
     )
     write_text(measurement.out / "power.json", encode(results).decode())
-    write_text(measurement.out / "index.html", render_power(results))
-    say(f"{headline(results)}\n{measurement.out / 'index.html'}")
+    write_text(measurement.out / "index.html", kill_matrix.render_power(results))
+    say(f"{kill_matrix.headline(results)}\n{measurement.out / 'index.html'}")
     if not results.complete:
         return EXIT_INTERRUPTED
-    return EXIT_CLEAN_FAILED if any(run.detections or run.problem for run in results.clean) else 0
+    return EXIT_FALSE_POSITIVE if any(run.detections or run.problem for run in results.clean) else 0
+
+
+POWER = Subcommand(
+    "measure which injected faults the suites detect",
+    run_power,
+    argument("--worker", choices=WORKERS, default="fingerprint", help="default: fingerprint"),
+    argument("--faults", metavar="NAME,...", help="faults or mechanisms (default: all)"),
+    argument(
+        "--budget",
+        default="15s",
+        metavar="TIME",
+        help="time for the requirements that should detect the fault (default: 15s)",
+    ),
+    argument(
+        "--wide-budget",
+        default="30s",
+        metavar="TIME",
+        help="time for all requirements, with few examples each (default: 30s)",
+    ),
+    argument(
+        "--wide",
+        choices=("always", "missed", "never"),
+        default="always",
+        help="when to run all requirements against a fault: always (default), only if it was missed, or never",
+    ),
+    argument("--clean-runs", type=int, default=3, metavar="N", help="runs against the unmodified engine (default: 3)"),
+    argument("--no-literal", action="store_true", help="do not run the scripts of the upstream bug reports"),
+    argument("--jobs", type=int, metavar="N", help="number of parallel runs (default: as many as memory allows)"),
+    argument("--seed", type=int, default=1, help="seed of all runs (default: 1)"),
+    out_folder("coldproof-report/power"),
+    argument("--again", action="store_true", help="discard the measurements in DIR and start again"),
+)
 
 
 def prepared(options: argparse.Namespace) -> Measurement:
@@ -102,3 +102,115 @@ def prepared(options: argparse.Namespace) -> Measurement:
         shutil.rmtree(measurement.out / "rows", ignore_errors=True)
     measurement.out.mkdir(parents=True, exist_ok=True)
     return measurement
+
+
+def run_noise(options: argparse.Namespace) -> int:
+    """Measure or draw, and return the exit code: 1 if there was a false positive. Raises Refusal or UsageError."""
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        match options.what:
+            case "clean":
+                return measure_clean(options)
+            case "faults":
+                return measure_faults(options)
+        return draw(options.out)
+    except (ValueError, OSError) as problem:
+        raise UsageError(str(problem)) from problem
+    except (EngineError, OracleError) as problem:
+        raise Refusal(FAILED, str(problem)) from problem
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+NOISE = Subcommand(
+    "measure false positives and detected faults under score noise",
+    run_noise,
+    argument(
+        "what",
+        choices=("clean", "faults", "draw"),
+        help="measure false positives, measure detected faults, or write the page",
+    ),
+    argument("--worker", choices=WORKERS, default="fingerprint"),
+    argument(
+        "--noise",
+        metavar="KIND:NATS",
+        help="noise to add, for example gaussian:0.05; none: only the noise that the engine has without it",
+    ),
+    argument(
+        "--cell", default="default", metavar="NAME", help="with clean: the engine configuration (default: default)"
+    ),
+    argument(
+        "--requests", type=int, default=100_000, metavar="N", help="with clean: number of requests (default: 100000)"
+    ),
+    argument("--faults", metavar="NAME,...", help="with faults: faults or mechanisms (default: all)"),
+    argument("--missed", action="store_true", help="with faults: measure missed faults again; use a larger --budget"),
+    argument(
+        "--budget",
+        default="8s",
+        metavar="TIME",
+        help="with faults: time for drawing examples, for each fault (default: 8s)",
+    ),
+    argument("--seed", type=int, default=1, help="seed of all measurements (default: 1)"),
+    out_folder("coldproof-report/noise"),
+)
+
+
+def measure_clean(options: argparse.Namespace) -> int:
+    """Measure false positives on an engine without a fault, and return the exit code."""
+    if options.cell not in CELLS:
+        raise UsageError(f"unknown cell {options.cell!r}; `coldproof cells` prints all cells")
+    noise = None if options.noise in (None, with_faults.NO_NOISE) else str(parse(options.noise))
+    level = without_faults.Level(worker=options.worker, noise=noise, cell=options.cell, requests=options.requests)
+    found = without_faults.measure(level, out=options.out.resolve(), seed=options.seed, say=say)
+    (options.out / "clean" / f"{level.name}.level.json").write_bytes(msgspec.json.encode(found))
+    say(f"{level.name}: {found.alarms} false positives in {found.requests:,} requests. {found.rule}")
+    return EXIT_FALSE_POSITIVE if found.alarms else 0
+
+
+def measure_faults(options: argparse.Namespace) -> int:
+    """Measure which faults are detected, and return the exit code."""
+    if options.noise is None:
+        raise UsageError("faults requires --noise, for example --noise gaussian:0.05, or --noise none")
+    noise = None if options.noise == with_faults.NO_NOISE else str(parse(options.noise))
+    level = with_faults.Level(worker=options.worker, noise=noise, budget=time_span(options.budget), seed=options.seed)
+    measured = select_faults(options.faults, options.worker)
+    file = options.out / "faults" / f"{level.name}.level.json"
+    try:
+        with_faults.measure_all(level, measured, out=options.out.resolve(), say=say, missed=options.missed)
+    finally:
+        found = with_faults.measured_so_far(level, select_faults(None, options.worker), options.out.resolve())
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(msgspec.json.encode(found))
+    say(
+        f"{level.name}: {sum(row.caught for row in found.faults)} of {len(found.faults)} measured faults detected "
+        f"({found.of} faults in all)"
+    )
+    return 0
+
+
+def draw(out: Path) -> int:
+    """Write curve.json and index.html from all complete and partial measurements, and return the exit code."""
+    levels = [msgspec.json.decode(f.read_bytes(), type=CleanLevel) for f in sorted(out.glob("clean/*.level.json"))]
+    faults = [msgspec.json.decode(f.read_bytes(), type=FaultLevel) for f in sorted(out.glob("faults/*.level.json"))]
+    if not levels and not faults:
+        raise UsageError(f"no measurements in {out}; run `coldproof noise clean` or `coldproof noise faults` first")
+    results = NoiseResults(
+        coldproof_version=coldproof_version(),
+        written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        engine=installed_engine(),
+        clean=levels,
+        faults=faults,
+        curves=detection_curves(levels, faults),
+    )
+    write_text(out / "curve.json", encode(results).decode())
+    write_text(out / "index.html", noise_curve.render_noise(results))
+    say(f"{noise_curve.headline(results)}\n{out / 'index.html'}")
+    return 0
+
+
+def time_span(text: str) -> float:
+    """Return the seconds of an argument such as 90s. Raises UsageError."""
+    seconds = parse_duration(text)
+    if not seconds:
+        raise UsageError(f"{text!r}: {INVALID_DURATION}")
+    return seconds

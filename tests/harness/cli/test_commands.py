@@ -36,7 +36,7 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
     assert stop.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(f"usage: coldproof {name} ")
-    assert SUBCOMMANDS[name].PURPOSE[1:] in said
+    assert SUBCOMMANDS[name].purpose[1:] in said
 
 
 @pytest.mark.parametrize("name", sorted(PASSED_ON))

@@ -1,0 +1,200 @@
+"""`coldproof render`, `compare` and `side-by-side`: write pages from stored runs.
+
+Exit code: 0 written; 1 of `compare`: a requirement is newly violated, fails in a different way or is no longer
+exercised, or there is nothing to compare; 3 a file cannot be written; 4 wrong usage, or a run cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from urllib.parse import quote
+
+import msgspec
+
+from coldproof.harness.cli.io import (
+    USAGE,
+    Refusal,
+    Subcommand,
+    argument,
+    loaded,
+    reason_of,
+    results_file,
+    write,
+    write_stdout,
+    writing,
+)
+from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.reports.assemble.assemble import assemble, read_events, with_end
+from coldproof.reports.comparison.comparison import compare, exit_code
+from coldproof.reports.comparison.markdown import comparison_markdown
+from coldproof.reports.comparison.page import render_comparison
+from coldproof.reports.exports.write import write_all
+from coldproof.reports.format.text import storable
+from coldproof.reports.run_report.run_report import render_html
+from coldproof.reports.schema.results import Results
+from coldproof.reports.side_by_side.columns import Source
+from coldproof.reports.side_by_side.markdown import matrix_markdown
+from coldproof.reports.side_by_side.matrix import engine_matrix
+from coldproof.reports.side_by_side.page import render_matrix
+
+_PAGE = "index.html"
+# Raised by events of another version, or of another program.
+_MALFORMED = (LookupError, TypeError, ValueError, msgspec.MsgspecError)
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The start time in the first line of events.ndjson."""
+
+    started: str = ""
+
+
+def render(options: argparse.Namespace) -> int:
+    """Write the page or all files of the report, and return the exit code. Raises Refusal.
+
+    A killed run leaves only events.ndjson. All files of its report are then written from the events, and state that the
+    run did not complete. An incomplete results.json is replaced in the same way.
+    """
+    source: Path = options.results
+    log = source / EVENTS
+    if source.is_dir() and not log.is_file() and not results_file(source).exists():
+        raise Refusal(USAGE, f"{source} has neither results.json nor {EVENTS}; give the --report-dir of a run")
+    stored = None if log.is_file() and not results_file(source).exists() else loaded(source)
+    if stored is not None and not (log.is_file() and is_behind(stored, log)):
+        write(options.output or results_file(source).parent / _PAGE, render_html(stored))
+        return 0
+    results = from_events(log)
+    if options.output is not None:
+        write(options.output, render_html(results))
+        return 0
+    with writing(source):
+        write_all(results, source)
+    return 0
+
+
+RENDER = Subcommand(
+    "write the report of a stored or killed run again",
+    render,
+    argument("results", type=Path, metavar="RUN", help="a report folder, or a results.json"),
+    argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write only the page, to this file (default: in the report folder)",
+    ),
+)
+
+
+def is_behind(stored: Results, log: Path) -> bool:
+    """Return whether the events may hold more than the stored results: those are incomplete or of another run."""
+    with log.open("rb") as lines, contextlib.suppress(msgspec.MsgspecError):
+        return not stored.complete or msgspec.json.decode(lines.readline(), type=Start).started != stored.started
+    return False
+
+
+def from_events(log: Path) -> Results:
+    """Return the results that follow from the events, also of a run that did not complete. Raises Refusal."""
+    try:
+        results = assemble(with_end(read_events(log)))
+        return msgspec.convert(storable(msgspec.to_builtins(results)), Results)
+    except (OSError, *_MALFORMED) as problem:
+        reason = f"an event lacks {problem}" if isinstance(problem, KeyError) else reason_of(problem)
+        raise Refusal(USAGE, f"cannot read {log}: {reason}") from problem
+
+
+def compare_runs(options: argparse.Namespace) -> int:
+    """Read both runs, write the requested files and return the exit code. Raises Refusal."""
+    comparison = compare(loaded(options.old), loaded(options.new))
+    if options.markdown is None and options.html is None:
+        write_stdout(comparison_markdown(comparison))
+    if options.markdown is not None:
+        write(options.markdown, comparison_markdown(comparison))
+    if options.html is not None:
+        write(options.html, render_comparison(comparison))
+    return exit_code(comparison)
+
+
+COMPARE = Subcommand(
+    "compare two runs: new, fixed and unchanged violations, and requirements that are no longer exercised",
+    compare_runs,
+    argument("old", type=Path, metavar="OLD.json", help="results.json of the earlier run, or its folder"),
+    argument("new", type=Path, metavar="NEW.json", help="results.json of the later run, or its folder"),
+    argument(
+        "--markdown", type=Path, metavar="FILE", help="write Markdown; without --markdown and --html it goes to stdout"
+    ),
+    argument("--html", type=Path, metavar="FILE", help="write one self-contained HTML page"),
+)
+
+
+def side_by_side(options: argparse.Namespace) -> int:
+    """Read all runs, write the requested files and return the exit code. Raises Refusal."""
+    page = options.out or (None if options.markdown else Path(_PAGE))
+    here = (page or options.markdown).parent
+    shown = engine_matrix([linked_source(one, here) for one in options.runs])
+    check_paths(options.runs, [target for target in (page, options.markdown) if target])
+    if page is not None:
+        write(page, render_matrix(shown))
+    if options.markdown is not None:
+        write(options.markdown, matrix_markdown(shown))
+    return 0
+
+
+SIDE_BY_SIDE = Subcommand(
+    "write one page that shows which engine conforms to which requirement",
+    side_by_side,
+    argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="a results.json or a report folder, in the order of the columns",
+    ),
+    argument(
+        "-o", "--out", type=Path, metavar="FILE", help="write the page here (default, without --markdown: ./index.html)"
+    ),
+    argument("--markdown", type=Path, metavar="FILE", help="write a short form for a CI step summary"),
+)
+
+
+def check_paths(runs: Sequence[Path], targets: Sequence[Path]) -> None:
+    """Raise Refusal if a run is given twice, or if a target is the report of one of the runs."""
+    seen: dict[Path, Path] = {}
+    for one in runs:
+        file = results_file(one).resolve()
+        if file in seen:
+            raise Refusal(USAGE, f"{seen[file]} and {one} are the same run")
+        seen[file] = one
+    for target in targets:
+        if any(target.resolve() in (file, file.parent / _PAGE) for file in seen):
+            raise Refusal(USAGE, f"{target} is the report of one of the runs; choose another file with --out")
+
+
+def linked_source(path: Path, here: Path) -> Source:
+    """Read a run, with the relative link from the folder `here` to its report."""
+    results = loaded(path)
+    file = results_file(path).absolute()
+    page = file.parent / _PAGE
+    near = _near(page, here)
+    return Source(
+        results=results,
+        link=_link(near) if near is not None and page.is_file() else "",
+        name=str(near.with_name(file.name)) if near is not None else str(PurePath(file.parent.name, file.name)),
+    )
+
+
+def _near(path: Path, here: Path) -> PurePath | None:
+    """Return the relative path to a file below or beside a folder; None elsewhere, where links would break easily."""
+    try:
+        way = PurePath(os.path.relpath(path, here))
+    except ValueError:  # another drive
+        return None
+    return way if way.parts.count(os.pardir) <= 1 else None
+
+
+def _link(way: PurePath) -> str:
+    """Return a relative URL. Colons are escaped too, so that no part reads as a scheme."""
+    return "/".join(quote(os.fsencode(part), safe="") for part in way.parts)
