@@ -12,15 +12,6 @@ from coldproof.adapters.protocol.requests import Arrival, Completion, Completion
 
 POLL_SECONDS = 0.05  # the longest time between two calls of `between` while no token arrives
 Send = Callable[[CompletionRequest, Callable[[int], None]], Completion]
-Serve = Callable[[Sequence[Arrival], Callable[[int, int], None], Callable[[], None]], list[Served]]  # `Engine.serve`
-
-
-def serve_one(serve: Serve, request: CompletionRequest) -> Completion:
-    """Serve one request as a burst of one and return its answer. Raises the EngineError that ended it, if any."""
-    (served,) = serve([Arrival(request)], lambda _number, _count: None, lambda: None)
-    if isinstance(served.result, EngineError):
-        raise served.result
-    return served.result
 
 
 def serve_in_threads(

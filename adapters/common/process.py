@@ -108,8 +108,13 @@ class EngineProcess:
 
         The messages of the engine's shutdown would otherwise push the reason for the stop out of the tail.
         """
-        try:
-            text = self.log.read_bytes()[: self._ended_at].decode(errors="replace")
-        except OSError as problem:
-            return f"(log unreadable: {problem})"
-        return "\n".join(text.splitlines()[-TAIL_LINES:])
+        return log_tail(self.log, self._ended_at)
+
+
+def log_tail(log: Path, end: int | None = None) -> str:
+    """Return the last lines of a log, or of its first `end` bytes."""
+    try:
+        text = log.read_bytes()[:end].decode(errors="replace")
+    except OSError as problem:
+        return f"(log unreadable: {problem})"
+    return "\n".join(text.splitlines()[-TAIL_LINES:])

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Stage
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Stage, Token
 
 STEP_MS = 10  # milliseconds of the engine's own clock in one step
 
@@ -39,13 +39,65 @@ class SteppedRequest(Protocol):
         """Return the stage of the request in the engine."""
 
 
+class SingleAnswer(SteppedRequest):
+    """A request with one answer, whose tokens are collected here. The base of the requests of such an engine."""
+
+    def __init__(self, request: CompletionRequest, step: int) -> None:
+        self.request, self.step = request, step
+        self.tokens: list[Token] = []
+        self.ended: int | None = None
+        self.finish_reason: str | None = None
+        self.aborted: Stage | None = None
+
+    @property
+    def count(self) -> int:
+        """Return the number of tokens so far."""
+        return len(self.tokens)
+
+
 Live = TypeVar("Live", bound=SteppedRequest)
 
 
 class SteppedEngine(Protocol[Live]):
-    """An engine that makes progress only when it is stepped. `steps`: the number of steps so far."""
+    """An engine that makes progress only when it is stepped. `steps`: the number of steps so far.
+
+    An adapter with this base class has `clock`, `complete` and `serve` from here.
+    """
 
     steps: int
+
+    def clock(self) -> float:
+        """Return the engine's time in seconds, computed from the number of steps."""
+        return seconds(self.steps)
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Serve one request as a burst of one. Raises the EngineError that ended it, if any."""
+        (served,) = self.serve([Arrival(request)], lambda _number, _count: None, lambda: None)
+        if isinstance(served.result, EngineError):
+            raise served.result
+        return served.result
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Step until all requests are over, and call `between` after each step. See `Engine.serve`.
+
+        An offset is rounded up to a whole step. If the engine is lost, its error is the result of all unfinished
+        requests.
+        """
+        burst = SteppedBurst(self, arrivals)
+        try:
+            while burst.waiting or burst.live:
+                try:
+                    burst.advance()
+                except (EngineDied, EngineSilent) as loss:
+                    burst.lose(loss)
+                    break
+                burst.report(on_token)
+                between()
+        finally:
+            burst.close()
+        return [burst.served[number] for number in range(len(arrivals))]
 
     def entered(self) -> AbstractContextManager[object]:
         """Return a context manager that holds the engine for one pass. Raises EngineDied if the engine was stopped."""
@@ -64,31 +116,6 @@ class SteppedEngine(Protocol[Live]):
 
     def close_burst(self, unfinished: Sequence[Live], /) -> None:
         """Abort the requests that a burst left unfinished, and clean up after the burst."""
-
-
-def serve_stepped(
-    engine: SteppedEngine[Live],
-    arrivals: Sequence[Arrival],
-    on_token: Callable[[int, int], None],
-    between: Callable[[], None],
-) -> list[Served]:
-    """Step until all requests are over, and call `between` after each step. See `Engine.serve`.
-
-    An offset is rounded up to a whole step. If the engine is lost, its error is the result of all unfinished requests.
-    """
-    burst = SteppedBurst(engine, arrivals)
-    try:
-        while burst.waiting or burst.live:
-            try:
-                burst.advance()
-            except (EngineDied, EngineSilent) as loss:
-                burst.lose(loss)
-                break
-            burst.report(on_token)
-            between()
-    finally:
-        burst.close()
-    return [burst.served[number] for number in range(len(arrivals))]
 
 
 class SteppedBurst(Generic[Live]):

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.process import EngineProcess, free_port
 from coldproof.adapters.llamacpp.adapter_bindings import BASE_MODEL, RegisteredAdapters
 from coldproof.adapters.llamacpp.client import LlamaCppClient
 from coldproof.adapters.llamacpp.setup import (
-    ABSENT,
-    LlamaCppOptions,
     Props,
     capabilities,
     command,
@@ -26,16 +25,15 @@ from coldproof.adapters.llamacpp.setup import (
     flags,
     package_version,
     shape,
+    states_folder,
     wait_ready,
     write_files,
 )
-from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import RequestRefused, Served
-from coldproof.adapters.protocol.kv_events import Published
+from coldproof.adapters.protocol.engine import Served
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.provenance import WrongRead
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
 from coldproof.adapters.server.answers import decoded
+from coldproof.adapters.spec.engine_spec import StartOptions
 
 KEPT_STATES = 8  # the number of saved states; more would fill the disk, because each file has the slot's whole KV
 
@@ -47,18 +45,21 @@ class SlotResult(msgspec.Struct, frozen=True):
     n_restored: int = 0
 
 
-def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], None]) -> LlamaCppEngine:
-    """Write the files, start the server and wait until it answers. Raises EngineStartError with the log's tail."""
+def start(options: StartOptions) -> LlamaCppEngine:
+    """Write the files, start the server with all adapters registered, and wait until it answers.
+
+    Raises EngineStartError with the log's tail.
+    """
     digests = write_files(options)
     port = free_port()
     arguments, printed = command(flags(options, digests, port))
     process = EngineProcess(arguments, environment(), options.log)
-    on_process(process)
+    options.on_process(process)
     client = LlamaCppClient(
         f"http://127.0.0.1:{port}",
         alive=process.running,
         adapters=RegisteredAdapters(digests),
-        caching=options.prefix_caching,
+        caching=options.caching,
     )
     try:
         wait_ready(client, process)
@@ -68,23 +69,17 @@ def spawn(options: LlamaCppOptions, *, on_process: Callable[[EngineProcess], Non
         raise
 
 
-class LlamaCppEngine:
+class LlamaCppEngine(AbsentFeatures):
     """One llama.cpp server."""
 
     name = "llamacpp"
     base_model = BASE_MODEL
 
-    def __init__(
-        self,
-        options: LlamaCppOptions,
-        client: LlamaCppClient,
-        process: EngineProcess,
-        command: str,
-    ) -> None:
+    def __init__(self, options: StartOptions, client: LlamaCppClient, process: EngineProcess, command: str) -> None:
         self.options, self.client, self.process = options, client, process
         self.config: Mapping[str, str] = {"command": command, "model": options.model}
         self.version = package_version()
-        self.capabilities: Mapping[Capability, Support] = capabilities(options, self.version)
+        self.capabilities = capabilities(options, self.version)
         self.shape = shape(options, decoded(client.get("/props"), Props, "slots and their context"))
         self.saved: list[str] = []  # names of saved states, the latest last
 
@@ -101,10 +96,6 @@ class LlamaCppEngine:
     ) -> list[Served]:
         """Serve requests with a thread and a connection for each."""
         return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
-
-    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Raise RequestRefused: there are no chats."""
-        raise RequestRefused(501, f"{len(messages)} messages: {ABSENT[Capability.CHAT]}")
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the registered adapter with these files. Raises RequestRefused if there is none."""
@@ -124,10 +115,6 @@ class LlamaCppEngine:
             return
         self.client.post("/lora-adapters", adapters.scales(None))
         adapters.switched_on = None
-
-    def reset_cache(self) -> bool:
-        """Raise RequestRefused: there is no cache reset."""
-        raise RequestRefused(501, ABSENT[Capability.CACHE_RESET])
 
     def save_state(self, name: str) -> int:
         """Save every slot to a file (POST /slots/ID?action=save). Only the latest KEPT_STATES names are kept."""
@@ -153,7 +140,7 @@ class LlamaCppEngine:
     def delete_state(self, name: str) -> None:
         """Delete the files of a saved state."""
         self.saved.remove(name)
-        folder = self.options.states
+        folder = states_folder(self.options)
         if folder is not None:
             for number in range(self.slots):
                 (folder / f"{name}-{number}.bin").unlink(missing_ok=True)
@@ -161,14 +148,6 @@ class LlamaCppEngine:
     def metrics(self) -> Metrics:
         """Send GET /metrics and return the counters and gauges."""
         return self.client.metrics()
-
-    def take_events(self) -> Published:
-        """Return no events: llama.cpp publishes none."""
-        return Published()
-
-    def wrong_reads(self) -> tuple[WrongRead, ...]:
-        """Return no wrong reads: llama.cpp does not report them."""
-        return ()
 
     def alive(self) -> bool:
         """Return whether the server's process runs."""

@@ -18,8 +18,4 @@ def command(engine: RecordedEngine) -> str:
     return words + "".join(f" --lora {FILES}/adapter-{content}.gguf" for content in engine.contents)
 
 
-LLAMACPP = Reproduction(
-    template=template_beside(__file__),
-    command=command,
-    carries=(source_of(gguf), setup.SERVER),
-)
+LLAMACPP = Reproduction(template=template_beside(__file__), command=command, carries=(source_of(gguf), setup.SERVER))

@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.spec.engine_spec import StartOptions
 
 SERVER = Path(__file__).with_name("llama_server.py")
 START_SECONDS = 60.0
@@ -30,16 +32,8 @@ SAVED, REUSE, SHIFT = "--slot-save-path", "--cache-reuse", "--context-shift"
 SIZES = {CONTEXT: "8192", SLOTS: "4"}  # the context, in tokens, is divided among the slots
 # llama.cpp's default is KV in half precision. With it, answers sometimes differ even without a cache.
 EXACT = (
-    "--cache-type-k",
-    "f32",
-    "--cache-type-v",
-    "f32",
-    "--flash-attn",
-    "off",
-    "--threads",
-    "1",
-    "--threads-batch",
-    "1",
+    *("--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off"),
+    *("--threads", "1", "--threads-batch", "1"),
 )
 ALWAYS = ("--no-warmup", "--metrics", "--slots", "--lora-init-without-apply")  # each request chooses its adapter
 ADAPTERS_AT_START = "adapters were registered at the start; requests to a name choose one in their lora field"
@@ -90,40 +84,30 @@ class Props(msgspec.Struct, frozen=True):
     default_generation_settings: GenerationSettings
 
 
-class LlamaCppOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start a server. `model`, `adapters`: folders. `arguments`: flags of `llama-server`. `log`: the log."""
-
-    model: str
-    prefix_caching: bool
-    adapters: tuple[Path, ...] = ()
-    arguments: tuple[str, ...] = ()
-    log: Path
-
-    def number(self, flag: str) -> int | None:
-        """Return the number of a flag, or None without the flag. As in the server, the last one counts."""
-        values = [value for word, value in zip(self.arguments, self.arguments[1:], strict=False) if word == flag]
-        return int(values[-1]) if values else None
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder for the files of this engine."""
-        return self.log.with_suffix(".gguf")
-
-    @property
-    def states(self) -> Path | None:
-        """Return the folder for saved slots, or None without the flag. A relative path is inside `folder`."""
-        if SAVED not in self.arguments:
-            return None
-        return self.folder / self.arguments[self.arguments.index(SAVED) + 1]
+def number_of(flag: str, options: StartOptions) -> int | None:
+    """Return the number of a flag, or None without the flag. As in the server, the last one counts."""
+    values = [value for word, value in pairwise(options.arguments) if word == flag]
+    return int(values[-1]) if values else None
 
 
-def write_files(options: LlamaCppOptions) -> list[str]:
+def files_folder(options: StartOptions) -> Path:
+    """Return the folder for the files of this engine."""
+    return options.log.with_suffix(".gguf")
+
+
+def states_folder(options: StartOptions) -> Path | None:
+    """Return the folder for saved slots, or None without the flag. A relative path is inside the engine's folder."""
+    if SAVED not in options.arguments:
+        return None
+    return files_folder(options) / options.arguments[options.arguments.index(SAVED) + 1]
+
+
+def write_files(options: StartOptions) -> list[str]:
     """Write the model and its adapters, and return the adapters' digests. Raises EngineStartError."""
-    folder = options.folder
+    folder = files_folder(options)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if options.states is not None:
-            options.states.mkdir(parents=True, exist_ok=True)
+        for each in filter(None, (folder, states_folder(options))):
+            each.mkdir(parents=True, exist_ok=True)
         write_model(Path(options.model), folder / "model.gguf")
         digests = [content_digest(source) for source in options.adapters]
         for source, digest in zip(options.adapters, digests, strict=True):
@@ -133,12 +117,11 @@ def write_files(options: LlamaCppOptions) -> list[str]:
     return digests
 
 
-def flags(options: LlamaCppOptions, digests: Sequence[str], port: int) -> list[str]:
+def flags(options: StartOptions, digests: Sequence[str], port: int) -> list[str]:
     """Return all flags of the server."""
-    folder = options.folder
-    arguments = list(options.arguments)
-    if options.states is not None:
-        arguments[arguments.index(SAVED) + 1] = str(options.states)
+    folder, states, arguments = files_folder(options), states_folder(options), list(options.arguments)
+    if states is not None:
+        arguments[arguments.index(SAVED) + 1] = str(states)
     words = ["--model", str(folder / "model.gguf"), "--port", str(port), *ALWAYS, *EXACT, *arguments]
     words += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
     return words + [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
@@ -169,38 +152,38 @@ def wait_ready(client: HttpClient, process: EngineProcess) -> None:
     raise EngineStartError(f"llama.cpp {what} (package xllamacpp); the end of its log:\n{process.tail()}")
 
 
-def capabilities(options: LlamaCppOptions, version: str | None) -> dict[Capability, Support]:
+def capabilities(options: StartOptions, version: str | None) -> dict[Capability, Support]:
     """Return every capability with its evidence."""
-    count, states, pieces = len(options.adapters), options.states, options.number(REUSE)
+    count, states, pieces = len(options.adapters), SAVED in options.arguments, number_of(REUSE, options)
     loads = Support(bool(count), f"{count} {ADAPTERS_AT_START}" if count else "no adapter was registered at the start")
-    found = {
+    shifts = SHIFT in options.arguments
+    return {
         **{capability: Support(True, evidence) for capability, evidence in PRESENT.items()},
         **{capability: Support(False, evidence) for capability, evidence in {**ABSENT, **OPTIONAL_ABSENT}.items()},
         Capability.ADAPTER_CHOICE: loads,
         Capability.MIXED_ADAPTERS: loads,
         Capability.ADAPTER_SWITCH: msgspec.structs.replace(loads, evidence="POST /lora-adapters"),
         Capability.VERSION: Support(version is not None, f"xllamacpp {version}"),
-        Capability.SAVED_STATE: Support(states is not None, "POST /slots/ID?action=save" if states else f"no {SAVED}"),
+        Capability.SAVED_STATE: Support(states, "POST /slots/ID?action=save" if states else f"no {SAVED}"),
         Capability.MOVED_PIECES: Support(bool(pieces), f"{REUSE} {pieces}" if pieces else f"no {REUSE}"),
+        Capability.CONTEXT_SHIFT: Support(shifts, SHIFT if shifts else f"no {SHIFT}"),
     }
-    shifts = SHIFT in options.arguments
-    return {**found, Capability.CONTEXT_SHIFT: Support(shifts, SHIFT if shifts else f"no {SHIFT}")}
 
 
-def shape(options: LlamaCppOptions, facts: Props) -> EngineShape:
+def shape(options: StartOptions, facts: Props) -> EngineShape:
     """Return the sizes of /props and the flags. Slots that share one buffer each report the whole buffer as theirs."""
     shared = UNIFIED in options.arguments
     slots, longest = facts.total_slots, facts.default_generation_settings.n_ctx
     return EngineShape(
         block_size=1,
-        pool_blocks=(options.number(CONTEXT) or int(SIZES[CONTEXT])) if shared else slots * longest,
+        pool_blocks=(number_of(CONTEXT, options) or int(SIZES[CONTEXT])) if shared else slots * longest,
         max_model_tokens=longest,
         sequences=slots,
         uniform="sliding_window" not in json.loads(Path(options.model, "config.json").read_text()),
         adapter_slots=len(options.adapters) or None,
-        prefix_caching=options.prefix_caching,
+        prefix_caching=options.caching,
         most_requests=slots,
-        moves_pieces_of=(options.number(REUSE) or None) if options.prefix_caching else None,
+        moves_pieces_of=(number_of(REUSE, options) or None) if options.caching else None,
         shifts_context=SHIFT in options.arguments,
     )
 

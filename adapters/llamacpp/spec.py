@@ -10,10 +10,9 @@ import msgspec
 from coldproof.adapters.llamacpp import engine, setup
 from coldproof.adapters.llamacpp.curl import LlamaCppCurl
 from coldproof.adapters.llamacpp.reproducer import LLAMACPP
-from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell
-from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
+from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.variant import TIER, EngineVariant
 
 AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
@@ -32,15 +31,7 @@ SHIFTED = (
 
 def cell(name: str, about: str, *flags: str, areas: tuple[str, ...] = AREAS, **more: Any) -> Cell:
     """Return a cell with these flags. Each cell has its own cold engine."""
-    return Cell(
-        name=name,
-        about=about,
-        arguments=flags,
-        areas=areas,
-        alike=False,
-        engine="llamacpp",
-        **more,
-    )
+    return Cell(name=name, about=about, arguments=flags, areas=areas, alike=False, engine="llamacpp", **more)
 
 
 CELLS = (
@@ -83,18 +74,6 @@ CELLS = (
 )
 
 
-def start(options: StartOptions) -> Engine:
-    """Start a server with all adapters registered."""
-    server = setup.LlamaCppOptions(
-        model=options.model,
-        prefix_caching=options.caching,
-        adapters=options.adapters,
-        arguments=options.arguments,
-        log=options.log,
-    )
-    return engine.spawn(server, on_process=options.on_process)
-
-
 def variants(cell: Cell, _shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
     """Yield a variant without the host's prompt cache, if the cell has it."""
     if HOST_CACHE not in (*cell.arguments, *arguments):
@@ -106,7 +85,7 @@ ENGINE = EngineSpec(
     name="llamacpp",
     about="llama.cpp's server",
     cells=CELLS,
-    start=start,
+    start=engine.start,
     package="xllamacpp",
     variants=variants,
     reproduction=LLAMACPP,

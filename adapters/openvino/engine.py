@@ -15,38 +15,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coldproof.adapters.common.concurrent import serve_one
+from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.lora_digest import content_digest
-from coldproof.adapters.common.process import EngineProcess
-from coldproof.adapters.common.stepping import STEP_MS, seconds, serve_stepped
+from coldproof.adapters.common.stepping import STEP_MS, SteppedEngine, seconds
 from coldproof.adapters.openvino.request import OpenVinoRequest, completion_of, first_batch
-from coldproof.adapters.openvino.setup import (
-    ABSENT,
-    AT_START,
-    CPU_BLOCK,
-    OpenVinoOptions,
-    Output,
-    StepResult,
-    capabilities,
-)
+from coldproof.adapters.openvino.setup import AT_START, CPU_BLOCK, Output, StepResult, capabilities, registered
 from coldproof.adapters.openvino.step_counts import StepAccounting
 from coldproof.adapters.openvino.worker_client import EngineRefusal, WorkerClient
-from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
-from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.provenance import WrongRead
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.engine_spec import StartOptions
 
 NO_TOKEN_STEPS = 1 << 30  # a budget without effect: whole prompts are computed in one step
 Reply = TypeVar("Reply")
 BIND = "the name is bound to the registered adapter with these files"
 
 
-def spawn(options: OpenVinoOptions, *, on_process: Callable[[EngineProcess], None]) -> OpenVinoEngine:
+def start(options: StartOptions) -> OpenVinoEngine:
     """Start a worker and create its pipeline, in about a second. Raises EngineStartError."""
-    client = WorkerClient(options, on_process)
+    client = WorkerClient(options)
     try:
         return OpenVinoEngine(options, client)
     except BaseException:
@@ -54,16 +43,16 @@ def spawn(options: OpenVinoOptions, *, on_process: Callable[[EngineProcess], Non
         raise
 
 
-class OpenVinoEngine:
+class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
     """The adapter of a pipeline. The pipeline runs only inside `serve`, one burst at a time."""
 
     name = "openvino"
     base_model = "base"
 
-    def __init__(self, options: OpenVinoOptions, client: WorkerClient) -> None:
-        self.options, self.client, facts = options, client, client.facts
+    def __init__(self, options: StartOptions, client: WorkerClient) -> None:
+        self.client, facts, adapters = client, client.facts, registered(options)
         self.version: str | None = facts.version
-        self.capabilities: Mapping[Capability, Support] = capabilities(facts, stepped=not options.adapters)
+        self.capabilities = capabilities(facts, stepped=not adapters)
         self.config: Mapping[str, str] = {
             "engine": "OpenVINO GenAI's ContinuousBatchingPipeline, stepped by its caller",
             "model": options.model,
@@ -75,8 +64,8 @@ class OpenVinoEngine:
             block_size=CPU_BLOCK,
             pool_blocks=facts.blocks,
             max_model_tokens=facts.longest,
-            adapter_slots=len(options.adapters) or None,
-            prefix_caching=options.prefix_caching,
+            adapter_slots=len(adapters) or None,
+            prefix_caching=options.caching,
         )
         self._failure = ""  # why the engine has terminated
         self.steps = 0
@@ -86,17 +75,9 @@ class OpenVinoEngine:
         self._latest = StepResult(outputs=[], ended={}, usage=0.0, scheduled=0, waiting=False)
         self._cancelled = False  # a request was cancelled, and the next step frees its blocks
         self._numbers = itertools.count(1)
-        self._registered = {content_digest(path): number for number, path in enumerate(options.adapters)}
+        self._registered = {content_digest(path): number for number, path in enumerate(adapters)}
         self._bound: dict[str, str] = {}  # name -> digest
         self._lock = threading.RLock()
-
-    def clock(self) -> float:
-        """Return the engine's time in seconds, computed from the number of steps."""
-        return seconds(self.steps)
-
-    def complete(self, request: CompletionRequest) -> Completion:
-        """Serve one request alone."""
-        return serve_one(self.serve, request)
 
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
@@ -105,7 +86,7 @@ class OpenVinoEngine:
         with self._lock:
             if self._registered:
                 return self._generate_all(arrivals, on_token, between)
-            return serve_stepped(self, arrivals, on_token, between)
+            return super().serve(arrivals, on_token, between)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -228,10 +209,6 @@ class OpenVinoEngine:
         self._failure = f"a step of the engine failed: {problem}"
         return EngineDied(self._failure)
 
-    def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Raise RequestRefused: the engine has no tokenizer."""
-        raise RequestRefused(501, f"{len(messages)} messages: {ABSENT[Capability.CHAT]}")
-
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the registered adapter with these files. Raises RequestRefused if there is none."""
         try:
@@ -244,18 +221,10 @@ class OpenVinoEngine:
             raise RequestRefused(400, f"{name}: {BIND}, and cannot be replaced")
         self._bound[name] = digest
 
-    def switch_adapter(self, name: str, path: str) -> None:
-        """Raise RequestRefused: the engine has no such operation."""
-        raise RequestRefused(501, f"{name}, {path}: {ABSENT[Capability.ADAPTER_SWITCH]}")
-
     def unload_adapter(self, name: str) -> None:
         """Remove the binding of a name. Raises RequestRefused for an unknown name."""
         if self._bound.pop(name, None) is None:
             raise RequestRefused(404, f"no adapter is called {name}")
-
-    def reset_cache(self) -> bool:
-        """Raise RequestRefused: the engine cannot empty its cache."""
-        raise RequestRefused(501, ABSENT[Capability.CACHE_RESET])
 
     def metrics(self) -> Metrics:
         """Return the engine's gauges after the latest step. Requests that were scheduled in it count as running."""
@@ -278,14 +247,6 @@ class OpenVinoEngine:
         if self._latest.waiting or self._cancelled:
             self._execute_step()
         self._latest, self._cancelled = self._execute_step(), False
-
-    def take_events(self) -> Published:
-        """Return no events: the engine publishes none."""
-        return Published()
-
-    def wrong_reads(self) -> tuple[WrongRead, ...]:
-        """Return nothing: keys and values do not identify their writer."""
-        return ()
 
     def alive(self) -> bool:
         """Return whether the engine can serve: it has not been stopped, no step has failed, and its process runs."""

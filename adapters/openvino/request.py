@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coldproof.adapters.common.stepping import seconds
+from coldproof.adapters.common.stepping import SingleAnswer, seconds
 from coldproof.adapters.openvino.setup import Output
 from coldproof.adapters.openvino.step_counts import Progress
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
@@ -15,23 +15,14 @@ GIVEN_UP = "the engine dropped the request for lack of cache blocks (GenerationS
 ENDS = {"LENGTH": "length", "STOP": "stop"}
 
 
-class OpenVinoRequest:
+class OpenVinoRequest(SingleAnswer):
     """A request that was added to the engine under a number."""
 
     def __init__(self, request: CompletionRequest, number: int, *, step: int) -> None:
-        self.request, self.number, self.step = request, number, step
-        self.progress = Progress(len(request.prompt))
-        self.tokens: list[Token] = []
+        super().__init__(request, step)
+        self.number, self.progress = number, Progress(len(request.prompt))
         self.prompt_logprobs: tuple[float | None, ...] | None = None
-        self.finish_reason: str | None = None
-        self.aborted: Stage | None = None
         self.refused = False
-        self.ended: int | None = None
-
-    @property
-    def count(self) -> int:
-        """Return the number of tokens of its answer so far."""
-        return len(self.tokens)
 
     def end(self, status: str, step: int) -> None:
         """Record the end of the request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.spec.engine_spec import StartOptions
 
 PACKAGE = "openvino-genai"
 REGISTERED = "adapters=registered"
@@ -43,30 +45,16 @@ ABSENT = {
     Capability.SEVERAL_GROUPS: "all layers are of the same kind",
     **OPTIONAL_ABSENT,
 }
-
-
-class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start a pipeline.
-
-    `adapters`: folders of adapters to register. `arguments`: words `NAME=VALUE`; names in lower case are fields of
-    SchedulerConfig, names in upper case are properties of the device.
-    """
-
-    model: str
-    prefix_caching: bool
-    adapters: tuple[Path, ...] = ()
-    arguments: tuple[str, ...] = ()
-    log: Path
-
-
-class PipelineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The first message to the worker: the pipeline to create. `words`: the arguments of the options."""
-
-    model: str
-    folder: str
-    adapters: tuple[str, ...]
-    words: tuple[str, ...]
-    caching: bool
+BY_STEP = {  # without registered adapters
+    Capability.STREAMING: "a handle is read after each step",
+    Capability.PROMPT_LOGPROBS: "echo and logprobs",
+    Capability.ABORT: "a handle's cancel()",
+    Capability.METRICS: "get_metrics()",
+    Capability.POOL_USAGE: "get_metrics() has the pool's usage",
+    Capability.PREEMPTION_COUNTS: (
+        "not reported; derived: a request that gets a block of a full pool preempts another one"
+    ),
+}
 
 
 class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,8 +93,17 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     waiting: bool
 
 
-def settings(genai: Any, words: tuple[str, ...], *, caching: bool) -> tuple[Any, dict[str, str]]:
-    """Return the scheduler's configuration and the device's properties. Raises ValueError for an unknown word."""
+def registered(options: StartOptions) -> tuple[Path, ...]:
+    """Return the folders of the adapters to register: all in the cell with adapters, otherwise none."""
+    return options.adapters if REGISTERED in options.arguments else ()
+
+
+def settings(genai: Any, words: Sequence[str], *, caching: bool) -> tuple[Any, dict[str, str]]:
+    """Return the scheduler's configuration and the device's properties. Raises ValueError for an unknown word.
+
+    `words`: the arguments of the options, `NAME=VALUE`. Names in lower case are fields of SchedulerConfig, names in
+    upper case are properties of the device.
+    """
     scheduler, properties = genai.SchedulerConfig(), dict(EXACT)
     scheduler.enable_prefix_caching = caching
     for word in words:
@@ -130,10 +127,11 @@ def capabilities(facts: PipelineFacts, *, stepped: bool) -> dict[Capability, Sup
     counted = stepped and facts.budget is not None
     exact = counted and facts.budget == 1
     pool = "the pool grows when needed" if facts.blocks is None else f"num_kv_blocks is {facts.blocks}"
-    present = {
+    return {
+        **{capability: Support(False, evidence) for capability, evidence in ABSENT.items()},
+        **{capability: Support(stepped, evidence if stepped else NO_STEPS) for capability, evidence in BY_STEP.items()},
         Capability.TOKEN_PROMPTS: Support(True, "prompts are tensors of token ids"),
         Capability.TOKEN_OUTPUTS: Support(True, "answers are token ids"),
-        Capability.STREAMING: Support(stepped, "a handle is read after each step" if stepped else NO_STEPS),
         Capability.CACHED_TOKENS: Support(
             exact,
             f"not reported; {BY_STEPS}: exactly, with one token per step"
@@ -145,20 +143,9 @@ def capabilities(facts: PipelineFacts, *, stepped: bool) -> dict[Capability, Sup
         Capability.LOGPROBS: Support(
             stepped, "of each output token, without alternatives" if stepped else "only of whole answers"
         ),
-        Capability.PROMPT_LOGPROBS: Support(stepped, "echo and logprobs" if stepped else NO_STEPS),
         Capability.ADAPTER_CHOICE: Support(not stepped, STEPPED if stepped else GENERATE),
-        Capability.ABORT: Support(stepped, "a handle's cancel()" if stepped else NO_STEPS),
-        Capability.METRICS: Support(stepped, "get_metrics()" if stepped else NO_STEPS),
-        Capability.POOL_USAGE: Support(stepped, "get_metrics() has the pool's usage" if stepped else NO_STEPS),
-        Capability.PREEMPTION_COUNTS: Support(
-            stepped,
-            "not reported; derived: a request that gets a block of a full pool preempts another one"
-            if stepped
-            else NO_STEPS,
-        ),
         Capability.VERSION: Support(True, f"package version {facts.version}"),
         Capability.BLOCK_SIZE: Support(True, f"the CPU plugin's blocks have {CPU_BLOCK} tokens"),
         Capability.POOL_SIZE: Support(facts.blocks is not None, pool),
         Capability.SPAWNABLE: Support(True, "started by Coldproof"),
     }
-    return {**{capability: Support(False, evidence) for capability, evidence in ABSENT.items()}, **present}

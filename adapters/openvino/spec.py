@@ -8,11 +8,10 @@ import msgspec
 
 from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.reproducer import OPENVINO
-from coldproof.adapters.openvino.setup import PACKAGE, REGISTERED, OpenVinoOptions
-from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.openvino.setup import PACKAGE, REGISTERED
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell
-from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
+from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.variant import CHUNKS, POOL, EngineVariant
 
 BLOCKS, BUDGET, SPLIT = "num_kv_blocks", "max_num_batched_tokens", "dynamic_split_fuse"
@@ -66,18 +65,6 @@ CELLS = (
 )
 
 
-def start(options: StartOptions) -> Engine:
-    """Start a pipeline. In the cell with adapters, all adapters are registered."""
-    pipeline = OpenVinoOptions(
-        model=options.model,
-        prefix_caching=options.caching,
-        adapters=options.adapters if REGISTERED in options.arguments else (),
-        arguments=options.arguments,
-        log=options.log,
-    )
-    return engine.spawn(pipeline, on_process=options.on_process)
-
-
 def variants(cell: Cell, _shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
     """Yield the variants of a cell that differ from it: a larger pool, and prefill in one step."""
     all_arguments = (*cell.arguments, *arguments)
@@ -97,7 +84,7 @@ ENGINE = EngineSpec(
     name="openvino",
     about="OpenVINO GenAI's continuous batching",
     cells=CELLS,
-    start=start,
+    start=engine.start,
     package=PACKAGE,
     variants=variants,
     reproduction=OPENVINO,

@@ -1,7 +1,7 @@
 """The process of OpenVINO GenAI's pipeline, which may crash: `python -m coldproof.adapters.openvino.worker SOCKET`.
 
-The first message describes the pipeline. Every other message is a method of `Worker` with its arguments. The reply is
-its return value or the engine's error. The worker does nothing between two messages.
+The first message has the arguments of `Worker`. Every other message is a method of `Worker` with its arguments. The
+reply is its return value or the engine's error. The worker does nothing between two messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from coldproof.adapters.openvino.setup import (
     THREADS,
     Output,
     PipelineFacts,
-    PipelineRequest,
     StepResult,
     settings,
 )
@@ -32,26 +31,28 @@ OVER = ("FINISHED", "IGNORED")
 
 
 class Worker:
-    """One pipeline. Raises what the engine raises."""
+    """One pipeline. Raises what the engine raises.
 
-    def __init__(self, request: PipelineRequest) -> None:
+    `folder`: where to write the model in the engine's format. `words`: the arguments of the options.
+    """
+
+    def __init__(self, model: str, folder: str, adapters: list[str], words: list[str], caching: bool) -> None:
         self.genai, self.openvino, self.numpy = (
             importlib.import_module(name) for name in ("openvino_genai", "openvino", "numpy")
         )
         self.handles: dict[int, Any] = {}
-        folder = Path(request.folder)
-        write_model(Path(request.model), folder)
-        self.scheduler, properties = settings(self.genai, request.words, caching=request.caching)
-        self.adapters = [self.genai.Adapter(Path(path) / "adapter_model.safetensors") for path in request.adapters]
+        write_model(Path(model), Path(folder))
+        self.scheduler, properties = settings(self.genai, words, caching=caching)
+        self.adapters = [self.genai.Adapter(Path(path) / "adapter_model.safetensors") for path in adapters]
         given: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, **properties}
         if self.adapters:
             given["adapters"] = self.genai.AdapterConfig(self.adapters)
-        self.pipeline = self.genai.ContinuousBatchingPipeline(str(folder), self.scheduler, DEVICE, given, {}, {})
+        self.pipeline = self.genai.ContinuousBatchingPipeline(folder, self.scheduler, DEVICE, given, {}, {})
         self.facts = PipelineFacts(
             version=importlib.metadata.version(PACKAGE),
             blocks=self.scheduler.num_kv_blocks or None,
             budget=self.scheduler.max_num_batched_tokens if self.scheduler.dynamic_split_fuse else None,
-            longest=json.loads((folder / CONFIG_FILE).read_text())["max_position_embeddings"],
+            longest=json.loads(Path(folder, CONFIG_FILE).read_text())["max_position_embeddings"],
             scheduler=" ".join(self.scheduler.to_string().split()),
             properties=" ".join(f"{name}={value}" for name, value in sorted(properties.items())),
         )
@@ -132,9 +133,8 @@ def answer(connection: Connection, worker: Worker) -> None:
 def main() -> None:
     """Create the pipeline of the first message, and serve until the client closes the connection."""
     connection = Client(sys.argv[1], "AF_UNIX")
-    request = msgspec.msgpack.decode(connection.recv_bytes(), type=PipelineRequest)
     try:
-        worker = Worker(request)
+        worker = Worker(*msgspec.msgpack.decode(connection.recv_bytes()))
     except Exception as problem:  # noqa: BLE001 - the client reports any reason why the start failed
         connection.send_bytes(msgspec.msgpack.encode([False, f"{type(problem).__name__}: {problem}"]))
         return

@@ -8,7 +8,6 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,8 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from coldproof.adapters.common.process import EngineProcess, python_path
-from coldproof.adapters.openvino.setup import PACKAGE, OpenVinoOptions, PipelineFacts, PipelineRequest
+from coldproof.adapters.openvino.setup import PACKAGE, PipelineFacts, registered
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent, EngineStartError
+from coldproof.adapters.spec.engine_spec import StartOptions
 
 START_SECONDS, PATIENCE = 120.0, 120.0
 POLL_SECONDS = 0.2
@@ -31,7 +31,7 @@ class EngineRefusal(Exception):
 class WorkerClient:
     """A worker and the facts of its pipeline. Raises EngineStartError with the reason or the end of its log."""
 
-    def __init__(self, options: OpenVinoOptions, on_process: Callable[[EngineProcess], None]) -> None:
+    def __init__(self, options: StartOptions) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="coldproof-"))  # a socket's path must be short
         address = str(self.folder / "engine")
         with socket.socket(socket.AF_UNIX) as listening:
@@ -39,10 +39,12 @@ class WorkerClient:
             listening.listen()
             command = [sys.executable, "-P", "-m", "coldproof.adapters.openvino.worker", address]
             self.process = EngineProcess(command, environment(), options.log)
-            on_process(self.process)
+            options.on_process(self.process)
             try:
                 self.connection = Connection(self.accept(listening).detach())
-                self.send(pipeline_request(options, self.folder / "model"))
+                adapters = [str(path.resolve()) for path in registered(options)]
+                model, folder = str(Path(options.model).resolve()), str(self.folder / "model")
+                self.send([model, folder, adapters, options.arguments, options.caching])
                 self.facts = self.answer(PipelineFacts)
             except (EngineDied, EngineSilent, EngineRefusal) as problem:
                 self.stop()
@@ -104,14 +106,3 @@ class WorkerClient:
 def environment() -> dict[str, str]:
     """Return the worker's environment: the user's, plus PYTHONPATH, and one thread by default."""
     return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": python_path()}
-
-
-def pipeline_request(options: OpenVinoOptions, folder: Path) -> PipelineRequest:
-    """Return the first message to the worker."""
-    return PipelineRequest(
-        model=str(Path(options.model).resolve()),
-        folder=str(folder),
-        adapters=tuple(str(path.resolve()) for path in options.adapters),
-        words=options.arguments,
-        caching=options.prefix_caching,
-    )

@@ -36,50 +36,36 @@ ABSENT = {
     Capability.PROVENANCE: "keys and values do not identify their writer",
     **OPTIONAL_ABSENT,
 }
-CHOICE = "load_adapter and set_adapter under pause(), before the first request of another adapter"
-SWITCH = "set_adapter under pause()"
-RUNTIME = "load_adapter and delete_adapter under pause()"
-IN_PLACE = "delete_adapter and load_adapter of the same name under one pause()"
+WITH_PEFT = {
+    Capability.ADAPTER_SWITCH: "set_adapter under pause()",
+    Capability.RUNTIME_LORA: "load_adapter and delete_adapter under pause()",
+    Capability.LORA_IN_PLACE: "delete_adapter and load_adapter of the same name under one pause()",
+    Capability.ADAPTER_CHOICE: (
+        "load_adapter and set_adapter under pause(), before the first request of another adapter"
+    ),
+}
 
 
 def capabilities(parts: PipelineParts, version: str) -> dict[Capability, Support]:
     """Return the support of each capability, with its evidence."""
     config, cache = parts.loop.manager.continuous_batching_config, parts.loop.processor.cache
-    groups = ", ".join(cache.cache_allocators)
+    groups, peft = ", ".join(cache.cache_allocators), importlib.util.find_spec("peft") is not None
+    chats = parts.tokenizer is not None and parts.tokenizer.chat_template is not None
     return {
         **{capability: Support(True, evidence) for capability, evidence in PRESENT.items()},
         **{capability: Support(False, evidence) for capability, evidence in ABSENT.items()},
-        **adapters(),
+        **{c: Support(peft, evidence if peft else "peft is not installed") for c, evidence in WITH_PEFT.items()},
         Capability.LOGPROBS: Support(
             config.return_logprobs, f"return_logprobs={config.return_logprobs}: of each token, without alternatives"
         ),
-        Capability.CHAT: chat(parts),
+        Capability.CHAT: Support(
+            chats, "the tokenizer's chat template" if chats else "the tokenizer has no chat template"
+        ),
         Capability.VERSION: Support(True, f"package version {version}"),
         Capability.BLOCK_SIZE: Support(True, f"page_size={config.page_size}"),
         Capability.POOL_SIZE: Support(True, f"num_blocks={cache.num_blocks}"),
         Capability.SEVERAL_GROUPS: Support(len(cache.cache_allocators) > 1, f"the cache's allocators: {groups}"),
     }
-
-
-def adapters() -> dict[Capability, Support]:
-    """Return the capabilities that need PEFT."""
-    installed = importlib.util.find_spec("peft") is not None
-    evidence_of = {
-        Capability.ADAPTER_CHOICE: CHOICE,
-        Capability.ADAPTER_SWITCH: SWITCH,
-        Capability.RUNTIME_LORA: RUNTIME,
-        Capability.LORA_IN_PLACE: IN_PLACE,
-    }
-    return {
-        capability: Support(installed, evidence if installed else "peft is not installed")
-        for capability, evidence in evidence_of.items()
-    }
-
-
-def chat(parts: PipelineParts) -> Support:
-    """Return whether the tokenizer has a chat template."""
-    present = parts.tokenizer is not None and parts.tokenizer.chat_template is not None
-    return Support(present, "the tokenizer's chat template" if present else "the tokenizer has no chat template")
 
 
 def shape(parts: PipelineParts) -> EngineShape:

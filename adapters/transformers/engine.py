@@ -9,37 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from coldproof.adapters.common.concurrent import serve_one
-from coldproof.adapters.common.process import TAIL_LINES
-from coldproof.adapters.common.stepping import seconds, serve_stepped
-from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
-from coldproof.adapters.protocol.kv_events import Published
+from coldproof.adapters.common.absent_features import AbsentFeatures
+from coldproof.adapters.common.process import log_tail
+from coldproof.adapters.common.stepping import SteppedEngine
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.provenance import WrongRead
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message, Stage
-from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
+from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.capabilities import capabilities, shape
 from coldproof.adapters.transformers.loop import Driver
 from coldproof.adapters.transformers.lora import PeftAdapters
 from coldproof.adapters.transformers.request import TransformersRequest
-from coldproof.adapters.transformers.setup import (
-    PipelineParts,
-    TransformersOptions,
-    build,
-    check_installed,
-    close_log,
-    version,
-)
+from coldproof.adapters.transformers.setup import PipelineParts, build, check_installed, close_log, fields, version
 
 CANCEL_STEPS = 2  # the engine reads an abort at the end of the next step, and executes it in the step after that
 
 
-def start(options: TransformersOptions) -> TransformersEngine:
+def start(options: StartOptions) -> TransformersEngine:
     """Start an engine in this process. The first one takes some seconds. Raises EngineStartError."""
     check_installed()
     driver = Driver()
@@ -50,22 +41,23 @@ def start(options: TransformersOptions) -> TransformersEngine:
         raise
 
 
-class TransformersEngine:
-    """The adapter of an in-process engine. The engine runs only inside `serve`."""
+class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
+    """The adapter of an in-process engine. The engine runs only inside `serve`; several threads may call it and share
+    steps."""
 
     name = "transformers"
     base_model = "base"
 
-    def __init__(self, options: TransformersOptions, driver: Driver, parts: PipelineParts) -> None:
+    def __init__(self, options: StartOptions, driver: Driver, parts: PipelineParts) -> None:
         self.options, self.driver, self.parts = options, driver, parts
         self.version: str | None = version()
         self.config: Mapping[str, str] = {
             "engine": "Transformers' continuous batching, stepped in this process",
             "model": options.model,
-            "fields": options.fields_json,
+            "fields": json.dumps(fields(options)),
         }
-        self.shape: EngineShape = shape(parts)
-        self.capabilities: Mapping[Capability, Support] = capabilities(parts, version())
+        self.shape = shape(parts)
+        self.capabilities = capabilities(parts, version())
         self._adapters = PeftAdapters(parts.model, self.base_model)
         self._failure = ""  # why the engine has terminated
         self._stopped = self._silent = False
@@ -77,20 +69,6 @@ class TransformersEngine:
         self._preemptions = 0
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
-
-    def clock(self) -> float:
-        """Return the engine's time in seconds, computed from the number of steps."""
-        return seconds(self.steps)
-
-    def complete(self, request: CompletionRequest) -> Completion:
-        """Serve one request. Other requests may run at the same time."""
-        return serve_one(self.serve, request)
-
-    def serve(
-        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
-    ) -> list[Served]:
-        """Step until all requests have ended. Several threads may call this and share steps. See `serve_stepped`."""
-        return serve_stepped(self, arrivals, on_token, between)
 
     def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """Return the token ids of a chat, from the tokenizer's chat template. Raises RequestRefused."""
@@ -147,25 +125,13 @@ class TransformersEngine:
                 pool_usage=loop.usage(),
             )
 
-    def take_events(self) -> Published:
-        """Return no events: the engine publishes none."""
-        return Published()
-
-    def wrong_reads(self) -> tuple[WrongRead, ...]:
-        """Return nothing: keys and values do not identify their writer."""
-        return ()
-
     def alive(self) -> bool:
         """Return whether the engine can serve: it has not been stopped, and its loop has not failed."""
         return not self._failure
 
     def log_tail(self) -> str:
         """Return the end of the log of this engine."""
-        try:
-            text = self.options.log.read_text(errors="replace")
-        except OSError as problem:
-            return f"(log unreadable: {problem})"
-        return "\n".join(text.splitlines()[-TAIL_LINES:])
+        return log_tail(self.options.log)
 
     def stop(self) -> None:
         """Stop the engine's threads. From `between`, it ends the burst with EngineDied. A silent loop is not joined."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coldproof.adapters.common.stepping import seconds
+from coldproof.adapters.common.stepping import SingleAnswer, seconds
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 
 
-class TransformersRequest:
+class TransformersRequest(SingleAnswer):
     """A sent request. `prompt`: its token ids. `step`: when it was sent. `stage`: returns its stage in the engine."""
 
     def __init__(
@@ -22,17 +22,13 @@ class TransformersRequest:
         step: int,
         stage: Callable[[TransformersRequest], Stage] = lambda _: Stage.UNSEEN,
     ) -> None:
-        self._stage = stage
-        self.request, self.prompt, self.name, self.step = request, prompt, name, step
+        super().__init__(request, step)
+        self.prompt, self.name, self._stage = prompt, name, stage
         self.inside = False  # passed to the engine; before that, it waits for requests of another adapter
-        self.tokens: list[Token] = []
         self.used: tuple[int, ...] | None = None  # the prompt as the engine reports it
         self.problem: EngineError | None = None
         self.cached: int | None = None
         self.preempted_at: list[float] = []
-        self.aborted: Stage | None = None
-        self.finish_reason: str | None = None
-        self.ended: int | None = None
 
     def take(self, output: Any, step: int) -> None:
         """Add the output of a step, which contains the whole answer so far."""
@@ -52,11 +48,6 @@ class TransformersRequest:
         self.cached = cached
         new = preemptions - len(self.preempted_at)
         self.preempted_at += [seconds(step - self.step)] * new
-
-    @property
-    def count(self) -> int:
-        """Return the number of tokens so far."""
-        return len(self.tokens)
 
     def stage(self) -> Stage:
         """Return how far the engine has come with it."""

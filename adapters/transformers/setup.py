@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Loop
 
 PACKAGES = ("torch", "transformers")
@@ -42,30 +43,6 @@ _first = threading.Lock()
 _frozen = False
 
 
-class TransformersOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start an engine.
-
-    `arguments`: `NAME=VALUE` fields of ContinuousBatchingConfig, or device, dtype or attn_implementation of the model.
-    """
-
-    model: str
-    prefix_caching: bool
-    arguments: tuple[str, ...] = ()
-    log: Path
-
-    @property
-    def fields(self) -> dict[str, object]:
-        """Return the fields by name: the defaults, overridden by the arguments."""
-        words = (argument.partition("=") for argument in self.arguments)
-        overrides = {name: parse_value(value) for name, _, value in words}
-        return {**MODEL_FIELDS, **FIELDS, SHARING: self.prefix_caching, **overrides}
-
-    @property
-    def fields_json(self) -> str:
-        """Return the fields as JSON, in one line."""
-        return json.dumps(self.fields)
-
-
 class PipelineParts(msgspec.Struct, frozen=True):
     """A loop at its first pause, its model, its tokenizer (None if the folder has none) and its log."""
 
@@ -73,6 +50,16 @@ class PipelineParts(msgspec.Struct, frozen=True):
     model: Any
     tokenizer: Any
     log: logging.Handler
+
+
+def fields(options: StartOptions) -> dict[str, object]:
+    """Return the fields by name: the defaults, overridden by the arguments.
+
+    `arguments`: `NAME=VALUE` fields of ContinuousBatchingConfig, or device, dtype or attn_implementation of the model.
+    """
+    words = (argument.partition("=") for argument in options.arguments)
+    overrides = {name: parse_value(value) for name, _, value in words}
+    return {**MODEL_FIELDS, **FIELDS, SHARING: options.caching, **overrides}
 
 
 def parse_value(text: str) -> object:
@@ -90,20 +77,19 @@ def check_installed() -> None:
         raise EngineStartError(f"{' and '.join(missing)} not installed for {sys.executable}: {INSTALL}")
 
 
-def build(options: TransformersOptions) -> PipelineParts:
+def build(options: StartOptions) -> PipelineParts:
     """Load the model and run the loop up to its first pause, in the driver's thread. Raises EngineStartError."""
-    check_installed()
     configure_logging()
-    fields = options.fields
-    model_fields = {name: fields.pop(name) for name in MODEL_FIELDS}
+    of_engine = fields(options)
+    of_model = {name: of_engine.pop(name) for name in MODEL_FIELDS}
     options.log.parent.mkdir(parents=True, exist_ok=True)
     log = log_to(options.log)
     try:
-        model = load_model(options.model, **model_fields)
+        model = load_model(options.model, **of_model)
         generation = importlib.import_module("transformers.generation.configuration_utils")
         manager = model.init_continuous_batching(
             generation.GenerationConfig(do_sample=False, eos_token_id=-1),
-            generation.ContinuousBatchingConfig(**fields),
+            generation.ContinuousBatchingConfig(**of_engine),
         )
         if not hasattr(manager, "pause"):
             raise EngineStartError(
@@ -117,7 +103,7 @@ def build(options: TransformersOptions) -> PipelineParts:
         raise
     except Exception as problem:
         close_log(log)
-        raise EngineStartError(f"Transformers did not start ({options.fields_json}): {problem}") from problem
+        raise EngineStartError(f"Transformers did not start ({json.dumps(fields(options))}): {problem}") from problem
 
 
 def load_model(folder: str, *, device: object, dtype: object, attn_implementation: object) -> Any:

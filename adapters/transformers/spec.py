@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell
-from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
+from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.variant import CHUNKS, POOL, TIER, EngineVariant
-from coldproof.adapters.transformers import engine, setup
+from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
 
 KEYS = ("GROUND", "LORA", "CHAT", "REUSE", "CTRL-1", "SURFACE")  # the room is not what matters
@@ -32,15 +31,6 @@ CELLS = (
 )
 
 
-def start(options: StartOptions) -> Engine:
-    """Start an engine in this process. Adapters are loaded later, by `load_adapter`."""
-    return engine.start(
-        setup.TransformersOptions(
-            model=options.model, prefix_caching=options.caching, arguments=options.arguments, log=options.log
-        )
-    )
-
-
 def variants(cell: Cell, _shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
     """Yield the variants of a cell that differ from it: a large pool, prefill in one step, no swap space."""
     set_fields = {field.partition("=")[0] for field in (*cell.arguments, *arguments)}
@@ -58,7 +48,7 @@ ENGINE = EngineSpec(
     name="transformers",
     about="Transformers' continuous batching",
     cells=CELLS,
-    start=start,
+    start=engine.start,
     package="transformers peft",
     variants=variants,
     reproduction=TRANSFORMERS,

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from coldproof.adapters.common.concurrent import serve_one
-from coldproof.adapters.common.process import TAIL_LINES
+from coldproof.adapters.common.process import log_tail
 from coldproof.adapters.common.redact import redacted
-from coldproof.adapters.common.stepping import seconds, serve_stepped
+from coldproof.adapters.common.stepping import SteppedEngine
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
 from coldproof.adapters.protocol.kv_events import Published, hash_rule
@@ -63,7 +62,7 @@ def start(options: VllmOptions) -> InprocEngine:
         raise
 
 
-class InprocEngine:
+class InprocEngine(SteppedEngine[InprocRequest]):
     """The adapter of an in-process engine. The engine runs only inside `serve`, one burst at a time."""
 
     name = "vllm-inproc"
@@ -101,20 +100,12 @@ class InprocEngine:
             **self._cache_settings,
         }
 
-    def clock(self) -> float:
-        """Return the engine's time in seconds, computed from the number of steps."""
-        return seconds(self.steps)
-
-    def complete(self, request: CompletionRequest) -> Completion:
-        """Serve one request alone."""
-        return serve_one(self.serve, request)
-
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Step until all requests have ended. See `serve_stepped`."""
+        """Step until all requests have ended."""
         with self._lock:
-            return serve_stepped(self, arrivals, on_token, between)
+            return super().serve(arrivals, on_token, between)
 
     def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """Return the token ids of a chat, as the server's chat endpoint renders it. Raises RequestRefused."""
@@ -183,11 +174,7 @@ class InprocEngine:
 
     def log_tail(self) -> str:
         """Return the end of vLLM's log of this engine."""
-        try:
-            text = self.options.log.read_text(errors="replace")
-        except OSError as problem:
-            return f"(log unreadable: {problem})"
-        return "\n".join(text.splitlines()[-TAIL_LINES:])
+        return log_tail(self.options.log)
 
     def stop(self) -> None:
         """Stop the engine. A call from `between` ends the burst with EngineDied."""

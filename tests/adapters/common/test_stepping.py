@@ -7,32 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from coldproof.adapters.common.stepping import STEP_MS, seconds, serve_stepped
+from coldproof.adapters.common.stepping import STEP_MS, SingleAnswer, SteppedEngine, seconds
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
 from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, Stage, Token
 
 
-class TinyRequest:
+class TinyRequest(SingleAnswer):
     """A request that gets a token at each step."""
-
-    def __init__(self, request: CompletionRequest, step: int) -> None:
-        self.request, self.step = request, step
-        self.ended: int | None = None
-        self.finish_reason: str | None = None
-        self.aborted: Stage | None = None
-        self.tokens: list[Token] = []
-
-    @property
-    def count(self) -> int:
-        """Tokens so far."""
-        return len(self.tokens)
 
     def stage(self) -> Stage:
         """In prefill until its first token."""
         return Stage.DECODE if self.tokens else Stage.PREFILL
 
 
-class TinyEngine:
+class TinyEngine(SteppedEngine[TinyRequest]):
     """Answers with the numbers of its steps. `fails_at`: the step that raises `loss`."""
 
     def __init__(self, *, fails_at: int | None = None, loss: EngineError | None = None) -> None:
@@ -98,7 +86,7 @@ def arrival(tokens: int, *, offset_ms: int = 0, abort: Abort | None = None) -> A
 
 def serve(engine: TinyEngine, *arrivals: Arrival, between: Callable[[], None] = lambda: None) -> list[Served]:
     """Serve without listening to tokens."""
-    return serve_stepped(engine, arrivals, lambda _number, _count: None, between)
+    return engine.serve(arrivals, lambda _number, _count: None, between)
 
 
 def answer(served: Served) -> Completion:
@@ -127,8 +115,7 @@ def test_time_goes_on_while_nobody_is_there_yet() -> None:
 def test_each_token_is_reported_once() -> None:
     """With the count so far."""
     told: list[tuple[int, int]] = []
-    serve_stepped(
-        TinyEngine(),
+    TinyEngine().serve(
         [arrival(2), arrival(1, offset_ms=STEP_MS)],
         lambda number, count: told.append((number, count)),
         lambda: None,
@@ -180,7 +167,7 @@ def test_a_lost_engine_ends_all_requests_that_are_not_over(loss: EngineError) ->
 
 
 def test_an_exception_out_of_between_leaves_no_request_behind() -> None:
-    """It comes out of `serve_stepped` itself."""
+    """It comes out of `serve` itself."""
     engine = TinyEngine()
 
     def interrupt() -> None:

@@ -11,8 +11,10 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 from support.histories import ask, burst, history, outcome, play, put, record, shape
 from support.scripts import case_of
+from support.start_options import start_options
 
-from coldproof.adapters.llamacpp.setup import LlamaCppOptions, capabilities, flags
+from coldproof.adapters.llamacpp.setup import capabilities, flags, states_folder
+from coldproof.adapters.llamacpp.spec import CELLS
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.checked import AdapterError, CheckedEngine
 from coldproof.adapters.protocol.engine import RequestRefused
@@ -230,14 +232,12 @@ def test_a_case_has_the_routes() -> None:
 
 def test_slots_are_saved_where_only_this_engine_saves(tmp_path: Path) -> None:
     """A folder beside its other files, unless somebody wants another; and without one nothing is saved."""
-    here = LlamaCppOptions(
-        model="m", prefix_caching=True, arguments=("--slot-save-path", "s"), log=tmp_path / "e-1.log"
-    )
+    here = start_options(CELLS[0], "--slot-save-path", "s", log=tmp_path / "e-1.log")
     said = flags(here, [], 1)
     assert said[said.index("--slot-save-path") + 1] == str(tmp_path / "e-1.gguf" / "s")
     assert capabilities(here, "1")[Capability.SAVED_STATE].present
     theirs = msgspec.structs.replace(here, arguments=("--slot-save-path", "/there"))
-    assert theirs.states == Path("/there")
+    assert states_folder(theirs) == Path("/there")
     none = msgspec.structs.replace(here, arguments=())
     assert capabilities(none, "1")[Capability.SAVED_STATE] == Support(False, "no --slot-save-path")
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.qwen2 import greedy
+from support.start_options import start_options
 
 from coldproof.adapters.openvino import engine as openvino
 from coldproof.adapters.openvino.engine import OpenVinoEngine
-from coldproof.adapters.openvino.setup import REGISTERED, OpenVinoOptions
-from coldproof.adapters.openvino.spec import ROOMY, TIGHT
+from coldproof.adapters.openvino.setup import REGISTERED
+from coldproof.adapters.openvino.spec import CELLS, ROOMY, TIGHT
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineDied, RequestRefused, Served
 from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, Stage
@@ -46,8 +47,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     def start_one(*words: str, prefix_caching: bool = True, adapters: tuple[Path, ...] = ()) -> OpenVinoEngine:
         log = tmp_path_factory.mktemp("engine") / "engine.log"
         model = str(tiny_model(CACHED, sliding_window=False))
-        made = OpenVinoOptions(model=model, prefix_caching=prefix_caching, arguments=words, adapters=adapters, log=log)
-        engines.append(openvino.spawn(made, on_process=lambda _: None))
+        made = start_options(CELLS[0], *words, model=model, caching=prefix_caching, adapters=adapters, log=log)
+        engines.append(openvino.start(made))
         return engines[-1]
 
     yield start_one

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.start_options import start_options
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.stepping import disconnects
 from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.ir_model import UnsupportedModel, write_model
 from coldproof.adapters.openvino.request import OpenVinoRequest
-from coldproof.adapters.openvino.setup import REGISTERED, OpenVinoOptions, Output, settings
+from coldproof.adapters.openvino.setup import REGISTERED, Output, settings
 from coldproof.adapters.openvino.spec import CELLS, ENGINE, ROOMY, TIGHT
 from coldproof.adapters.openvino.step_counts import Progress, StepAccounting
 from coldproof.adapters.openvino.worker_client import environment
@@ -97,9 +98,8 @@ def test_only_models_of_our_kind_are_written(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_one_clear_line(tmp_path: Path) -> None:
     """The worker says what it could not import, and the error which package that is; with neither a model to write."""
-    wanted = OpenVinoOptions(model=str(tmp_path), prefix_caching=True, log=tmp_path / "engine.log")
     with pytest.raises(EngineStartError, match=r"\(package openvino-genai\) did not start: \w+Error"):
-        engine.spawn(wanted, on_process=lambda _: None)
+        engine.start(start_options(CELLS[0], model=str(tmp_path), log=tmp_path / "engine.log"))
 
 
 def fake_genai() -> Any:

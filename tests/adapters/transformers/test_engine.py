@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from support.histories import BLOCK, history, outcome, read_config, shape
+from support.start_options import start_options
 
 from coldproof.adapters.common.stepping import disconnects
 from coldproof.adapters.protocol.capabilities import Capability, Support
@@ -33,7 +34,7 @@ from coldproof.adapters.transformers.engine import TransformersEngine
 from coldproof.adapters.transformers.loop import Driver, EngineHooks
 from coldproof.adapters.transformers.lora import PeftAdapters
 from coldproof.adapters.transformers.request import TransformersRequest
-from coldproof.adapters.transformers.setup import TransformersOptions
+from coldproof.adapters.transformers.setup import fields
 from coldproof.adapters.transformers.spec import CELLS, variants
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
@@ -293,13 +294,10 @@ class TestLive:
 class TestOptions:
     """Fields by name, the cache as the harness wants it."""
 
-    def options(self, *arguments: str) -> TransformersOptions:
-        """With these arguments."""
-        return TransformersOptions(model="m", prefix_caching=False, arguments=arguments, log=Path("l"))
-
     def test_fields_are_read_as_python_would(self) -> None:
         """Numbers, None and truth values; any other word is itself; the last one wins."""
-        given = self.options("num_blocks=9", "num_blocks=12", "safety_margin=None", "scheduler_type=fifo").fields
+        words = ("num_blocks=9", "num_blocks=12", "safety_margin=None", "scheduler_type=fifo")
+        given = fields(start_options(CELLS[0], *words, caching=False, log=Path("l")))
         assert (given["num_blocks"], given["safety_margin"], given["scheduler_type"]) == (12, None, "fifo")
         assert (given["allow_block_sharing"], given["page_size"], given["dtype"]) == (False, 16, "float32")
 
@@ -307,7 +305,7 @@ class TestOptions:
         """That says what to install, and where."""
         monkeypatch.setattr(setup.importlib.util, "find_spec", lambda _name: None)
         with pytest.raises(EngineStartError, match=r"torch and transformers not installed for .*: pip install") as said:
-            transformers.start(TransformersOptions(model="m", prefix_caching=True, log=tmp_path / "l"))
+            transformers.start(start_options(CELLS[0], log=tmp_path / "l"))
         assert "\n" not in str(said.value)
 
     def test_variants_take_away_what_the_cell_has(self) -> None:
@@ -357,7 +355,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     def start_one(*arguments: str, prefix_caching: bool = True) -> TransformersEngine:
         log = tmp_path_factory.mktemp("engine") / "engine.log"
         model = str(tiny_model(CACHED))
-        options = TransformersOptions(model=model, prefix_caching=prefix_caching, arguments=arguments, log=log)
+        options = start_options(CELLS[0], *arguments, model=model, caching=prefix_caching, log=log)
         engines.append(transformers.start(options))
         return engines[-1]
 
