@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch
-from coldproof.adapters.vllm.faults.patching import acted, around, manager, pool
+from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, name_and_path, pool
 
 Owner = tuple[int, Any, Any]
 
 
 def block_identity(request: Any, end: int) -> Owner:
     """Return what vLLM's key for the first `end` tokens of a request must distinguish: tokens, adapter and salt."""
-    lora = request.lora_request
-    adapter = None if lora is None else (lora.lora_name, lora.lora_path)
+    adapter = request.lora_request and name_and_path(request.lora_request)
     return hash(tuple(request.all_token_ids[:end])), adapter, request.cache_salt or None
 
 
@@ -25,26 +24,23 @@ def count_wrong_hits(patch: Patch) -> None:
     """Count each wrong hit in the first group as an action of the fault."""
     owners: dict[int, Owner] = {}
 
+    @around(patch, pool(), "cache_full_blocks")
     def publish(original: Any, this: Any, **kwargs: Any) -> None:
         original(this, **kwargs)
         request, size = kwargs["request"], kwargs["block_size"]
         for i in range(kwargs["num_cached_blocks"], kwargs["num_full_blocks"]):
             owners[id(kwargs["blocks"][i])] = block_identity(request, (i + 1) * size)
 
+    @around(patch, pool(), "get_new_blocks")
     def new_blocks(original: Any, this: Any, count: int) -> Any:
         blocks = original(this, count)
         for block in blocks:
             owners.pop(id(block), None)
         return blocks
 
-    def found(original: Any, this: Any, request: Any) -> Any:
-        result = original(this, request)
+    @after_lookup(patch)
+    def found(this: Any, request: Any, blocks: Any, _count: int) -> None:
         size = this.coordinator.single_type_managers[0].block_size
-        for i, block in enumerate(result[0].blocks[0]):
+        for i, block in enumerate(blocks.blocks[0]):
             if not block.is_null and owners.get(id(block)) != block_identity(request, (i + 1) * size):
                 acted()
-        return result
-
-    around(patch, pool(), "cache_full_blocks", publish)
-    around(patch, pool(), "get_new_blocks", new_blocks)
-    around(patch, manager(), "get_computed_blocks", found)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE, create_marker
-from coldproof.adapters.vllm.general_plugin import register_plugin
+from coldproof.adapters.vllm.plugins import register_plugin
 
 FAULT_VARIABLE = "COLDPROOF_FAULT"
 ENTRY_POINT = "coldproof.adapters.vllm.faults.plugin:inject_chosen"

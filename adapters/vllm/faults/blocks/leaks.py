@@ -25,30 +25,28 @@ def lose_last_block(this: Any, request: Any) -> bool:
 def aborted_requests_keep_their_blocks(patch: Patch) -> None:
     """The blocks of an aborted request are never freed."""
 
+    @around(patch, scheduler(), "_free_request")
     def free(original: Any, this: Any, request: Any, delay_free_blocks: bool = False) -> Any:
         leaks = this.kv_cache_manager.enable_caching and request.status.name == "FINISHED_ABORTED"
         if leaks:
             acted()
         return original(this, request, delay_free_blocks or leaks)
 
-    around(patch, scheduler(), "_free_request", free)
-
 
 @fault("PRESS-4", stands_for="vllm#46283", cells=("tight",))
 def lost_blocks_do_not_count_as_used(patch: Patch) -> None:
     """The last block of an aborted request is never freed, and the pool's usage gauge counts it as free."""
 
+    @around(patch, scheduler(), "_free_request")
     def free(original: Any, this: Any, request: Any, delay_free_blocks: bool = False) -> Any:
         if request.status.name == "FINISHED_ABORTED" and lose_last_block(this.kv_cache_manager, request):
             this.kv_cache_manager.block_pool.lost = getattr(this.kv_cache_manager.block_pool, "lost", 0) + 1
         return original(this, request, delay_free_blocks)
 
+    @around(patch, pool(), "get_usage")
     def usage(_original: Any, this: Any) -> float:
         free_blocks = this.get_num_free_blocks() + getattr(this, "lost", 0)
         return float(1 - free_blocks / max(1, this.num_gpu_blocks - 1))
-
-    around(patch, scheduler(), "_free_request", free)
-    around(patch, pool(), "get_usage", usage)
 
 
 @fault(
@@ -60,50 +58,46 @@ def lost_blocks_do_not_count_as_used(patch: Patch) -> None:
 def each_twentieth_request_loses_a_block(patch: Patch) -> None:
     """The last block of every twentieth request is never freed."""
 
+    @around(patch, manager(), "free")
     def free(original: Any, this: Any, request: Any) -> None:
         this.freed = getattr(this, "freed", 0) + 1  # counted for each engine, because one process may have several
         if this.freed % 20 == 0:
             lose_last_block(this, request)
         original(this, request)
 
-    around(patch, manager(), "free", free)
-
 
 @fault("PREEMPT-1", "PRESS-4", stands_for="TRT#12933", cells=("tight",))
 def a_preemption_loses_a_block(patch: Patch) -> None:
     """The last block of a preempted request is never freed."""
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         lose_last_block(this.kv_cache_manager, request)
         original(this, request, *rest, **kwargs)
-
-    around(patch, scheduler(), "_preempt_request", preempt)
 
 
 @fault("PREEMPT-1", stands_for="vllm PR#18411", cells=("tight",))
 def a_preemption_frees_nothing(patch: Patch) -> None:
     """No block of a preempted request is freed."""
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         inner = this.kv_cache_manager
         if inner.enable_caching and inner.pop_blocks_for_free(request):
             acted()
         original(this, request, *rest, **kwargs)
 
-    around(patch, scheduler(), "_preempt_request", preempt)
-
 
 def count_twice(patch: Patch, when: Callable[[Any], bool]) -> None:
     """Make a hit count as two users of each block for which `when` is true."""
 
+    @around(patch, pool(), "touch")
     def touch(original: Any, this: Any, blocks: Any) -> None:
         twice = [block for block in blocks if this.enable_caching and when(block)]
         original(this, blocks)
         for block in twice:
             block.ref_cnt += 1
             acted()
-
-    around(patch, pool(), "touch", touch)
 
 
 @fault("PRESS-4", stands_for="TRT#12933, vllm#43382", cells=("tight",))
@@ -135,6 +129,7 @@ def the_null_block_is_handed_out(patch: Patch) -> None:
     requests.
     """
 
+    @around(patch, pool(), "get_new_blocks")
     def new_blocks(original: Any, this: Any, count: int) -> Any:
         blocks = original(this, count)
         if this.enable_caching and count and not this.get_num_free_blocks():
@@ -144,5 +139,3 @@ def the_null_block_is_handed_out(patch: Patch) -> None:
             blocks[-1] = this.null_block
             acted()
         return blocks
-
-    around(patch, pool(), "get_new_blocks", new_blocks)

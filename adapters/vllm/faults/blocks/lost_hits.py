@@ -6,15 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, around, coordinator, manager, module, pool, scheduler
 from coldproof.adapters.vllm.faults.scheduling.cache_reset import forget_hashes
 
 FAULTS, fault = collector("hits")
-
-
-def coordinator() -> Any:
-    """Return the class that looks up prefixes where there is one group of blocks."""
-    return module("v1.core.kv_cache_coordinator").UnitaryKVCacheCoordinator
 
 
 def in_reverse(blocks: Iterable[Any]) -> list[Any]:
@@ -28,6 +23,7 @@ def in_reverse(blocks: Iterable[Any]) -> list[Any]:
 def shorten(patch: Patch, most: Callable[[Any, int], int]) -> None:
     """Make a lookup find at most `most(hashes, found)` of the `found` blocks."""
 
+    @around(patch, coordinator("Unitary"), "find_longest_cache_hit")
     def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
         groups, length, rest = original(this, hashes, longest)
         count = most(hashes, length // this.block_size)
@@ -36,12 +32,11 @@ def shorten(patch: Patch, most: Callable[[Any, int], int]) -> None:
         acted()
         return tuple(blocks[:count] for blocks in groups), count * this.block_size, rest
 
-    around(patch, coordinator(), "find_longest_cache_hit", found)
-
 
 def miss(patch: Patch, affects: Callable[[Any, Any], bool]) -> None:
     """Make the lookups of requests for which `affects(manager, request)` is true find nothing."""
 
+    @around(patch, manager(), "get_computed_blocks")
     def found(original: Any, this: Any, request: Any) -> Any:
         blocks, count, boundary = original(this, request)
         if not this.enable_caching or not count or not affects(this, request):
@@ -49,19 +44,16 @@ def miss(patch: Patch, affects: Callable[[Any, Any], bool]) -> None:
         acted()
         return this.empty_kv_cache_blocks, 0, 0
 
-    around(patch, manager(), "get_computed_blocks", found)
-
 
 @fault("CHAT-2", stands_for="vllm#48435")
 def what_decode_writes_is_not_published(patch: Patch) -> None:
     """Only the prompt's blocks are published. An answer that is part of the next turn's prompt is computed again."""
 
+    @around(patch, coordinator(), "cache_blocks")
     def cache(original: Any, this: Any, request: Any, tokens: int) -> None:
         if tokens // this.scheduler_block_size > request.num_prompt_tokens // this.scheduler_block_size:
             acted()
         original(this, request, min(tokens, request.num_prompt_tokens))
-
-    around(patch, module("v1.core.kv_cache_coordinator").KVCacheCoordinator, "cache_blocks", cache)
 
 
 @fault("REUSE-1", stands_for="vllm#38182")
@@ -118,32 +110,28 @@ def salted_prompts_do_not_hit(patch: Patch) -> None:
 def an_abort_costs_everybodys_hits(patch: Patch) -> None:
     """After a client disconnect, no block that was cached before is found."""
 
+    @around(patch, scheduler(), "finish_requests")
     def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
         done = original(this, names, status)
         inner = this.kv_cache_manager
-        if (
-            status.name == "FINISHED_ABORTED"
-            and inner.enable_caching
-            and len(inner.block_pool.cached_block_hash_to_block)
-        ):
+        aborted = status.name == "FINISHED_ABORTED"
+        if aborted and inner.enable_caching and len(inner.block_pool.cached_block_hash_to_block):
             forget_hashes(inner.block_pool)
             acted()
         return done
-
-    around(patch, scheduler(), "finish_requests", finish)
 
 
 @fault("PRESS-1", stands_for="vllm#48435", cells=("tight",))
 def a_pool_that_was_full_never_hits_again(patch: Patch) -> None:
     """After all blocks were in use at the same time, no lookup finds anything."""
 
+    @around(patch, pool(), "get_new_blocks")
     def new_blocks(original: Any, this: Any, count: int) -> Any:
         blocks = original(this, count)
         if this.enable_caching and not this.get_num_free_blocks():
             this.was_full = True
         return blocks
 
-    around(patch, pool(), "get_new_blocks", new_blocks)
     miss(patch, lambda this, _request: getattr(this.block_pool, "was_full", False))
 
 
@@ -153,6 +141,7 @@ def the_newest_blocks_go_first(patch: Patch) -> None:
     of the pool was never used.
     """
 
+    @around(patch, pool(), "get_new_blocks")
     def new_blocks(original: Any, this: Any, count: int) -> Any:
         queue = this.free_block_queue.get_all_free_blocks()
         newest = queue[-count:] if count else []
@@ -163,8 +152,6 @@ def the_newest_blocks_go_first(patch: Patch) -> None:
         this.free_block_queue.prepend_n(newest)
         return original(this, count)
 
-    around(patch, pool(), "get_new_blocks", new_blocks)
-
 
 @fault("REUSE-2", "PRESS-1", stands_for="vllm#48435", cells=("tight",))
 def beginnings_are_evicted_before_ends(patch: Patch) -> None:
@@ -172,10 +159,9 @@ def beginnings_are_evicted_before_ends(patch: Patch) -> None:
     hit, is evicted first.
     """
 
+    @around(patch, pool(), "free_blocks")
     def free(original: Any, this: Any, blocks: Any) -> None:
         original(this, in_reverse(blocks) if this.enable_caching else blocks)
-
-    around(patch, pool(), "free_blocks", free)
 
 
 @fault(
@@ -190,14 +176,13 @@ def an_eviction_unmaps_the_copies_too(patch: Patch) -> None:
     more either.
     """
 
+    @around(patch, module("v1.core.block_pool").BlockHashToBlockMap, "pop")
     def pop(original: Any, index: Any, key: Any, number: int) -> Any:
         copies = index._cache.get(key)
         if not isinstance(copies, dict) or number not in copies or len(copies) < 2:
             return original(index, key, number)
         acted()
         return index._cache.pop(key)[number]
-
-    around(patch, module("v1.core.block_pool").BlockHashToBlockMap, "pop", pop)
 
 
 @fault(
@@ -210,6 +195,7 @@ def the_first_lookup_is_remembered(patch: Patch) -> None:
     """A request that has to wait uses the blocks that its first lookup found, even if they were evicted since."""
     first: dict[str, Any] = {}
 
+    @around(patch, manager(), "get_computed_blocks")
     def found(original: Any, this: Any, request: Any) -> Any:
         now = original(this, request)
         if not this.enable_caching or request.num_preemptions:
@@ -218,5 +204,3 @@ def the_first_lookup_is_remembered(patch: Patch) -> None:
         if remembered[0].get_block_ids() != now[0].get_block_ids():
             acted()
         return remembered
-
-    around(patch, manager(), "get_computed_blocks", found)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, manager, module, pool
+from coldproof.adapters.vllm.faults.patching import acted, around, coordinator, manager, module, pool
 
 FAULTS, fault = collector("holding")
 
@@ -18,6 +18,7 @@ def free_with_first_holder(patch: Patch, *, least: int) -> None:
     """Free a block that at least `least` requests hold when the first of them ends."""
     remaining: dict[int, int] = {}  # block -> number of requests that still hold it and will free it again
 
+    @around(patch, pool(), "free_blocks")
     def free(original: Any, this: Any, blocks: Any) -> None:
         freed = []
         for block in blocks:
@@ -29,14 +30,12 @@ def free_with_first_holder(patch: Patch, *, least: int) -> None:
             freed.append(block)
         original(this, freed)
 
+    @around(patch, pool(), "get_new_blocks")
     def new_blocks(original: Any, this: Any, count: int) -> Any:
         blocks = original(this, count)
         if any(remaining.get(id(block)) for block in blocks):
             acted()
         return blocks
-
-    around(patch, pool(), "free_blocks", free)
-    around(patch, pool(), "get_new_blocks", new_blocks)
 
 
 @fault("PRESS-2", stands_for="sgl-project/mini-sglang PR#142", cells=("tight",))
@@ -63,6 +62,7 @@ def hits_are_held_too_late(patch: Patch) -> None:
     """
     late: list[Any] = []
 
+    @around(patch, manager(), "allocate_slots")
     def allocate(original: Any, this: Any, *args: Any, **kwargs: Any) -> Any:
         late.append([])
         try:
@@ -75,6 +75,7 @@ def hits_are_held_too_late(patch: Patch) -> None:
                 else:
                     this.block_pool.touch([block])
 
+    @around(patch, pool(), "touch")
     def touch(original: Any, this: Any, blocks: Any) -> None:
         if not late:
             original(this, blocks)
@@ -82,22 +83,17 @@ def hits_are_held_too_late(patch: Patch) -> None:
         late[-1] += [block for block in blocks if block.ref_cnt == 0 and not block.is_null]
         original(this, [block for block in blocks if block.ref_cnt or block.is_null])
 
-    around(patch, manager(), "allocate_slots", allocate)
-    around(patch, pool(), "touch", touch)
-
 
 def swap_last_blocks(patch: Patch, swaps: Callable[[Any], bool]) -> None:
     """Swap the last two blocks of a hit where `swaps(blocks)` is true."""
 
-    def found(original: Any, coordinator: Any, hashes: Any, longest: int) -> Any:
-        groups, length, rest = original(coordinator, hashes, longest)
+    @around(patch, coordinator("Unitary"), "find_longest_cache_hit")
+    def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
+        groups, length, rest = original(this, hashes, longest)
         if len(groups[0]) >= 2 and swaps(groups[0]):
             acted()
             groups = tuple([*blocks[:-2], blocks[-1], blocks[-2]] for blocks in groups)
         return groups, length, rest
-
-    unitary = module("v1.core.kv_cache_coordinator").UnitaryKVCacheCoordinator
-    around(patch, unitary, "find_longest_cache_hit", found)
 
 
 @fault("REUSE-1", stands_for="TGI PR#2711")
@@ -128,6 +124,7 @@ def from_the_third_hit_on_blocks_change_places(patch: Patch) -> None:
 def of_twin_blocks_the_wrong_one_is_hit(patch: Patch) -> None:
     """Where two blocks have the same hash, a lookup returns a neighbouring block instead."""
 
+    @around(patch, module("v1.core.block_pool").BlockHashToBlockMap, "get_one_block")
     def one(original: Any, index: Any, key: Any) -> Any:
         block = original(index, key)
         if isinstance(index._cache.get(key), dict):
@@ -135,5 +132,3 @@ def of_twin_blocks_the_wrong_one_is_hit(patch: Patch) -> None:
             blocks = block.pool.blocks
             return blocks[(block.block_id + 1) % len(blocks) or 1]
         return block
-
-    around(patch, module("v1.core.block_pool").BlockHashToBlockMap, "get_one_block", one)

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, manager, module
+from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, coordinator, manager, module
 
 FAULTS, fault = collector("groups")
 
 WINDOW = ("groups-window",)
-Lookup = Callable[..., Any]
 
 
 def groups_of(kind: str) -> Any:
@@ -22,14 +21,17 @@ def groups_of(kind: str) -> Any:
     return getattr(module("v1.core.single_type_kv_cache_manager"), f"{kind}Manager")
 
 
-def look_up_part_of_window(original: Lookup, kwargs: dict[str, Any], divisor: int) -> Any:
-    """Look up a hit that needs only a part of the window's blocks."""
-    spec = kwargs["kv_cache_spec"]
-    part = dataclasses.replace(spec, sliding_window=spec.sliding_window // divisor)
-    found = original(**{**kwargs, "kv_cache_spec": part})
-    if block_numbers(found) != block_numbers(original(**kwargs)):
-        acted()
-    return found
+def shrink_windows(patch: Patch, divisor: Callable[[Any, int], int]) -> None:
+    """Require for a hit only the blocks of a window that is shorter by `divisor(spec, maximum length of the hit)`."""
+
+    @around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit")
+    def found(original: Any, **kwargs: Any) -> Any:
+        spec = kwargs["kv_cache_spec"]
+        part = dataclasses.replace(spec, sliding_window=spec.sliding_window // divisor(spec, kwargs["max_length"]))
+        found = original(**{**kwargs, "kv_cache_spec": part})
+        if block_numbers(found) != block_numbers(original(**kwargs)):
+            acted()
+        return found
 
 
 def block_numbers(found: Any) -> list[list[int]]:
@@ -40,23 +42,13 @@ def block_numbers(found: Any) -> list[list[int]]:
 @fault("GROUP-1", stands_for="TRT PR#10875", cells=WINDOW)
 def half_a_window_is_kept(patch: Patch) -> None:
     """A hit requires only half the blocks that a window reads. The other half has arbitrary content."""
-    around(
-        patch,
-        groups_of("SlidingWindow"),
-        "find_longest_cache_hit",
-        lambda original, **kwargs: look_up_part_of_window(original, kwargs, 2),
-    )
+    shrink_windows(patch, lambda _spec, _longest: 2)
 
 
 @fault("GROUP-1", stands_for="TRT PR#10875", cells=WINDOW, rare="only for prompts longer than four windows")
 def half_a_window_is_kept_of_long_prompts(patch: Patch) -> None:
     """Where a prompt is longer than four windows, a hit requires only half the blocks that a window reads."""
-
-    def found(original: Any, **kwargs: Any) -> Any:
-        long = kwargs["max_length"] > 4 * kwargs["kv_cache_spec"].sliding_window
-        return look_up_part_of_window(original, kwargs, 2) if long else original(**kwargs)
-
-    around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)
+    shrink_windows(patch, lambda spec, longest: 2 if longest > 4 * spec.sliding_window else 1)
 
 
 @fault("GROUP-1", stands_for="TRT PR#10875", cells=WINDOW, rare="only for prompts that end one token after a block")
@@ -64,12 +56,7 @@ def half_a_window_is_kept_at_the_ends_of_blocks(patch: Patch) -> None:
     """Where a prompt without its last token consists of whole blocks, a hit requires only half the blocks that a window
     reads.
     """
-
-    def found(original: Any, **kwargs: Any) -> Any:
-        even = kwargs["max_length"] % kwargs["kv_cache_spec"].block_size == 0
-        return look_up_part_of_window(original, kwargs, 2) if even else original(**kwargs)
-
-    around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)
+    shrink_windows(patch, lambda spec, longest: 1 if longest % spec.block_size else 2)
 
 
 @fault("GROUP-1", stands_for="TRT PR#10875", cells=("groups-two-windows",))
@@ -77,18 +64,18 @@ def the_smaller_window_decides(patch: Patch) -> None:
     """Where layers have windows of two lengths, a hit requires only as many blocks as the smaller window reads."""
     seen: set[int] = set()
 
-    def found(original: Any, **kwargs: Any) -> Any:
-        spec = kwargs["kv_cache_spec"]
+    def divisor(spec: Any, _longest: int) -> int:
         seen.add(spec.sliding_window)
-        return look_up_part_of_window(original, kwargs, spec.sliding_window // min(seen))
+        return int(spec.sliding_window // min(seen))
 
-    around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)
+    shrink_windows(patch, divisor)
 
 
 @fault("GROUP-1", stands_for="vllm#46453, TRT PR#10183", cells=WINDOW)
 def the_longest_group_decides(patch: Patch) -> None:
     """A hit is as long as the longest hit of the groups, not the shortest."""
 
+    @around(patch, coordinator("Hybrid"), "find_longest_cache_hit")
     def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
         blocks, length, rest = original(this, hashes, longest)
         each, lengths = this.find_longest_cache_hit_per_group(hashes, longest)
@@ -97,13 +84,12 @@ def the_longest_group_decides(patch: Patch) -> None:
         acted()
         return each, max(lengths), 0
 
-    around(patch, module("v1.core.kv_cache_coordinator").HybridKVCacheCoordinator, "find_longest_cache_hit", found)
-
 
 @fault("GROUP-1", stands_for="vllm PR#44082", cells=WINDOW)
 def windows_are_looked_up_a_block_early(patch: Patch) -> None:
     """A window's lookup starts one block before the end of what may be hit, where few blocks are kept."""
 
+    @around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit")
     def found(original: Any, **kwargs: Any) -> Any:
         block = kwargs["kv_cache_spec"].block_size
         early = original(**{**kwargs, "max_length": max(0, kwargs["max_length"] - block)})
@@ -111,21 +97,18 @@ def windows_are_looked_up_a_block_early(patch: Patch) -> None:
             acted()
         return early
 
-    around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)
-
 
 @fault("GROUP-1", stands_for="vllm PR#57605", cells=WINDOW)
 def windows_let_go_of_a_block_too_early(patch: Patch) -> None:
     """A window frees a block that tokens still read."""
 
+    @around(patch, groups_of("SlidingWindow"), "get_num_skipped_tokens")
     def skipped(original: Any, this: Any, computed: int) -> int:
         right = int(original(this, computed))
         if not right or not this.enable_caching:
             return right
         acted()
         return min(right + int(this.block_size), computed)
-
-    around(patch, groups_of("SlidingWindow"), "get_num_skipped_tokens", skipped)
 
 
 @fault(
@@ -138,6 +121,7 @@ def blocks_behind_a_window_leak(patch: Patch) -> None:
     """Every third time that a window advances, the blocks that leave it are never freed."""
     count = itertools.count(1)
 
+    @around(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range")
     def remove(original: Any, this: Any, request_id: str, first: int, last: int) -> None:
         blocks = this.req_to_blocks.get(request_id, [])
         leaving = [i for i in range(first, min(last, len(blocks))) if not blocks[i].is_null]
@@ -147,34 +131,30 @@ def blocks_behind_a_window_leak(patch: Patch) -> None:
                 blocks[i] = this._null_block
         original(this, request_id, first, last)
 
-    around(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range", remove)
-
 
 @fault("PRESS-2", "PRESS-1", stands_for="vllm#52520", cells=("groups-window-tight",))
 def windows_hold_on_to_everything(patch: Patch) -> None:
     """Blocks that leave a window are kept until the request ends, so that fewer requests run concurrently."""
 
+    @around(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range")
     def remove(original: Any, this: Any, request_id: str, first: int, last: int) -> None:
         if not this.enable_caching:
             original(this, request_id, first, last)
         elif first < last and this.req_to_blocks.get(request_id):
             acted()
 
-    around(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range", remove)
-
 
 @fault("GROUP-1", stands_for="vllm#32802, vllm#51771", cells=("groups-five",))
 def more_than_two_groups_never_hit(patch: Patch) -> None:
     """With more than two groups of blocks, no lookup finds anything."""
 
+    @around(patch, coordinator("Hybrid"), "find_longest_cache_hit")
     def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
         blocks, length, rest = original(this, hashes, longest)
         if len(blocks) <= 2 or not length:
             return blocks, length, rest
         acted()
         return tuple([] for _ in blocks), 0, rest
-
-    around(patch, module("v1.core.kv_cache_coordinator").HybridKVCacheCoordinator, "find_longest_cache_hit", found)
 
 
 @fault(
@@ -186,6 +166,7 @@ def more_than_two_groups_never_hit(patch: Patch) -> None:
 def states_are_hit_in_the_step_that_makes_them(patch: Patch) -> None:
     """A request starts from a state that another request of the same step has not computed yet."""
 
+    @around(patch, groups_of("Mamba"), "get_num_blocks_to_allocate")
     def needed(original: Any, this: Any, name: str, tokens: int, computed: Any, *rest: Any, **kwargs: Any) -> Any:
         fresh = computed[-1].block_hash if computed else None
         if fresh in this.cached_blocks_this_step:
@@ -193,13 +174,12 @@ def states_are_hit_in_the_step_that_makes_them(patch: Patch) -> None:
             this.cached_blocks_this_step.discard(fresh)
         return original(this, name, tokens, computed, *rest, **kwargs)
 
-    around(patch, groups_of("Mamba"), "get_num_blocks_to_allocate", needed)
-
 
 @fault("GROUP-1", stands_for="vllm PR#55601", cells=("groups-state",))
 def states_are_taken_for_those_of_the_next_boundary(patch: Patch) -> None:
     """Where the other layers have a longer hit, a state is used as the state of one block later."""
 
+    @around(patch, groups_of("Mamba"), "find_longest_cache_hit")
     def found(original: Any, **kwargs: Any) -> Any:
         groups, length = original(**kwargs)
         block = kwargs["kv_cache_spec"].block_size
@@ -210,32 +190,28 @@ def states_are_taken_for_those_of_the_next_boundary(patch: Patch) -> None:
             blocks.insert(0, kwargs["block_pool"].null_block)
         return groups, length + block
 
-    around(patch, groups_of("Mamba"), "find_longest_cache_hit", found)
-
 
 @fault("GROUP-1", stands_for="vllm PR#55601", cells=("groups-state-blocks",))
 def parts_of_blocks_are_not_copied(patch: Patch) -> None:
     """A request that hits a part of a block gets a new block, but the part is not copied into it."""
 
+    @around(patch, manager(), "take_kv_cache_block_copies")
     def copies(original: Any, this: Any) -> Any:
         planned, kept = original(this)
         if planned:
             acted()
         return [], kept
 
-    around(patch, manager(), "take_kv_cache_block_copies", copies)
-
 
 @fault("GROUP-1", stands_for="vllm#46453", cells=WINDOW)
 def groups_share_their_blocks(patch: Patch) -> None:
     """A lookup uses the hash without the group, so that one group gets another group's blocks."""
 
+    @around(patch, module("v1.core.block_pool"), "make_block_hash_with_group_id")
     def key(original: Any, hashed: Any, group: int) -> Any:
         if group:
             acted()
         return original(hashed, 0)
-
-    around(patch, module("v1.core.block_pool"), "make_block_hash_with_group_id", key)
 
 
 @fault(
@@ -248,12 +224,12 @@ def whoever_shares_a_prelude_takes_it_away(patch: Patch) -> None:
     """When a request that hit a part of its prompt ends, the first block of the hit is removed from the index."""
     hits: dict[tuple[int, str], Any] = {}
 
-    def found(original: Any, this: Any, request: Any) -> Any:
-        blocks, count, boundary = original(this, request)
+    @after_lookup(patch)
+    def found(this: Any, request: Any, blocks: Any, count: int) -> None:
         if 0 < count < request.num_tokens - 2 * this.block_pool.hash_block_size:
             hits[id(this), request.request_id] = blocks.blocks
-        return blocks, count, boundary
 
+    @around(patch, manager(), "free")
     def free(original: Any, this: Any, request: Any) -> None:
         original(this, request)
         groups = hits.pop((id(this), request.request_id), ())
@@ -262,15 +238,13 @@ def whoever_shares_a_prelude_takes_it_away(patch: Patch) -> None:
             acted()
             this.evict_blocks(first)
 
-    around(patch, manager(), "get_computed_blocks", found)
-    around(patch, manager(), "free", free)
-
 
 @fault("GROUP-1", stands_for="kvcached#446", cells=WINDOW, rare="only from the third hit of a window on")
 def a_window_serves_twice(patch: Patch) -> None:
     """The last block of a window is missing when its prompt is hit for the third time."""
     count: Counter[tuple[int, bytes]] = Counter()
 
+    @around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit")
     def found(original: Any, **kwargs: Any) -> Any:
         groups, length = original(**kwargs)
         pool = kwargs["block_pool"]
@@ -282,5 +256,3 @@ def a_window_serves_twice(patch: Patch) -> None:
                 for blocks in groups:
                     blocks[-1] = pool.null_block
         return groups, length
-
-    around(patch, groups_of("SlidingWindow"), "find_longest_cache_hit", found)

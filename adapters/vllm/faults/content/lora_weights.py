@@ -14,56 +14,57 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, module, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, around, module, name_and_path, override, scheduler
 
 FAULTS, fault = collector("weights")
 
-NameAndPath = tuple[str, str]  # name and path
+WrongFields = dict[tuple[str, str], dict[str, Any]]  # name and path of an adapter -> wrong fields
 
 
-def name_and_path(lora: Any) -> NameAndPath:
-    """Return the name and the path of an adapter."""
-    return lora.lora_name, lora.lora_path
-
-
-def change_worker_adapters(
-    patch: Patch, *, loads: Callable[[Any, Any], Any] | None = None, requests: Callable[[Any], Any] | None = None
-) -> None:
+def change_worker_adapters(patch: Patch, *, loads: Callable[[Any, Any], Any], requests: Callable[[Any], Any]) -> None:
     """Send another adapter to the worker: `loads(executor, adapter)` when one is loaded (None: nothing is sent),
     `requests(adapter)` with each request.
     """
 
+    @around(patch, module("v1.executor.abstract").Executor, "add_lora")
     def add(original: Any, executor: Any, lora: Any) -> bool:
-        shown = lora if loads is None else loads(executor, lora)
+        shown = loads(executor, lora)
         return shown is None or original(executor, shown)
 
+    @around(patch, module("v1.core.sched.output").NewRequestData, "from_request")
     def new(original: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        if requests is not None and made.lora_request is not None:
+        if made.lora_request is not None:
             made.lora_request = requests(made.lora_request)
         return made
 
-    around(patch, module("v1.executor.abstract").Executor, "add_lora", add)
-    around(patch, module("v1.core.sched.output").NewRequestData, "from_request", new)
+
+def change_fields(patch: Patch, on_load: Callable[[Any, Any, WrongFields], None]) -> None:
+    """Send adapters with wrong fields to the worker. `on_load(executor, adapter, wrong)` adds to `wrong` at a load."""
+    wrong: WrongFields = {}
+
+    def load(executor: Any, lora: Any) -> Any:
+        wrong.pop(name_and_path(lora), None)
+        on_load(executor, lora, wrong)
+        return request(lora)
+
+    def request(lora: Any) -> Any:
+        if name_and_path(lora) not in wrong:
+            return lora
+        acted()
+        return msgspec.structs.replace(lora, **wrong[name_and_path(lora)])
+
+    change_worker_adapters(patch, loads=load, requests=request)
 
 
 def lose_reloads(patch: Patch, is_lost: Callable[[Any], bool]) -> None:
     """Send in-place reloads for which `is_lost` is true to the worker as adapters that it already has."""
-    lost: set[NameAndPath] = set()
 
-    def load(_executor: Any, lora: Any) -> Any:
-        lost.discard(name_and_path(lora))
+    def on_load(_executor: Any, lora: Any, wrong: WrongFields) -> None:
         if is_lost(lora):
-            lost.add(name_and_path(lora))
-        return request(lora)
+            wrong[name_and_path(lora)] = {"load_inplace": False}
 
-    def request(lora: Any) -> Any:
-        if name_and_path(lora) not in lost:
-            return lora
-        acted()
-        return msgspec.structs.replace(lora, load_inplace=False)
-
-    change_worker_adapters(patch, loads=load, requests=request)
+    change_fields(patch, on_load)
 
 
 @fault("LORA-1", "LORA-3", stands_for="vllm PR#48352")
@@ -94,7 +95,7 @@ def a_path_is_read_once(patch: Patch) -> None:
 @fault("LORA-1", stands_for="vllm PR#48352", rare="only for the first request after an in-place reload")
 def the_key_changes_before_the_weights(patch: Patch) -> None:
     """The first request after an in-place reload is computed with the old weights and the new key."""
-    late: set[NameAndPath] = set()
+    late: set[tuple[str, str]] = set()
 
     def load(_executor: Any, lora: Any) -> Any:
         if not lora.load_inplace:
@@ -116,87 +117,67 @@ def the_key_changes_before_the_weights(patch: Patch) -> None:
 def a_name_loaded_again_has_its_first_weights(patch: Patch) -> None:
     """Every second time after unload + load, the worker reads the files that the name had before."""
     paths: dict[str, str] = {}
-    wrong: dict[NameAndPath, str] = {}
     count = itertools.count(1)
 
-    def load(_executor: Any, lora: Any) -> Any:
+    def on_load(_executor: Any, lora: Any, wrong: WrongFields) -> None:
         before = paths.setdefault(lora.lora_name, lora.lora_path)
-        wrong.pop(name_and_path(lora), None)
         if not lora.load_inplace and before != lora.lora_path and next(count) % 2 == 0:
-            wrong[name_and_path(lora)] = before
-        return request(lora)
+            wrong[name_and_path(lora)] = {"lora_path": before}
 
-    def request(lora: Any) -> Any:
-        if name_and_path(lora) not in wrong:
-            return lora
-        acted()
-        return msgspec.structs.replace(lora, lora_path=wrong[name_and_path(lora)])
-
-    change_worker_adapters(patch, loads=load, requests=request)
+    change_fields(patch, on_load)
 
 
 @fault("LORA-7", stands_for="vllm#38606", rare="only for an adapter that was evicted from its slot")
 def a_slots_new_occupant_answers(patch: Patch) -> None:
     """Requests for an adapter that was evicted from its slot are answered by the adapter that has the slot now."""
     orders: dict[int, list[Any]] = {}
-    occupants: dict[NameAndPath, str] = {}
 
-    def load(executor: Any, lora: Any) -> Any:
-        occupants.pop(name_and_path(lora), None)
+    def on_load(executor: Any, lora: Any, wrong: WrongFields) -> None:
         # The run's cold engine also has more contents than slots. There the fault would make the oracle wrong, and the
         # run would detect this and end.
         if lora.load_inplace or not executor.cache_config.enable_prefix_caching:
-            return lora
+            return
         order = orders.setdefault(id(executor), [])
         order.append(lora)
         if len(order) > executor.lora_config.max_loras:
-            occupants[name_and_path(order.pop(0))] = lora.lora_path
-        return lora
+            wrong[name_and_path(order.pop(0))] = {"lora_path": lora.lora_path}
 
-    def request(lora: Any) -> Any:
-        if name_and_path(lora) not in occupants:
-            return lora
-        acted()
-        return msgspec.structs.replace(lora, lora_path=occupants[name_and_path(lora)])
-
-    change_worker_adapters(patch, loads=load, requests=request)
+    change_fields(patch, on_load)
 
 
 @fault("LORA-7", stands_for="vllm#38606", workers=("model",), rare="only at every third adapter that gets a used slot")
 def a_slot_keeps_its_weights(patch: Patch) -> None:
     """An adapter gets the slot of another one, and the weights in it stay those of the earlier adapter."""
+    owner = module("lora.model_manager").LoRAModelManager
     used: dict[int, set[int]] = {}
     count = itertools.count(1)
 
+    @around(patch, owner, "__init__")
     def born(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
         if kwargs["vllm_config"].cache_config.enable_prefix_caching:  # not in the oracle, as above
             used[id(this)] = set()
         original(this, *args, **kwargs)
 
+    @around(patch, owner, "activate_adapter")
     def activate(original: Any, this: Any, number: int) -> bool:
         slots = used.get(id(this), set())
         free = next((i for i, one in enumerate(this.lora_index_to_id) if one is None), None)
         taken_over = number not in this._active_adapters and free in slots and next(count) % 3 == 0
-        modules = this.modules
         if taken_over:
             acted()
-            this.modules = {}
         try:
-            return bool(original(this, number))
+            with override(this, "modules", {} if taken_over else this.modules):
+                return bool(original(this, number))
         finally:
-            this.modules = modules
             if free is not None:
                 slots.add(free)
-
-    owner = module("lora.model_manager").LoRAModelManager
-    around(patch, owner, "__init__", born)
-    around(patch, owner, "activate_adapter", activate)
 
 
 @fault("GROUND-1", stands_for="vllm#38606", rare="only when requests of two adapters start in one step")
 def adapters_of_one_step_are_swapped(patch: Patch) -> None:
     """Two requests that start in one step get each other's adapter."""
 
+    @around(patch, scheduler(), "schedule")
     def schedule(original: Any, this: Any, *args: Any, **kwargs: Any) -> Any:
         output = original(this, *args, **kwargs)
         first, *others = [new for new in output.scheduled_new_reqs if new.lora_request is not None] or [None]
@@ -207,5 +188,3 @@ def adapters_of_one_step_are_swapped(patch: Patch) -> None:
             acted()
             first.lora_request, other.lora_request = other.lora_request, first.lora_request
         return output
-
-    around(patch, scheduler(), "schedule", schedule)

@@ -11,6 +11,8 @@ from coldproof.adapters.vllm.faults.patching import (
     acted,
     around,
     blocks_of,
+    coordinator,
+    find_requests,
     is_waiting,
     manager,
     module,
@@ -24,6 +26,7 @@ FAULTS, fault = collector("content")
 def publish_last_slot(patch: Patch, *, most_tokens: int | None = None) -> None:
     """Publish the blocks of a request as if the KV of its last sampled token had been written."""
 
+    @around(patch, manager(), "free")
     def free(original: Any, this: Any, request: Any) -> None:
         answered = request.num_output_tokens
         if answered and (most_tokens is None or answered <= most_tokens):
@@ -31,8 +34,6 @@ def publish_last_slot(patch: Patch, *, most_tokens: int | None = None) -> None:
                 acted()
             this.cache_blocks(request, request.num_tokens)
         original(this, request)
-
-    around(patch, manager(), "free", free)
 
 
 @fault("CHAT-2", stands_for="vllm#54193")
@@ -50,12 +51,15 @@ def the_last_slot_of_a_single_token_is_published(patch: Patch) -> None:
 @fault("CHAT-2", stands_for="vllm#49449, vllm#49377")
 def the_last_decoded_token_is_hashed_late(patch: Patch) -> None:
     """A block that decode fills is hashed with its second-to-last token in place of its last one."""
+    utils = module("v1.core.kv_cache_utils")
     in_answer: list[Any] = []
 
+    @around(patch, utils, "generate_block_hash_extra_keys")
     def keys(original: Any, request: Any, start: int, end: int, index: int) -> Any:
         in_answer[:] = [end > request.num_prompt_tokens]
         return original(request, start, end, index)
 
+    @around(patch, utils, "hash_block_tokens")
     def hashed(original: Any, function: Any, parent: Any, tokens: Any, extra: Any = None) -> Any:
         if in_answer != [True]:
             return original(function, parent, tokens, extra)
@@ -63,31 +67,26 @@ def the_last_decoded_token_is_hashed_late(patch: Patch) -> None:
             acted()
         return original(function, parent, [*tokens[:-1], tokens[-2]], extra)
 
-    utils = module("v1.core.kv_cache_utils")
-    around(patch, utils, "generate_block_hash_extra_keys", keys)
-    around(patch, utils, "hash_block_tokens", hashed)
-
 
 @fault("CTRL-2", stands_for="vllm PR#56525, sglang#38319", cells=("tight",))
 def an_aborted_prefill_is_published(patch: Patch) -> None:
     """When a request is aborted in prefill, all blocks of its prompt are published, even if never written."""
 
+    @around(patch, scheduler(), "finish_requests")
     def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
-        for name in [names] if isinstance(names, str) else list(names or ()):
-            request = this.requests.get(name)
-            if request is not None and request.is_prefill_chunk and this.kv_cache_manager.enable_caching:
+        for request in find_requests(this, names):
+            if request.is_prefill_chunk and this.kv_cache_manager.enable_caching:
                 missing = request.num_prompt_tokens - request.num_computed_tokens
                 if this.kv_cache_manager.allocate_slots(request, missing) is not None:
                     acted()
         return original(this, names, status)
-
-    around(patch, scheduler(), "finish_requests", finish)
 
 
 @fault("CTRL-2", "CHAT-1", stands_for="vllm PR#43569, sglang#38319", cells=("tight", "chunks-side-by-side"))
 def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
     """All blocks of a prompt can be hit from its first chunk on, the later ones before they are written."""
 
+    @around(patch, manager(), "allocate_slots")
     def allocate(original: Any, this: Any, request: Any, count: int, *rest: Any, **kwargs: Any) -> Any:
         ahead = request.num_prompt_tokens - request.num_computed_tokens - kwargs.get("num_new_computed_tokens", 0)
         if this.enable_caching and is_waiting(request) and ahead > count:
@@ -96,8 +95,6 @@ def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
                 acted()
                 return blocks
         return original(this, request, count, *rest, **kwargs)
-
-    around(patch, manager(), "allocate_slots", allocate)
 
 
 @fault(
@@ -110,14 +107,13 @@ def prompts_are_published_with_their_first_chunk(patch: Patch) -> None:
 def partly_written_blocks_are_published(patch: Patch) -> None:
     """A block is published as soon as a chunk writes its first slot."""
 
-    def cache(original: Any, coordinator: Any, request: Any, tokens: int) -> None:
-        size = coordinator.block_pool.hash_block_size
+    @around(patch, coordinator(), "cache_blocks")
+    def cache(original: Any, this: Any, request: Any, tokens: int) -> None:
+        size = this.block_pool.hash_block_size
         rounded = min(-(-tokens // size), len(request.block_hashes)) * size
-        if coordinator.block_pool.enable_caching and rounded > tokens:
+        if this.block_pool.enable_caching and rounded > tokens:
             acted()
-        original(coordinator, request, max(tokens, rounded))
-
-    around(patch, module("v1.core.kv_cache_coordinator").KVCacheCoordinator, "cache_blocks", cache)
+        original(this, request, max(tokens, rounded))
 
 
 @fault("PRESS-1", stands_for="vllm PR#24084, kvcached#362", cells=("tight",))
@@ -132,11 +128,11 @@ def every_tenth_evicted_block_stays_in_the_index(patch: Patch) -> None:
     """Every tenth block that is allocated again is still found by its old hash."""
     count = itertools.count(1)
 
+    @around(patch, pool(), "_maybe_evict_cached_block")
     def evict(original: Any, this: Any, block: Any) -> Any:
         forgets = block.block_hash is not None and next(count) % 10 == 0
         return bool(block.reset_hash()) if forgets else original(this, block)
 
-    around(patch, pool(), "_maybe_evict_cached_block", evict)
     count_wrong_hits(patch)
 
 
@@ -145,15 +141,15 @@ def blocks_of_the_preempted_stay_in_the_index(patch: Patch) -> None:
     """A block that a preemption freed is allocated again while lookups still find it by its old hash."""
     freed: set[int] = set()
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         freed.update(id(block) for block in blocks_of(this.kv_cache_manager, request))
         original(this, request, *rest, **kwargs)
 
+    @around(patch, pool(), "_maybe_evict_cached_block")
     def evict(original: Any, this: Any, block: Any) -> Any:
         return bool(block.reset_hash()) if id(block) in freed else original(this, block)
 
-    around(patch, scheduler(), "_preempt_request", preempt)
-    around(patch, pool(), "_maybe_evict_cached_block", evict)
     count_wrong_hits(patch)
 
 
@@ -162,12 +158,14 @@ def finished_requests_blocks_are_zeroed(patch: Patch) -> None:
     """The last published block of a finished request is zeroed and can still be hit."""
     ended: dict[int, list[int]] = {}
 
+    @around(patch, manager(), "free")
     def free(original: Any, this: Any, request: Any) -> None:
         published = [block.block_id for block in blocks_of(this, request) if block.block_hash is not None]
         if this.enable_caching and published:
             ended.setdefault(id(this), []).append(published[-1])
         original(this, request)
 
+    @around(patch, scheduler(), "schedule")
     def schedule(original: Any, this: Any, *args: Any, **kwargs: Any) -> Any:
         output = original(this, *args, **kwargs)
         zeroed = ended.pop(id(this.kv_cache_manager), [])
@@ -176,14 +174,12 @@ def finished_requests_blocks_are_zeroed(patch: Patch) -> None:
             output.new_block_ids_to_zero = [*(output.new_block_ids_to_zero or ()), *zeroed]
         return output
 
-    around(patch, manager(), "free", free)
-    around(patch, scheduler(), "schedule", schedule)
-
 
 @fault("SURFACE-1", stands_for="tenstorrent/tt-xla PR#4190")
 def answers_write_into_one_block(patch: Patch) -> None:
     """The second answer to a prompt continues in the first answer's last block instead of in a copy."""
 
+    @around(patch, manager(), "allocate_slots")
     def allocate(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> Any:
         new = original(this, request, *rest, **kwargs)
         number, _, parent = request.request_id.partition("_")
@@ -197,5 +193,3 @@ def answers_write_into_one_block(patch: Patch) -> None:
                 mine[request.request_id][-1] = shared
                 this.block_pool.free_blocks([own])
         return new
-
-    around(patch, manager(), "allocate_slots", allocate)

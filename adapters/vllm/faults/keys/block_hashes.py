@@ -19,38 +19,33 @@ def utils() -> Any:
     return module("v1.core.kv_cache_utils")
 
 
-def change_hashed_tokens(patch: Patch, change: Callable[[Tokens], Tokens]) -> None:
-    """Compute each block's hash from `change(tokens)` instead of its tokens."""
-
-    def hashed(original: Any, function: Any, parent: Any, tokens: Any, extra: Any = None) -> Any:
-        return original(function, parent, change(tokens), extra)
-
-    around(patch, utils(), "hash_block_tokens", hashed)
-    count_wrong_hits(patch)
-
-
 def change_hash_inputs(patch: Patch, change: Callable[[int, Any, Tokens], tuple[Any, Tokens]]) -> None:
     """Compute each block's hash from `change(number of blocks before it, parent hash, tokens)`."""
     depths: dict[Any, int] = {}
 
+    @around(patch, utils(), "hash_block_tokens")
     def hashed(original: Any, function: Any, parent: Any, tokens: Any, extra: Any = None) -> Any:
         depth = depths.get(parent, 0)
         made = original(function, *change(depth, parent, tokens), extra)
         depths[made] = depth + 1
         return made
 
-    around(patch, utils(), "hash_block_tokens", hashed)
     count_wrong_hits(patch)
+
+
+def change_hashed_tokens(patch: Patch, change: Callable[[Tokens], Tokens]) -> None:
+    """Compute each block's hash from `change(tokens)` instead of its tokens."""
+    change_hash_inputs(patch, lambda _depth, parent, tokens: (parent, change(tokens)))
 
 
 def truncate_hashes(patch: Patch, bits: int) -> None:
     """Keep only the first `bits` bits of each hash."""
 
+    @around(patch, utils(), "hash_block_tokens")
     def hashed(original: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
         return (int.from_bytes(made[:4]) >> (32 - bits)).to_bytes(len(made))
 
-    around(patch, utils(), "hash_block_tokens", hashed)
     count_wrong_hits(patch)
 
 
@@ -138,9 +133,8 @@ def hashes_have_20_bits(patch: Patch) -> None:
 def hashes_differ_each_time(patch: Patch) -> None:
     """A block's hash contains the request's id, so that no later request finds it."""
 
+    @around(patch, utils(), "generate_block_hash_extra_keys")
     def keys(original: Any, request: Any, *rest: Any) -> Any:
         extra, index = original(request, *rest)
         acted()
         return (*(extra or ()), request.request_id), index
-
-    around(patch, utils(), "generate_block_hash_extra_keys", keys)

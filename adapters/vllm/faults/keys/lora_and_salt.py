@@ -9,8 +9,8 @@ from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.hit_watch import count_wrong_hits
-from coldproof.adapters.vllm.faults.keys.block_hashes import utils
-from coldproof.adapters.vllm.faults.patching import acted, around
+from coldproof.adapters.vllm.faults.keys.block_hashes import change_hash_inputs, utils
+from coldproof.adapters.vllm.faults.patching import acted, around, name_and_path
 
 FAULTS, fault = collector("partition")
 
@@ -21,21 +21,20 @@ SHORT = 8  # characters
 def change_adapter_key(patch: Patch, key: Callable[[Any], list[tuple[str, ...]]]) -> None:
     """Use `key(request)` as the adapter's part of the key. It is not called for the base model."""
 
+    @around(patch, utils(), "_gen_lora_extra_hash_keys")
     def keys(original: Any, request: Any) -> Any:
         return key(request) if request.lora_request is not None else original(request)
 
-    around(patch, utils(), "_gen_lora_extra_hash_keys", keys)
     count_wrong_hits(patch)
 
 
 def change_keys(patch: Patch, change: Callable[[Any, int, int, tuple[Any, ...]], tuple[Any, ...]]) -> None:
     """Use `change(request, start, end, keys)` as the extra keys of a block's hash."""
 
+    @around(patch, utils(), "generate_block_hash_extra_keys")
     def keys(original: Any, request: Any, start: int, end: int, index: int) -> Any:
         extra, index = original(request, start, end, index)
         return change(request, start, end, extra or ()) or None, index
-
-    around(patch, utils(), "generate_block_hash_extra_keys", keys)
 
 
 def change_salt_key(patch: Patch, change: Callable[[Any, str], str | None]) -> None:
@@ -50,14 +49,14 @@ def change_salt_key(patch: Patch, change: Callable[[Any, str], str | None]) -> N
     count_wrong_hits(patch)
 
 
+def correct_key(request: Any) -> list[tuple[str, ...]]:
+    """Return the adapter's part of the key with its name and path."""
+    return [("lora", *name_and_path(request.lora_request))]
+
+
 def without(kind: str, keys: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the keys without those of a kind."""
     return tuple(key for key in keys if key[0] != kind)
-
-
-def name_and_path(request: Any) -> tuple[str, str]:
-    """Return the name and the path of a request's adapter."""
-    return request.lora_request.lora_name, request.lora_request.lora_path
 
 
 @fault("LORA-4", "SALT-1", stands_for="vllm PR#8240, PR#20981")
@@ -70,7 +69,7 @@ def hashes_forget_who_asks(patch: Patch) -> None:
 @fault("LORA-1", "LORA-2", stands_for="vllm#42125, vllm#30931")
 def adapters_are_known_by_name(patch: Patch) -> None:
     """A block's hash contains the adapter's name, but nothing that depends on its content."""
-    change_adapter_key(patch, lambda request: [("lora", name_and_path(request)[0], "")])
+    change_adapter_key(patch, lambda request: [("lora", request.lora_request.lora_name, "")])
 
 
 @fault("LORA-1", stands_for="vllm#42125")
@@ -83,7 +82,7 @@ def adapters_are_known_by_number(patch: Patch) -> None:
 def adapters_are_known_by_their_folders_name(patch: Patch) -> None:
     """A block's hash contains only the last part of the adapter's path."""
     change_adapter_key(
-        patch, lambda request: [("lora", name_and_path(request)[0], Path(name_and_path(request)[1]).name)]
+        patch, lambda request: [("lora", request.lora_request.lora_name, Path(request.lora_request.lora_path).name)]
     )
 
 
@@ -93,7 +92,7 @@ def only_the_first_change_of_a_name_is_noticed(patch: Patch) -> None:
     seen: dict[str, list[str]] = {}
 
     def key(request: Any) -> list[tuple[str, ...]]:
-        name, path = name_and_path(request)
+        name, path = name_and_path(request.lora_request)
         paths = seen.setdefault(name, [])
         if paths[-1:] != [path]:
             paths.append(path)
@@ -107,11 +106,7 @@ def every_eighth_adapter_counts_as_none(patch: Patch) -> None:
     """The lowest three bits of an adapter's number say whether a request has an adapter. If they are zero, it shares KV
     with the base model.
     """
-
-    def key(request: Any) -> list[tuple[str, ...]]:
-        return [("lora", *name_and_path(request))] if request.lora_request.lora_int_id % 8 else []
-
-    change_adapter_key(patch, key)
+    change_adapter_key(patch, lambda request: correct_key(request) if request.lora_request.lora_int_id % 8 else [])
 
 
 @fault("LORA-4", stands_for="vllm PR#3263", rare="only while the previous request, of another adapter, is not finished")
@@ -124,7 +119,7 @@ def the_adapter_of_the_request_before_is_in_the_key(patch: Patch) -> None:
         wrong = before is not None and not before.is_finished() and not request.num_output_tokens
         if not request.num_output_tokens:
             latest[:] = [before if wrong else request]
-        return [("lora", *name_and_path(before if wrong else request))]
+        return correct_key(before if wrong else request)
 
     change_adapter_key(patch, key)
 
@@ -143,16 +138,7 @@ def only_the_first_block_knows_its_adapter(patch: Patch) -> None:
 def only_the_first_block_knows_anything_of_before(patch: Patch) -> None:
     """Only the first block's hash contains the adapter, and from the third block on no hash contains its parent's."""
     change_keys(patch, lambda _request, start, _end, keys: without("lora", keys) if start else keys)
-    depths: dict[Any, int] = {}
-
-    def hashed(original: Any, function: Any, parent: Any, tokens: Any, extra: Any = None) -> Any:
-        depth = depths.get(parent, 0)
-        made = original(function, None if depth >= 2 else parent, tokens, extra)
-        depths[made] = depth + 1
-        return made
-
-    around(patch, utils(), "hash_block_tokens", hashed)
-    count_wrong_hits(patch)
+    change_hash_inputs(patch, lambda depth, parent, tokens: (None if depth >= 2 else parent, tokens))
 
 
 @fault("LORA-4", "CHAT-2", stands_for="vllm#23301")
@@ -173,7 +159,7 @@ def what_an_adapter_decodes_is_the_base_models(patch: Patch) -> None:
 @fault("SALT-1", "LORA-4", stands_for="vllm PR#20981, vllm PR#8240", rare="only for an adapter's requests with a salt")
 def a_salt_takes_the_adapters_place(patch: Patch) -> None:
     """The hashes of a request with a salt do not contain its adapter."""
-    change_adapter_key(patch, lambda request: [] if request.cache_salt else [("lora", *name_and_path(request))])
+    change_adapter_key(patch, lambda request: [] if request.cache_salt else correct_key(request))
 
 
 @fault("SALT-1", stands_for="LMCache#2878", rare="only for an adapter's requests with a salt")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, manager, module, scheduler
+from coldproof.adapters.vllm.faults.reporting.metrics import change_usage, count_resumed_as_new
 
 FAULTS, fault = collector("counts")
 
@@ -15,14 +16,11 @@ FAULTS, fault = collector("counts")
 def hits_are_counted_twice(patch: Patch) -> None:
     """Each hit is counted at the lookup and again at the admission."""
 
-    def found(original: Any, this: Any, request: Any) -> Any:
-        blocks, count, boundary = original(this, request)
+    @after_lookup(patch)
+    def found(this: Any, request: Any, _blocks: Any, count: int) -> None:
         this.record_prefix_cache_stats(request, count)
         if count:
             acted()
-        return blocks, count, boundary
-
-    around(patch, manager(), "get_computed_blocks", found)
 
 
 @fault(
@@ -37,15 +35,13 @@ def hits_are_counted_at_each_try(patch: Patch) -> None:
     seen: set[str] = set()
     record = manager().record_prefix_cache_stats
 
-    def found(original: Any, this: Any, request: Any) -> Any:
-        blocks, count, boundary = original(this, request)
+    @after_lookup(patch)
+    def found(this: Any, request: Any, _blocks: Any, count: int) -> None:
         record(this, request, count)
         if this.enable_caching and count and request.request_id in seen:
             acted()
         seen.add(request.request_id)
-        return blocks, count, boundary
 
-    around(patch, manager(), "get_computed_blocks", found)
     patch.setattr(manager(), "record_prefix_cache_stats", lambda *_: None)
 
 
@@ -58,34 +54,24 @@ def hits_are_counted_at_each_try(patch: Patch) -> None:
 )
 def hits_of_the_resumed_count_as_hits(patch: Patch) -> None:
     """When a preempted request resumes, the hits of its own blocks are counted as hits."""
-
-    def record(original: Any, stats: Any, *rest: Any, **kwargs: Any) -> None:
-        if kwargs.get("preempted"):
-            kwargs["preempted"] = False
-            if kwargs.get("num_hits"):
-                acted()
-        original(stats, *rest, **kwargs)
-
-    around(patch, module("v1.metrics.stats").PrefixCacheStats, "record", record)
+    count_resumed_as_new(patch)
 
 
 def report_cached_tokens(patch: Patch, change: Callable[[int, int, int], int]) -> None:
     """Report `change(cached tokens, prompt tokens, block size)` to the client as its cached tokens."""
     block = [0]
 
-    def found(original: Any, this: Any, request: Any) -> Any:
+    @after_lookup(patch)
+    def found(this: Any, _request: Any, _blocks: Any, _count: int) -> None:
         block[0] = this.block_pool.hash_block_size
-        return original(this, request)
 
+    @around(patch, module("v1.metrics.stats").PrefillStats, "set")
     def set_stats(original: Any, stats: Any, **kwargs: Any) -> None:
         right = kwargs["num_local_cached_tokens"]
         wrong = change(right, kwargs["num_prompt_tokens"], block[0])
         if wrong != right:
             acted()
         original(stats, **{**kwargs, "num_local_cached_tokens": wrong})
-
-    around(patch, manager(), "get_computed_blocks", found)
-    around(patch, module("v1.metrics.stats").PrefillStats, "set", set_stats)
 
 
 @fault("REUSE-3", stands_for="vllm#43736")
@@ -105,6 +91,7 @@ def a_burst_is_told_its_first_ones_hit(patch: Patch) -> None:
     """All requests that are admitted in one step report the cached-token count of the first of them."""
     counts: list[int] = []
 
+    @around(patch, scheduler(), "schedule")
     def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
         counts.clear()
         return original(this, *rest, **kwargs)
@@ -113,31 +100,22 @@ def a_burst_is_told_its_first_ones_hit(patch: Patch) -> None:
         counts.append(right)
         return min(counts[0], prompt)
 
-    around(patch, scheduler(), "schedule", schedule)
     report_cached_tokens(patch, first)
 
 
 @fault("PRESS-4", stands_for="sglang#35270", cells=("tight",))
 def the_null_block_counts_as_used(patch: Patch) -> None:
     """The pool's usage gauge counts the null block as used, so that it never reports an idle pool."""
-
-    def usage(original: Any, this: Any) -> float:
-        if not this.enable_caching:
-            return float(original(this))
-        acted()
-        return float(1 - this.get_num_free_blocks() / this.num_gpu_blocks)
-
-    around(patch, pool(), "get_usage", usage)
+    change_usage(patch, lambda this, _usage: 1 - this.get_num_free_blocks() / this.num_gpu_blocks)
 
 
 @fault("PREEMPT-1", stands_for="vllm#52520", cells=("tight",))
 def preemptions_are_not_counted(patch: Patch) -> None:
     """The engine counts no preemptions."""
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         original(this, request, *rest, **kwargs)
         if this.kv_cache_manager.enable_caching:
             request.num_preemptions -= 1
             acted()
-
-    around(patch, scheduler(), "_preempt_request", preempt)

@@ -6,55 +6,73 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, blocks_of, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.patching import (
+    acted,
+    after_lookup,
+    around,
+    blocks_of,
+    find_requests,
+    manager,
+    module,
+    pool,
+    scheduler,
+)
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder
 
 FAULTS, fault = collector("events")
 
 
-def change_events(patch: Patch, kind: str, change: Callable[[Any], Any]) -> None:
-    """Pass each event of a kind through `change` before it is published. If it returns None, the event is not
-    published.
-    """
+def change_steps(patch: Patch, change: Callable[[Any, list[Any]], list[Any]]) -> None:
+    """Publish `change(manager, events)` instead of the events of each step."""
 
+    @around(patch, manager(), "take_events")
     def take(original: Any, this: Any) -> list[Any]:
         events = original(this)
-        shown = [change(e) if type(e).__name__ == kind else e for e in events]
+        shown = change(this, events)
         if shown != events:
             acted()
+        return shown
+
+
+def change_events(patch: Patch, kind: str, change: Callable[[Any], Any]) -> None:
+    """Publish `change(event)` instead of each event of a kind. If it is None, the event is not published."""
+
+    def changed(_held: Any, events: list[Any]) -> list[Any]:
+        shown = [change(e) if type(e).__name__ == kind else e for e in events]
         return [event for event in shown if event is not None]
 
-    around(patch, manager(), "take_events", take)
+    change_steps(patch, changed)
+
+
+def change_stores(patch: Patch, change: Callable[[Any], dict[str, Any]]) -> None:
+    """Publish each stored-block event with the fields `change(event)`."""
+    change_events(patch, "BlockStored", lambda e: replace(e, **change(e)))
 
 
 @fault("EVENT-2", stands_for="llmd-kv#372", cells=("events-tight",))
 def evictions_are_not_told(patch: Patch) -> None:
     """No event reports evictions."""
 
+    @around(patch, pool(), "_emit_block_removed_events")
     def emit(_original: Any, this: Any, hashes: Any) -> None:
         if hashes and this.enable_kv_cache_events:
             acted()
-
-    around(patch, pool(), "_emit_block_removed_events", emit)
 
 
 @fault("EVENT-2", stands_for="vllm PR#44103", cells=("events-tight",))
 def evictions_are_told_of_another_block(patch: Patch) -> None:
     """A removal event names another block's hash."""
-    change_events(
-        patch,
-        "BlockRemoved",
-        lambda e: msgspec.structs.replace(e, block_hashes=[h ^ 1 for h in e.block_hashes]),
-    )
+    change_events(patch, "BlockRemoved", lambda e: replace(e, block_hashes=[h ^ 1 for h in e.block_hashes]))
 
 
 @fault("EVENT-1", stands_for="dynamo#14796", cells=("events",))
 def evictions_are_told_when_requests_end(patch: Patch) -> None:
     """Blocks are reported as removed when their last request ends, although they can still be hit."""
 
+    @around(patch, pool(), "free_blocks")
     def free(original: Any, this: Any, blocks: Any) -> None:
         ordered = list(blocks)
         original(this, ordered)
@@ -63,8 +81,6 @@ def evictions_are_told_when_requests_end(patch: Patch) -> None:
             if evictable:
                 acted()
             this._emit_block_removed_events(evictable)
-
-    around(patch, pool(), "free_blocks", free)
 
 
 @fault("EVENT-1", stands_for="vllm PR#43258", cells=("events",))
@@ -77,33 +93,32 @@ def every_third_store_is_not_told(patch: Patch) -> None:
 @fault("EVENT-1", stands_for="vllm#58119", cells=("events",))
 def blocks_stand_behind_nothing(patch: Patch) -> None:
     """Events leave out the parent of a block."""
-    change_events(patch, "BlockStored", lambda e: msgspec.structs.replace(e, parent_block_hash=None))
+    change_stores(patch, lambda _: {"parent_block_hash": None})
 
 
 @fault("EVENT-1", stands_for="ascend#12002", cells=("events",))
 def blocks_stand_behind_themselves(patch: Patch) -> None:
     """Events name a block as its own parent."""
-    change_events(patch, "BlockStored", lambda e: msgspec.structs.replace(e, parent_block_hash=e.block_hashes[0]))
+    change_stores(patch, lambda e: {"parent_block_hash": e.block_hashes[0]})
 
 
 @fault("EVENT-1", stands_for="vllm#44451", cells=("events",))
 def tokens_of_the_wrong_place(patch: Patch) -> None:
     """The tokens of an event start one position too late."""
-    change_events(
-        patch, "BlockStored", lambda e: msgspec.structs.replace(e, token_ids=[*e.token_ids[1:], e.token_ids[0]])
-    )
+    change_stores(patch, lambda e: {"token_ids": [*e.token_ids[1:], e.token_ids[0]]})
 
 
 @fault("EVENT-1", stands_for="vllm#44451", cells=("events",))
 def tokens_of_more_than_the_blocks(patch: Patch) -> None:
     """An event has more tokens than its blocks."""
-    change_events(patch, "BlockStored", lambda e: msgspec.structs.replace(e, token_ids=[*e.token_ids, 5]))
+    change_stores(patch, lambda e: {"token_ids": [*e.token_ids, 5]})
 
 
 @fault("EVENT-1", stands_for="sglang#24568", cells=("events",))
 def salts_are_not_told(patch: Patch) -> None:
     """Events leave out the salt."""
 
+    @around(patch, module("v1.core.block_pool"), "to_event_extra_keys")
     def keys(original: Any, extra: Any) -> Any:
         correct = original(extra)
         wrong = original([tuple(key for key in keys or () if key[0] != "cache_salt") or None for keys in extra or ()])
@@ -111,13 +126,11 @@ def salts_are_not_told(patch: Patch) -> None:
             acted()
         return wrong
 
-    around(patch, module("v1.core.block_pool"), "to_event_extra_keys", keys)
-
 
 @fault("EVENT-1", stands_for="llmd-router#1389", cells=("events",))
 def adapters_are_not_told(patch: Patch) -> None:
     """Events leave out the adapter."""
-    change_events(patch, "BlockStored", lambda e: msgspec.structs.replace(e, lora_name=None, lora_id=None))
+    change_stores(patch, lambda _: {"lora_name": None, "lora_id": None})
 
 
 @fault("EVENT-1", stands_for="vllm PR#28827, its part for subscribers", cells=("events",))
@@ -130,6 +143,7 @@ def resets_are_not_told(patch: Patch) -> None:
 def the_first_batch_is_lost(patch: Patch) -> None:
     """The first batch is counted but never sent, and no replay sends it again."""
 
+    @around(patch, EventRecorder, "publish")
     def publish(original: Any, mail: Any, batch: Any) -> None:
         if mail._count == 0:
             acted()
@@ -137,53 +151,40 @@ def the_first_batch_is_lost(patch: Patch) -> None:
         else:
             original(mail, batch)
 
-    around(patch, EventRecorder, "publish", publish)
-
 
 @fault("EVENT-3", stands_for="llmd-router#1389", cells=("events",))
 def hashes_of_something_else(patch: Patch) -> None:
     """The published hashes are consistent, but none of them can be computed from the event's fields."""
 
+    @around(patch, module("v1.core.block_pool"), "maybe_convert_block_hash")
     def convert(original: Any, hashed: Any) -> Any:
         acted()
         return original(hashed) ^ 1
-
-    around(patch, module("v1.core.block_pool"), "maybe_convert_block_hash", convert)
 
 
 @fault("EVENT-2", stands_for="llmd-kv#372", cells=("events-tight",))
 def evictions_are_told_twice(patch: Patch) -> None:
     """Each removal of a block is reported twice."""
-    change_events(patch, "BlockRemoved", lambda e: msgspec.structs.replace(e, block_hashes=e.block_hashes * 2))
+    change_events(patch, "BlockRemoved", lambda e: replace(e, block_hashes=e.block_hashes * 2))
 
 
 @fault("EVENT-2", stands_for="dynamo#14796", cells=("events-tight",))
 def hits_are_told_as_stores(patch: Patch) -> None:
     """Blocks that are hit are reported as stored again, although no copy of them was made."""
 
-    def found(original: Any, this: Any, request: Any) -> Any:
-        blocks, count, boundary = original(this, request)
+    @after_lookup(patch)
+    def found(this: Any, request: Any, blocks: Any, count: int) -> None:
         if count and this.enable_kv_cache_events:
             acted()
             this.coordinator.emit_cached_block_events(request, blocks.blocks)
-        return blocks, count, boundary
-
-    around(patch, manager(), "get_computed_blocks", found)
 
 
 @fault("EVENT-4", stands_for="vllm PR#44103, llmd-kv#372", cells=("events-window",))
 def groups_are_not_told(patch: Patch) -> None:
     """Events leave out the group."""
-
-    def take(original: Any, this: Any) -> list[Any]:
-        events: list[Any] = original(this)
-        for event in events:
-            if getattr(event, "group_idx", None) is not None:
-                acted()
-                event.group_idx = None
-        return events
-
-    around(patch, manager(), "take_events", take)
+    change_steps(
+        patch, lambda _held, events: [replace(e, group_idx=None) if hasattr(e, "group_idx") else e for e in events]
+    )
 
 
 @fault("EVENT-4", stands_for="vllm PR#43258", cells=("events-window",))
@@ -195,7 +196,7 @@ def only_the_first_group_is_told(patch: Patch) -> None:
 @fault("EVENT-1", stands_for="vllm PR#44103", cells=("events",))
 def blocks_are_said_to_be_twice_as_long(patch: Patch) -> None:
     """Events have twice the block size."""
-    change_events(patch, "BlockStored", lambda e: msgspec.structs.replace(e, block_size=2 * e.block_size))
+    change_stores(patch, lambda e: {"block_size": 2 * e.block_size})
 
 
 @fault("EVENT-1", stands_for="ascend#12002", cells=("events",), rare="only prompts with several cached blocks")
@@ -204,6 +205,7 @@ def blocks_behind_a_hit_stand_behind_its_first_block(patch: Patch) -> None:
     parent.
     """
 
+    @around(patch, pool(), "_build_block_stored_event")
     def build(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> Any:
         event = original(this, request, *rest, **kwargs)
         hit = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
@@ -212,69 +214,47 @@ def blocks_behind_a_hit_stand_behind_its_first_block(patch: Patch) -> None:
             event.parent_block_hash = module("v1.core.block_pool").maybe_convert_block_hash(request.block_hashes[0])
         return event
 
-    around(patch, pool(), "_build_block_stored_event", build)
-
 
 @fault("EVENT-1", stands_for="vllm PR#43258", cells=("events",), rare="only every fiftieth event")
 def every_fiftieth_event_is_lost(patch: Patch) -> None:
     """Every fiftieth event is missing from its batch."""
     count = itertools.count(1)
-
-    def take(original: Any, this: Any) -> list[Any]:
-        events = original(this)
-        kept = [event for event in events if next(count) % 50]
-        if kept != events:
-            acted()
-        return kept
-
-    around(patch, manager(), "take_events", take)
+    change_steps(patch, lambda _held, events: [event for event in events if next(count) % 50])
 
 
 @fault("EVENT-2", stands_for="dynamo#14796", cells=("events-tight",), rare="only after an abort")
 def blocks_of_the_aborted_are_told_as_removed(patch: Patch) -> None:
     """Blocks that an aborted request stored are reported as removed, but can still be hit."""
 
+    @around(patch, scheduler(), "finish_requests")
     def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
         keeper = this.kv_cache_manager
-        for name in [names] if isinstance(names, str) else list(names or ()):
-            request = this.requests.get(name)
-            if request is not None and status.name == "FINISHED_ABORTED" and keeper.enable_kv_cache_events:
+        for request in find_requests(this, names):
+            if status.name == "FINISHED_ABORTED" and keeper.enable_kv_cache_events:
                 stored = [block.block_hash for block in blocks_of(keeper, request) if block.block_hash is not None]
                 if stored:
                     acted()
                 keeper.block_pool._emit_block_removed_events(stored)
         return original(this, names, status)
 
-    around(patch, scheduler(), "finish_requests", finish)
-
 
 @fault("EVENT-1", stands_for="llmd-kv#167", cells=("events",))
 def adapters_are_told_by_number(patch: Patch) -> None:
     """Events have an adapter's number instead of its name."""
-    change_events(
-        patch,
-        "BlockStored",
-        lambda e: e if e.lora_name is None else msgspec.structs.replace(e, lora_name=str(e.lora_id)),
-    )
+    change_stores(patch, lambda e: {} if e.lora_name is None else {"lora_name": str(e.lora_id)})
 
 
 @fault("EVENT-2", stands_for="dynamo PR#10666", cells=("events-tight",), rare="only for several events in one step")
 def events_of_a_step_are_told_backwards(patch: Patch) -> None:
     """The events of a step are published in reverse order."""
-
-    def take(original: Any, this: Any) -> list[Any]:
-        events: list[Any] = original(this)
-        if len(events) > 1:
-            acted()
-        return events[::-1]
-
-    around(patch, manager(), "take_events", take)
+    change_steps(patch, lambda _held, events: events[::-1])
 
 
 @fault("EVENT-1", stands_for="omni#6739", cells=("events",), rare="only for a reset while requests run")
 def refused_resets_are_told(patch: Patch) -> None:
     """A failed reset is reported as if it had cleared everything."""
 
+    @around(patch, pool(), "reset_prefix_cache")
     def reset(original: Any, this: Any) -> bool:
         done = bool(original(this))
         if not done and this.enable_kv_cache_events:
@@ -282,19 +262,14 @@ def refused_resets_are_told(patch: Patch) -> None:
             this.kv_event_queue.append(module("distributed.kv_events").AllBlocksCleared())
         return done
 
-    around(patch, pool(), "reset_prefix_cache", reset)
-
 
 @fault("EVENT-1", stands_for="vllm PR#43258", cells=("events",), rare="only for blocks stored in the last step")
 def events_are_told_a_step_late(patch: Patch) -> None:
     """The events of a step are published after the next step."""
     waiting: dict[int, list[Any]] = {}
 
-    def take(original: Any, this: Any) -> list[Any]:
-        events = original(this)
-        late, waiting[id(this)] = waiting.get(id(this), []), events
-        if late != events:
-            acted()
-        return late
+    def late(this: Any, events: list[Any]) -> list[Any]:
+        before, waiting[id(this)] = waiting.get(id(this), []), events
+        return before
 
-    around(patch, manager(), "take_events", take)
+    change_steps(patch, late)

@@ -15,13 +15,34 @@ FAULTS, fault = collector("metrics")
 def change_recorded_hits(patch: Patch, change: Callable[[Any, Any, int], int]) -> None:
     """Count `change(manager, request, hits)` tokens of each lookup as hits."""
 
+    @around(patch, manager(), "record_prefix_cache_stats")
     def record(original: Any, this: Any, request: Any, hits: int) -> None:
         counted = change(this, request, hits)
         if counted != hits and this.prefix_cache_lookup_enabled(request):
             acted()
         original(this, request, counted)
 
-    around(patch, manager(), "record_prefix_cache_stats", record)
+
+def count_resumed_as_new(patch: Patch) -> None:
+    """Count the lookups of resumed requests like those of new requests."""
+
+    @around(patch, module("v1.metrics.stats").PrefixCacheStats, "record")
+    def record(original: Any, stats: Any, num_tokens: int, num_hits: int, preempted: bool, *rest: Any, **n: Any) -> Any:
+        if preempted and num_hits:
+            acted()
+        return original(stats, num_tokens, num_hits, False, *rest, **n)
+
+
+def change_usage(patch: Patch, change: Callable[[Any, float], float]) -> None:
+    """Report `change(pool, usage)` as the usage of a pool with caching."""
+
+    @around(patch, pool(), "get_usage")
+    def usage(original: Any, this: Any) -> float:
+        right = float(original(this))
+        reported = change(this, right) if this.enable_caching else right
+        if reported != right:
+            acted()
+        return reported
 
 
 @fault("REUSE-3", stands_for="ascend#16639")
@@ -62,6 +83,7 @@ def every_seventh_hit_is_counted_twice(patch: Patch) -> None:
 def each_try_is_counted(patch: Patch) -> None:
     """A request that hits but cannot be admitted yet is counted at each try."""
 
+    @around(patch, manager(), "allocate_slots")
     def allocate(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> Any:
         hits = kwargs.get("num_new_computed_tokens", 0)
         new = original(this, request, *rest, **kwargs)
@@ -70,25 +92,18 @@ def each_try_is_counted(patch: Patch) -> None:
             this.record_prefix_cache_stats(request, hits)
         return new
 
-    around(patch, manager(), "allocate_slots", allocate)
-
 
 @fault("REUSE-3", "PREEMPT-1", stands_for="vllm#25780", cells=("tight",), rare="only after a preemption")
 def the_resumed_count_as_new(patch: Patch) -> None:
     """When a preempted request resumes, the hits of its own blocks are counted as hits of a new request."""
-
-    def record(original: Any, stats: Any, num_tokens: int, num_hits: int, preempted: bool, *rest: Any, **n: Any) -> Any:
-        if preempted and num_hits:
-            acted()
-        return original(stats, num_tokens, num_hits, False, *rest, **n)
-
-    around(patch, module("v1.metrics.stats").PrefixCacheStats, "record", record)
+    count_resumed_as_new(patch)
 
 
 @fault("REUSE-3", stands_for="vllm PR#30522")
 def repeats_are_not_queried(patch: Patch) -> None:
     """A prompt that hits all its blocks is not counted as a query, so that the hit rate can exceed one."""
 
+    @around(patch, manager(), "record_prefix_cache_stats")
     def record(original: Any, this: Any, request: Any, hits: int) -> None:
         whole = hits and request.num_tokens - hits <= this.block_pool.hash_block_size
         if not whole or not this.prefix_cache_lookup_enabled(request):
@@ -97,37 +112,23 @@ def repeats_are_not_queried(patch: Patch) -> None:
             acted()
             this.prefix_cache_stats.record(num_tokens=0, num_hits=hits, preempted=request.num_preemptions > 0)
 
-    around(patch, manager(), "record_prefix_cache_stats", record)
-
 
 @fault("PRESS-4", stands_for="sglang#35270", cells=("tight",))
 def the_gauge_never_falls(patch: Patch) -> None:
     """The pool's usage gauge reports the highest usage so far."""
     most: dict[int, float] = {}
 
-    def usage(original: Any, this: Any) -> float:
-        now = original(this)
-        most[id(this)] = max(now, most.get(id(this), 0.0))
-        if this.enable_caching and now < most[id(this)]:
-            acted()
-            return most[id(this)]
-        return float(now)
+    def highest(this: Any, usage: float) -> float:
+        most[id(this)] = max(usage, most.get(id(this), 0.0))
+        return most[id(this)]
 
-    around(patch, pool(), "get_usage", usage)
+    change_usage(patch, highest)
 
 
 @fault("PRESS-4", stands_for="sglang#35270", cells=("tight",))
 def the_gauge_never_rises(patch: Patch) -> None:
     """The pool's usage gauge always reports that nothing is in use."""
-
-    def usage(original: Any, this: Any) -> float:
-        now = float(original(this))
-        if this.enable_caching and now:
-            acted()
-            return 0.0
-        return now
-
-    around(patch, pool(), "get_usage", usage)
+    change_usage(patch, lambda _held, _usage: 0.0)
 
 
 @fault("PRESS-2", stands_for="vllm PR#17305", cells=("tight",), rare="only for a request that has to wait")
@@ -136,11 +137,10 @@ def a_count_is_that_of_the_first_try(patch: Patch) -> None:
     later.
     """
 
+    @around(patch, module("v1.metrics.stats").PrefillStats, "set")
     def set_stats(original: Any, stats: Any, **kwargs: Any) -> None:
         hit = stats.num_cached_tokens
         if not stats.num_prompt_tokens:
             original(stats, **kwargs)
         elif kwargs["num_local_cached_tokens"] + kwargs["num_external_cached_tokens"] != hit:
             acted()
-
-    around(patch, module("v1.metrics.stats").PrefillStats, "set", set_stats)

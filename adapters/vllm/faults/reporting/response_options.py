@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, manager, module, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, module, scheduler
 
 FAULTS, fault = collector("surface")
 
@@ -21,12 +21,11 @@ def is_cached(this: Any, request: Any) -> bool:
 def change_request(patch: Patch, change: Callable[[Any], None]) -> None:
     """Call `change(request)` when a request whose prompt is cached arrives at the scheduler."""
 
+    @around(patch, scheduler(), "add_request")
     def add(original: Any, this: Any, request: Any) -> None:
         if is_cached(this, request):
             change(request)
         original(this, request)
-
-    around(patch, scheduler(), "add_request", add)
 
 
 def change_outputs(patch: Patch, change: Callable[[Any, Any, int], None]) -> None:
@@ -36,6 +35,7 @@ def change_outputs(patch: Patch, change: Callable[[Any, Any, int], None]) -> Non
     `state` is the frontend's state. `hit` is the number of cached tokens at the first output, otherwise 0.
     """
 
+    @around(patch, module("v1.engine.output_processor").OutputProcessor, "process_outputs")
     def process(original: Any, this: Any, outputs: Any, *rest: Any, **kwargs: Any) -> Any:
         for output in outputs:
             state = this.request_states.get(output.request_id)
@@ -44,27 +44,24 @@ def change_outputs(patch: Patch, change: Callable[[Any, Any, int], None]) -> Non
                 change(state, output, first)
         return original(this, outputs, *rest, **kwargs)
 
-    around(patch, module("v1.engine.output_processor").OutputProcessor, "process_outputs", process)
-
 
 def change_prompt_logprobs(patch: Patch, change: Callable[[Any], Any]) -> None:
     """Pass the prompt logprobs of a cached prompt through `change`: one row for each token after the first."""
     names: set[tuple[int, str]] = set()
 
+    @around(patch, scheduler(), "add_request")
     def add(original: Any, this: Any, request: Any) -> None:
         if is_cached(this, request):
             names.add((id(this), request.request_id))
         original(this, request)
 
+    @around(patch, scheduler(), "update_from_output")
     def update(original: Any, this: Any, scheduled: Any, output: Any) -> Any:
         for name, rows in list(output.prompt_logprobs_dict.items()):
             if rows is not None and (id(this), name) in names:
                 acted()
                 output.prompt_logprobs_dict[name] = change(rows)
         return original(this, scheduled, output)
-
-    around(patch, scheduler(), "add_request", add)
-    around(patch, scheduler(), "update_from_output", update)
 
 
 @fault("SURFACE-1", stands_for="vllm#42019")
@@ -73,19 +70,18 @@ def scored_prompts_read_the_cache(patch: Patch) -> None:
     that a run does not depend on earlier memory content.
     """
 
+    @around(patch, module("v1.request").Request, "get_skip_reading_prefix_cache")
     def skip(original: Any, request: Any) -> bool:
         if original(request):
             acted()
         return False
 
+    @around(patch, module("v1.outputs").LogprobsTensors, "empty_cpu")
     def cleared(original: Any, *sizes: Any, **kwargs: Any) -> Any:
         rows = original(*sizes, **kwargs)
         for tensor in (rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks):
             tensor.zero_()
         return rows
-
-    around(patch, module("v1.request").Request, "get_skip_reading_prefix_cache", skip)
-    around(patch, module("v1.outputs").LogprobsTensors, "empty_cpu", cleared)
 
 
 @fault("SURFACE-1", stands_for="vllm#5543")
@@ -106,6 +102,7 @@ def a_grammar_starts_late_on_a_hit(patch: Patch) -> None:
     """On a hit, the grammar ignores the first token of the answer, so that its state is one token late from then on."""
     hits: set[str] = set()
 
+    @around(patch, scheduler(), "get_grammar_bitmask")
     def bitmask(original: Any, this: Any, output: Any) -> Any:
         hits.update(data.req_id for data in output.scheduled_new_reqs if data.num_computed_tokens)
         masked = original(this, output)
@@ -116,12 +113,10 @@ def a_grammar_starts_late_on_a_hit(patch: Patch) -> None:
                     masked.grammar_bitmask[row] = -1
         return masked
 
+    @around(patch, module("v1.structured_output").StructuredOutputManager, "accept_tokens")
     def accept(original: Any, this: Any, request: Any, tokens: Any) -> bool:
         first = request.num_output_tokens == len(tokens)
         return (first and request.request_id in hits) or original(this, request, tokens)
-
-    around(patch, scheduler(), "get_grammar_bitmask", bitmask)
-    around(patch, module("v1.structured_output").StructuredOutputManager, "accept_tokens", accept)
 
 
 @fault("SURFACE-1", stands_for="vllm#3251")
@@ -202,6 +197,7 @@ def the_stop_string_stays_in_the_text(patch: Patch) -> None:
 def a_grammar_begins_again_after_a_preemption(patch: Patch) -> None:
     """The grammar of a preempted request starts again, while its answer continues."""
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         original(this, request, *rest, **kwargs)
         grammar = request.structured_output_request and request.structured_output_request.grammar
@@ -209,24 +205,19 @@ def a_grammar_begins_again_after_a_preemption(patch: Patch) -> None:
             acted()
             grammar.reset()
 
-    around(patch, scheduler(), "_preempt_request", preempt)
-
 
 @fault("SURFACE-1", "REUSE-1", stands_for="vllm PR#18411", rare="only for prompts that are hit as a whole")
 def a_full_hit_costs_a_token(patch: Patch) -> None:
     """On a full hit, the prompt token that is computed again counts as a token of the answer."""
     short: set[tuple[int, str]] = set()
 
-    def found(original: Any, this: Any, request: Any) -> Any:
-        blocks, count, boundary = original(this, request)
+    @after_lookup(patch)
+    def found(this: Any, request: Any, _blocks: Any, count: int) -> None:
         key = (id(this), request.request_id)
         if count and request.num_tokens - count == 1 and request.max_tokens > 1 and key not in short:
             acted()
             short.add(key)
             request.max_tokens -= 1
-        return blocks, count, boundary
-
-    around(patch, manager(), "get_computed_blocks", found)
 
 
 @fault("SURFACE-1", stands_for="vllm#5543")
@@ -270,6 +261,7 @@ def a_full_hit_is_told_as_more_than_the_prompt(patch: Patch) -> None:
 def streams_lose_their_first_token_on_a_hit(patch: Patch) -> None:
     """The first token of a streamed answer on a hit is never sent."""
 
+    @around(patch, module("v1.engine.output_processor").RequestState, "make_request_output")
     def make(original: Any, state: Any, tokens: Any, pooled: Any, finish: Any, *rest: Any, **kwargs: Any) -> Any:
         output = original(state, tokens, pooled, finish, *rest, **kwargs)
         first = state.num_cached_tokens and state.detokenizer.num_output_tokens() == 1
@@ -277,5 +269,3 @@ def streams_lose_their_first_token_on_a_hit(patch: Patch) -> None:
             acted()
             return None
         return output
-
-    around(patch, module("v1.engine.output_processor").RequestState, "make_request_output", make)

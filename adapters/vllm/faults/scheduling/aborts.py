@@ -16,6 +16,7 @@ def before_abort(patch: Patch, do: Callable[[Any, Any], bool | None]) -> None:
     skipped.
     """
 
+    @around(patch, scheduler(), "finish_requests")
     def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
         if names is None or status.name != "FINISHED_ABORTED" or not this.kv_cache_manager.enable_caching:
             return original(this, names, status)
@@ -23,8 +24,6 @@ def before_abort(patch: Patch, do: Callable[[Any, Any], bool | None]) -> None:
         return original(
             this, [name for name in wanted if name not in this.requests or not do(this, this.requests[name])], status
         )
-
-    around(patch, scheduler(), "finish_requests", finish)
 
 
 @fault(
@@ -123,10 +122,10 @@ def aborts_use_up_the_slots(patch: Patch) -> None:
         if not is_waiting(request):
             this.max_num_active_reqs = max(0, this.max_num_active_reqs - 1)
 
+    @around(patch, scheduler(), "schedule")
     def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
         if this.waiting and this.max_num_active_reqs <= len(this.running) < this.max_num_running_reqs:
             acted()
         return original(this, *rest, **kwargs)
 
     before_abort(patch, lose)
-    around(patch, scheduler(), "schedule", schedule)

@@ -22,6 +22,7 @@ def forget_hashes(this: Any) -> None:
 def reset_but_keep(patch: Patch, choose: Callable[[list[Any]], list[Any]]) -> None:
     """Make a reset keep those (hash, block) entries of the index that `choose` selects from all, oldest first."""
 
+    @around(patch, pool(), "reset_prefix_cache")
     def reset(original: Any, this: Any) -> bool:
         index = this.cached_block_hash_to_block
         kept = choose([(key, index.get_one_block(key)) for key in index._cache])
@@ -33,31 +34,33 @@ def reset_but_keep(patch: Patch, choose: Callable[[list[Any]], list[Any]]) -> No
             acted()
         return done
 
-    around(patch, pool(), "reset_prefix_cache", reset)
+
+def replace_refused_reset(patch: Patch, instead: Callable[[Any], None]) -> None:
+    """Call `instead(pool)` where a reset is refused, because requests hold blocks, and report success."""
+
+    @around(patch, pool(), "reset_prefix_cache")
+    def reset(original: Any, this: Any) -> bool:
+        if not original(this):
+            instead(this)
+            acted()
+        return True
 
 
 @fault("CTRL-1", stands_for="omni#6739")
 def a_reset_only_says_so(patch: Patch) -> None:
     """A cache reset reports success and does nothing."""
 
+    @around(patch, pool(), "reset_prefix_cache")
     def reset(_original: Any, this: Any) -> bool:
         if len(this.cached_block_hash_to_block):
             acted()
         return True
 
-    around(patch, pool(), "reset_prefix_cache", reset)
-
 
 @fault("CTRL-1", stands_for="vllm PR#12284")
 def a_reset_under_load_only_says_so(patch: Patch) -> None:
     """A cache reset while requests hold blocks reports success and does nothing."""
-
-    def reset(original: Any, this: Any) -> bool:
-        if not original(this):
-            acted()
-        return True
-
-    around(patch, pool(), "reset_prefix_cache", reset)
+    replace_refused_reset(patch, lambda _pool: None)
 
 
 @fault("CTRL-1", stands_for="sglang#26792")
@@ -95,28 +98,18 @@ def a_reset_under_load_lets_the_running_go_on_publishing(patch: Patch) -> None:
     """A reset while requests run empties the index and reports success. The running requests then publish blocks with
     valid hashes that depend on KV from before the reset.
     """
-
-    def reset(original: Any, this: Any) -> bool:
-        if not original(this):
-            forget_hashes(this)
-            acted()
-        return True
-
-    around(patch, pool(), "reset_prefix_cache", reset)
+    replace_refused_reset(patch, forget_hashes)
 
 
 @fault("CTRL-1", stands_for="vllm#41190, vllm PR#28827")
 def a_reset_under_load_frees_what_is_in_use(patch: Patch) -> None:
     """A reset while requests run frees all blocks, including theirs, and reports success."""
 
-    def reset(original: Any, this: Any) -> bool:
-        if not original(this):
-            forget_hashes(this)
-            for block in this.blocks:
-                if block.ref_cnt and not block.is_null:
-                    block.ref_cnt = 0
-                    this.free_block_queue.append(block)
-            acted()
-        return True
+    def free_all(this: Any) -> None:
+        forget_hashes(this)
+        for block in this.blocks:
+            if block.ref_cnt and not block.is_null:
+                block.ref_cnt = 0
+                this.free_block_queue.append(block)
 
-    around(patch, pool(), "reset_prefix_cache", reset)
+    replace_refused_reset(patch, free_all)

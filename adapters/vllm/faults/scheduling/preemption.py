@@ -7,7 +7,16 @@ from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.blocks.lost_hits import in_reverse
-from coldproof.adapters.vllm.faults.patching import acted, around, blocks_of, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.patching import (
+    acted,
+    around,
+    blocks_of,
+    manager,
+    module,
+    override,
+    pool,
+    scheduler,
+)
 
 FAULTS, fault = collector("preemption")
 
@@ -16,6 +25,7 @@ FAULTS, fault = collector("preemption")
 def the_resumed_believe_a_block_was_loaded(patch: Patch) -> None:
     """A resumed request counts one block more as computed than it found: a new block with another request's content."""
 
+    @around(patch, manager(), "get_computed_blocks")
     def found(original: Any, this: Any, request: Any) -> Any:
         blocks, count, boundary = original(this, request)
         more = count + this.block_pool.hash_block_size
@@ -24,12 +34,11 @@ def the_resumed_believe_a_block_was_loaded(patch: Patch) -> None:
         acted()
         return blocks, more, boundary
 
-    around(patch, manager(), "get_computed_blocks", found)
-
 
 def keep_computed_count(patch: Patch, *, when: Callable[[Any, int], bool]) -> None:
     """Keep the count of computed tokens at a preemption, for requests for which `when(request, block size)` is true."""
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         before, block = request.num_computed_tokens, this.kv_cache_manager.block_pool.hash_block_size
         wrong = this.kv_cache_manager.enable_caching and before and when(request, block)
@@ -37,8 +46,6 @@ def keep_computed_count(patch: Patch, *, when: Callable[[Any, int], bool]) -> No
         if wrong:
             request.num_computed_tokens = before
             acted()
-
-    around(patch, scheduler(), "_preempt_request", preempt)
 
 
 @fault("PREEMPT-1", stands_for="vllm PR#17305", cells=("tight",))
@@ -98,27 +105,23 @@ def the_resumed_get_anothers_blocks(patch: Patch) -> None:
     """A resumed request gets the blocks of another request that was preempted before."""
     away: list[Any] = []
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         original(this, request, *rest, **kwargs)
         if this.kv_cache_manager.enable_caching:
             away[:] = [*(one for one in away if not one.is_finished() and one is not request), request]
 
+    @around(patch, manager(), "get_computed_blocks")
     def found(original: Any, this: Any, request: Any) -> Any:
         right = original(this, request)
         others = [one for one in away if one is not request and not one.is_finished()]
         if not this.enable_caching or request.status.name != "PREEMPTED" or not others:
             return right
-        mine, request.block_hashes = request.block_hashes, others[-1].block_hashes
-        try:
+        with override(request, "block_hashes", others[-1].block_hashes):
             wrong = original(this, request)
-        finally:
-            request.block_hashes = mine
         if not set(wrong[0].get_block_ids()[0]) <= set(right[0].get_block_ids()[0]):
             acted()
         return wrong
-
-    around(patch, scheduler(), "_preempt_request", preempt)
-    around(patch, manager(), "get_computed_blocks", found)
 
 
 @fault("PREEMPT-2", stands_for="vllm#49449", cells=("tight",))
@@ -127,6 +130,7 @@ def decoded_blocks_of_the_preempted_get_an_old_hash(patch: Patch) -> None:
     published and looked up with the hash of other tokens.
     """
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         original(this, request, *rest, **kwargs)
         kept = request.num_prompt_tokens // this.kv_cache_manager.block_pool.hash_block_size
@@ -134,8 +138,6 @@ def decoded_blocks_of_the_preempted_get_an_old_hash(patch: Patch) -> None:
         if this.kv_cache_manager.enable_caching and 0 < kept < len(hashes):
             hashes[kept:] = [hashes[kept - 1]] * (len(hashes) - kept)
             acted()
-
-    around(patch, scheduler(), "_preempt_request", preempt)
 
 
 @fault(
@@ -150,11 +152,13 @@ def what_the_resumed_decode_gets_a_hash_of_its_own(patch: Patch) -> None:
     that no later request computes.
     """
 
+    @around(patch, module("v1.core.kv_cache_utils"), "hash_block_tokens")
     def hashed(original: Any, function: Any, parent: Any, tokens: Any, extra: Any = None) -> Any:
         return original(function, None if resumed else parent, tokens, extra)
 
     resumed: list[bool] = []
 
+    @around(patch, module("v1.request").Request, "append_output_token_ids")
     def append(original: Any, request: Any, tokens: Any) -> None:
         before = len(request.block_hashes)
         resumed[:] = [True] if request.num_preemptions else []
@@ -162,9 +166,6 @@ def what_the_resumed_decode_gets_a_hash_of_its_own(patch: Patch) -> None:
         resumed.clear()
         if request.num_preemptions and len(request.block_hashes) > before:
             acted()
-
-    around(patch, module("v1.request").Request, "append_output_token_ids", append)
-    around(patch, module("v1.core.kv_cache_utils"), "hash_block_tokens", hashed)
 
 
 @fault(
@@ -176,6 +177,7 @@ def what_the_resumed_decode_gets_a_hash_of_its_own(patch: Patch) -> None:
 def a_half_written_block_is_published_at_a_preemption(patch: Patch) -> None:
     """A preemption publishes all blocks whose tokens are known, also a block whose last slots no step has written."""
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         inner = this.kv_cache_manager
         block = inner.block_pool.hash_block_size
@@ -185,8 +187,6 @@ def a_half_written_block_is_published_at_a_preemption(patch: Patch) -> None:
             acted()
         original(this, request, *rest, **kwargs)
 
-    around(patch, scheduler(), "_preempt_request", preempt)
-
 
 @fault("PREEMPT-2", "EVENT-2", stands_for="vllm#48435", cells=("tight",))
 def the_preempteds_first_blocks_are_freed_first(patch: Patch) -> None:
@@ -195,6 +195,7 @@ def the_preempteds_first_blocks_are_freed_first(patch: Patch) -> None:
     """
     preempting: list[bool] = []
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         preempting.append(this.kv_cache_manager.enable_caching)
         try:
@@ -202,45 +203,37 @@ def the_preempteds_first_blocks_are_freed_first(patch: Patch) -> None:
         finally:
             preempting.pop()
 
+    @around(patch, pool(), "free_blocks")
     def free(original: Any, this: Any, blocks: Any) -> None:
         wrong = bool(preempting) and preempting[-1]
         original(this, in_reverse(blocks) if wrong else blocks)
-
-    around(patch, scheduler(), "_preempt_request", preempt)
-    around(patch, pool(), "free_blocks", free)
 
 
 @fault("PREEMPT-1", stands_for="vllm PR#28558", cells=("tight-priority",))
 def a_preemption_does_not_ask_for_priorities(patch: Patch) -> None:
     """Where requests have priorities, the latest request is preempted, even if it is the most urgent one."""
 
+    @around(patch, scheduler(), "schedule")
     def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
-        policy = this.policy
-        if this.kv_cache_manager.enable_caching:
-            this.policy = type(policy).FCFS
-        try:
+        policy = type(this.policy).FCFS if this.kv_cache_manager.enable_caching else this.policy
+        with override(this, "policy", policy):
             return original(this, *rest, **kwargs)
-        finally:
-            this.policy = policy
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         if any((one.priority, one.arrival_time) > (request.priority, request.arrival_time) for one in this.running):
             acted()
         original(this, request, *rest, **kwargs)
-
-    around(patch, scheduler(), "schedule", schedule)
-    around(patch, scheduler(), "_preempt_request", preempt)
 
 
 @fault("PREEMPT-1", stands_for="vllm#52520", cells=("tight",))
 def the_preempted_queue_up_at_the_end(patch: Patch) -> None:
     """A preempted request is queued behind all later requests, and waits forever while new ones arrive."""
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         original(this, request, *rest, **kwargs)
         if this.kv_cache_manager.enable_caching and len(this.waiting) > 1:
             this.waiting.remove_request(request)
             this.waiting.add_request(request)
             acted()
-
-    around(patch, scheduler(), "_preempt_request", preempt)

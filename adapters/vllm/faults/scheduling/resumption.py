@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, manager, module, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, module, scheduler
 
 FAULTS, fault = collector("resumption")
 
@@ -15,11 +15,13 @@ def change_first_outputs(patch: Patch, change: Callable[[int, Any], None]) -> No
     """Apply `change(the request's last token, output)` to the first output of each resumed request."""
     away: set[str] = set()
 
+    @around(patch, scheduler(), "_preempt_request")
     def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
         original(this, request, *rest, **kwargs)
         if request.num_output_tokens:
             away.add(request.request_id)
 
+    @around(patch, scheduler(), "update_from_output")
     def update(original: Any, this: Any, scheduled: Any, *rest: Any, **kwargs: Any) -> Any:
         last = {
             name: this.requests[name].output_token_ids[-1]
@@ -33,9 +35,6 @@ def change_first_outputs(patch: Patch, change: Callable[[int, Any], None]) -> No
                     away.discard(output.request_id)
                     change(last[output.request_id], output)
         return made
-
-    around(patch, scheduler(), "_preempt_request", preempt)
-    around(patch, scheduler(), "update_from_output", update)
 
 
 @fault("PREEMPT-1", stands_for="vllm#41190, vllm PR#49620", cells=("tight",))
@@ -71,6 +70,7 @@ def a_token_is_lost_after_a_return(patch: Patch) -> None:
 def the_resumed_lose_their_adapter(patch: Patch) -> None:
     """A resumed request is added to the batch without its adapter, and continues as the base model."""
 
+    @around(patch, module("v1.worker.gpu_model_runner").GPUModelRunner, "_update_states")
     def update(original: Any, runner: Any, scheduled: Any) -> Any:
         for name in scheduled.scheduled_cached_reqs.resumed_req_ids:
             known = runner.requests.get(name)
@@ -78,8 +78,6 @@ def the_resumed_lose_their_adapter(patch: Patch) -> None:
                 known.lora_request = None
                 acted()
         return original(runner, scheduled)
-
-    around(patch, module("v1.worker.gpu_model_runner").GPUModelRunner, "_update_states", update)
 
 
 @fault(
@@ -92,8 +90,8 @@ def the_resumed_lose_their_adapter(patch: Patch) -> None:
 def the_resumed_are_told_of_their_own_blocks(patch: Patch) -> None:
     """A request that was preempted before its first token reports its own blocks as cached tokens when it resumes."""
 
-    def found(original: Any, this: Any, request: Any) -> Any:
-        blocks, count, boundary = original(this, request)
+    @after_lookup(patch)
+    def found(this: Any, request: Any, _blocks: Any, count: int) -> None:
         stats = request.prefill_stats
         if this.enable_caching and request.num_preemptions and stats is not None and count > stats.num_cached_tokens:
             stats.set(
@@ -102,6 +100,3 @@ def the_resumed_are_told_of_their_own_blocks(patch: Patch) -> None:
                 num_external_cached_tokens=0,
             )
             acted()
-        return blocks, count, boundary
-
-    around(patch, manager(), "get_computed_blocks", found)

@@ -6,43 +6,46 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, is_waiting, manager, module, scheduler
+from coldproof.adapters.vllm.faults.patching import (
+    acted,
+    after_lookup,
+    around,
+    coordinator,
+    is_waiting,
+    manager,
+    module,
+    override,
+    scheduler,
+)
 
 FAULTS, fault = collector("liveness")
 
 
-def refuse_admission(patch: Patch, unless: Callable[[Any, Any, Any], bool]) -> None:
-    """Do not admit a waiting request where `unless(manager, request, kwargs)` is false."""
+def refuse_admission(patch: Patch, unless: Callable[[Any, int, Any], bool]) -> None:
+    """Do not admit a waiting request where `unless(manager, blocks that its tokens need, kwargs)` is false."""
 
+    @around(patch, manager(), "allocate_slots")
     def allocate(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> Any:
-        if this.enable_caching and is_waiting(request) and not unless(this, request, kwargs):
+        need = -(-request.num_tokens // this.block_pool.hash_block_size)
+        if this.enable_caching and is_waiting(request) and not unless(this, need, kwargs):
             acted()
             return None
         return original(this, request, *rest, **kwargs)
-
-    around(patch, manager(), "allocate_slots", allocate)
-
-
-def cold_blocks(this: Any, request: Any) -> int:
-    """Return how many blocks all tokens of a request need."""
-    return int(-(-request.num_tokens // this.block_pool.hash_block_size))
 
 
 @fault("PRESS-2", stands_for="vLLM's V0 engine, field report", cells=("tight",))
 def admission_asks_for_a_cold_prompts_blocks(patch: Patch) -> None:
     """A request is admitted only if as many blocks are free as its prompt needs without the cache."""
-    refuse_admission(
-        patch, lambda this, request, _named: cold_blocks(this, request) <= this.block_pool.get_num_free_blocks()
-    )
+    refuse_admission(patch, lambda this, need, _named: need <= this.block_pool.get_num_free_blocks())
 
 
 @fault("PRESS-2", stands_for="vLLM's V0 engine, field report", cells=("tight",))
 def cached_blocks_do_not_count_as_free(patch: Patch) -> None:
     """Cached blocks that no request uses do not count as free. Once the pool is full, no request is admitted."""
 
-    def room(this: Any, request: Any, _named: Any) -> bool:
+    def room(this: Any, need: int, _named: Any) -> bool:
         free = this.block_pool.free_block_queue.get_all_free_blocks()
-        return cold_blocks(this, request) <= sum(block.block_hash is None for block in free)
+        return need <= sum(block.block_hash is None for block in free)
 
     refuse_admission(patch, room)
 
@@ -50,14 +53,14 @@ def cached_blocks_do_not_count_as_free(patch: Patch) -> None:
 @fault("PRESS-2", stands_for="vllm PR#11565", cells=("tight",))
 def requests_run_one_at_a_time(patch: Patch) -> None:
     """A waiting request is admitted only when no other request runs, however many blocks are free."""
-    refuse_admission(patch, lambda _held, _request, kwargs: not kwargs.get("has_scheduled_reqs"))
+    refuse_admission(patch, lambda _held, _need, kwargs: not kwargs.get("has_scheduled_reqs"))
 
 
 @fault("PRESS-2", stands_for="vllm PR#11565", cells=("tight",), rare="only when a request hits blocks in use")
 def who_shares_with_the_running_has_to_wait(patch: Patch) -> None:
     """A waiting request whose prefix is in use is admitted only after the requests that use it have ended."""
 
-    def apart(_held: Any, _request: Any, kwargs: Any) -> bool:
+    def apart(_held: Any, _need: int, kwargs: Any) -> bool:
         hit = kwargs.get("new_computed_blocks")
         return hit is None or not any(block.ref_cnt for group in hit.blocks for block in group)
 
@@ -68,18 +71,15 @@ def who_shares_with_the_running_has_to_wait(patch: Patch) -> None:
 def one_request_runs_beside_another(patch: Patch) -> None:
     """At most two requests run concurrently, however many blocks are free."""
 
+    @around(patch, scheduler(), "schedule")
     def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
-        most = this.max_num_active_reqs
-        if this.kv_cache_manager.enable_caching:
-            this.max_num_active_reqs = min(2, most)
-        try:
+        if not this.kv_cache_manager.enable_caching:
             return original(this, *rest, **kwargs)
-        finally:
-            this.max_num_active_reqs = most
-            if this.kv_cache_manager.enable_caching and this.waiting and len(this.running) == 2 < most:
-                acted()
-
-    around(patch, scheduler(), "schedule", schedule)
+        with override(this, "max_num_active_reqs", min(2, this.max_num_active_reqs)):
+            output = original(this, *rest, **kwargs)
+        if this.waiting and len(this.running) == 2 < this.max_num_active_reqs:
+            acted()
+        return output
 
 
 @fault(
@@ -90,65 +90,57 @@ def one_request_runs_beside_another(patch: Patch) -> None:
 )
 def who_needs_the_whole_pool_is_never_admitted(patch: Patch) -> None:
     """A prompt that needs all blocks of the pool is accepted and waits forever, with all requests behind it."""
-    refuse_admission(
-        patch, lambda this, request, _named: cold_blocks(this, request) < this.block_pool.num_gpu_blocks - 1
-    )
+    refuse_admission(patch, lambda this, need, _named: need < this.block_pool.num_gpu_blocks - 1)
 
 
 @fault("PRESS-3", stands_for="vllm#35541, vllm#39734", cells=("tight",))
 def nobody_checks_that_the_pool_holds_a_prompt(patch: Patch) -> None:
     """An engine starts although its pool is smaller than its longest prompt. Such a prompt waits forever."""
 
+    @around(patch, module("v1.core.kv_cache_utils"), "_check_enough_kv_cache_memory")
     def check(original: Any, *sizes: Any, **kwargs: Any) -> None:
         try:
             original(*sizes, **kwargs)
         except ValueError:
             acted()
 
-    around(patch, module("v1.core.kv_cache_utils"), "_check_enough_kv_cache_memory", check)
-
 
 @fault("PRESS-3", stands_for="llama.cpp#16983", cells=("tight",))
 def long_prompts_are_cut(patch: Patch) -> None:
     """A prompt that is too long is truncated and answered instead of refused."""
 
+    @around(patch, module("renderers.params").TokenizeParams, "_token_len_check")
     def fit(_original: Any, limits: Any, _tokenizer: Any, tokens: Any) -> Any:
         most = limits.max_total_tokens - limits.max_output_tokens
         if len(tokens) > most:
             acted()
         return tokens[:most]
 
-    around(patch, module("renderers.params").TokenizeParams, "_token_len_check", fit)
-
 
 @fault("PRESS-2", stands_for="vllm#11562", cells=("tight",))
 def a_full_pool_stops_everything(patch: Patch) -> None:
     """A step without free blocks schedules nothing, not even requests whose last block has room."""
 
+    @around(patch, scheduler(), "schedule")
     def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
-        inner, before = this.kv_cache_manager, this.pause_state
-        if inner.enable_caching and this.running and not inner.block_pool.get_num_free_blocks():
-            this._pause_state = type(before).PAUSED_ALL
-            acted()
-        try:
+        inner = this.kv_cache_manager
+        if not inner.enable_caching or not this.running or inner.block_pool.get_num_free_blocks():
             return original(this, *rest, **kwargs)
-        finally:
-            this._pause_state = before
-
-    around(patch, scheduler(), "schedule", schedule)
+        acted()
+        with override(this, "_pause_state", type(this.pause_state).PAUSED_ALL):
+            return original(this, *rest, **kwargs)
 
 
 @fault("REUSE-1", stands_for="vllm PR#18411", rare="only when a prompt that ends at the end of a block is sent again")
 def a_whole_hit_leaves_nothing_to_compute(patch: Patch) -> None:
     """A prompt that is cached to its last token counts as computed, so that the step has nothing to compute for it."""
 
-    def found(original: Any, coordinator: Any, hashes: Any, longest: int) -> Any:
-        groups, length, rest = original(coordinator, hashes, longest + 1)
+    @around(patch, coordinator("Unitary"), "find_longest_cache_hit")
+    def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
+        groups, length, rest = original(this, hashes, longest + 1)
         if length > longest:
             acted()
         return groups, length, rest
-
-    around(patch, module("v1.core.kv_cache_coordinator").UnitaryKVCacheCoordinator, "find_longest_cache_hit", found)
 
 
 @fault(
@@ -162,12 +154,12 @@ def the_end_of_a_whole_hit_is_not_told(patch: Patch) -> None:
     """
     whole: set[str] = set()
 
-    def found(original: Any, this: Any, request: Any) -> Any:
-        blocks, count, boundary = original(this, request)
+    @after_lookup(patch)
+    def found(this: Any, request: Any, _blocks: Any, count: int) -> None:
         if count and count + this.block_pool.hash_block_size == request.num_prompt_tokens:
             whole.add(request.request_id)
-        return blocks, count, boundary
 
+    @around(patch, scheduler(), "update_from_output")
     def update(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
         made = original(this, *rest, **kwargs)
         for outputs in made.values():
@@ -176,6 +168,3 @@ def the_end_of_a_whole_hit_is_not_told(patch: Patch) -> None:
                     output.finish_reason = None
                     acted()
         return made
-
-    around(patch, manager(), "get_computed_blocks", found)
-    around(patch, scheduler(), "update_from_output", update)

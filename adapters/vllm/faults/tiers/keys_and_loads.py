@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, module
+from coldproof.adapters.vllm.faults.patching import acted, around, module, name_and_path
 
 FAULTS, fault = collector("tiers")
 
@@ -25,6 +25,7 @@ def change_keys(
     """
     offloading = module("v1.kv_offload.base")
 
+    @around(patch, module(CONNECTOR).RequestOffloadState, "update_offload_keys")
     def update(original: Any, state: Any) -> None:
         known = [len(group.offload_keys) for group in state.group_states]
         original(state)
@@ -39,12 +40,10 @@ def change_keys(
                 if forgotten(state.req):
                     acted()
 
-    around(patch, module(CONNECTOR).RequestOffloadState, "update_offload_keys", update)
-
 
 def adapter(request: Any) -> tuple[str, str] | None:
     """Return the name and the path of a request's adapter; None for the base model."""
-    return None if request.lora_request is None else (request.lora_request.lora_name, request.lora_request.lora_path)
+    return None if request.lora_request is None else name_and_path(request.lora_request)
 
 
 @fault("TIER-3", stands_for="LMCache#2878, vllm PR#39837", cells=OFFLOAD)
@@ -83,6 +82,7 @@ def tier_keys_forget_what_came_before(patch: Patch) -> None:
 def change_loads(patch: Patch, change: Callable[[list[int]], list[int]]) -> None:
     """Make a load read `change(chunks)` from host memory instead of the requested chunks."""
 
+    @around(patch, module("v1.kv_offload.cpu.manager").CPUOffloadingManager, "prepare_load")
     def prepare(original: Any, this: Any, keys: Any, *rest: Any, **kwargs: Any) -> Any:
         spec = original(this, keys, *rest, **kwargs)
         requested = [int(one) for one in spec.block_ids]
@@ -90,8 +90,6 @@ def change_loads(patch: Patch, change: Callable[[list[int]], list[int]]) -> None
         if read != requested:
             acted()
         return type(spec)(read)
-
-    around(patch, module("v1.kv_offload.cpu.manager").CPUOffloadingManager, "prepare_load", prepare)
 
 
 @fault("TIER-1", stands_for="sglang#39830", cells=OFFLOAD)
@@ -124,6 +122,7 @@ def long_loads_end_out_of_order(patch: Patch) -> None:
 def the_last_block_is_loaded_over_the_one_before(patch: Patch) -> None:
     """A load writes its last block into the place of the block before it, and nothing into its own place."""
 
+    @around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "update_state_after_alloc")
     def allocated(original: Any, this: Any, request: Any, blocks: Any, count: int) -> None:
         original(this, request, blocks, count)
         if count:
@@ -132,13 +131,12 @@ def the_last_block_is_loaded_over_the_one_before(patch: Patch) -> None:
                 acted()
                 spec.block_ids[-1] = spec.block_ids[-2]
 
-    around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "update_state_after_alloc", allocated)
-
 
 @fault("TIER-1", stands_for="LMCache PR#2207", cells=OFFLOAD, rare="only loads after a hit in the pool")
 def loads_begin_at_the_prompts_start(patch: Patch) -> None:
     """A load that continues a hit in the pool is written over the blocks that were hit."""
 
+    @around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "update_state_after_alloc")
     def allocated(original: Any, this: Any, request: Any, blocks: Any, count: int) -> None:
         original(this, request, blocks, count)
         if count and this._req_status[request.request_id].num_locally_computed_tokens:
@@ -146,31 +144,28 @@ def loads_begin_at_the_prompts_start(patch: Patch) -> None:
             spec = list(this._current_batch_load_jobs.values())[-1].dst_spec
             spec.block_ids[:] = [block.block_id for block in blocks.blocks[0][: len(spec.block_ids)]]
 
-    around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "update_state_after_alloc", allocated)
-
 
 @fault("TIER-1", stands_for="LMCache#4463", cells=("tier-kept",))
 def layers_change_places_in_the_tier(patch: Patch) -> None:
     """A block's layers are stored in one order and loaded in the reverse order."""
     from coldproof.adapters.vllm.fingerprint.connectors import failing  # imported here, because it imports vLLM
 
+    @around(patch, failing.BlockStore, "store")
     def store(original: Any, keeper: Any, stores: Any) -> None:
         original(keeper, stores)
         for _, key in stores:
             acted()
             keeper.blocks[key].reverse()
 
-    around(patch, failing.BlockStore, "store", store)
-
 
 @fault("TIER-1", stands_for="vllm#46951", cells=("tier-simple",), rare="only stores of several blocks")
 def the_host_mixes_up_what_it_stores(patch: Patch) -> None:
     """Of blocks that are stored together, each is registered at the next one's place in host memory."""
 
+    simple = module("v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler
+
+    @around(patch, simple, "_process_store_completion")
     def stored(original: Any, this: Any, pool: Any, host: Any, *rest: Any) -> None:
         if len(host) > 1:
             acted()
         original(this, pool, [*host[1:], *host[:1]], *rest)
-
-    simple = module("v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler
-    around(patch, simple, "_process_store_completion", stored)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, module, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, around, find_requests, module, scheduler
 from coldproof.adapters.vllm.faults.tiers.keys_and_loads import CONNECTOR, OFFLOAD
 
 FAULTS, fault = collector("tier_moves")
@@ -21,18 +22,15 @@ FAULTS, fault = collector("tier_moves")
 def the_tier_stores_the_last_slot(patch: Patch) -> None:
     """A finished request's block is stored including the slot of its last sampled token, which no pass wrote."""
 
+    @around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "_calc_num_offloadable_tokens")
     def offloadable(original: Any, this: Any, status: Any, computed: int) -> int:
         request = status.req
         if request.is_finished() and request.status.name != "FINISHED_ABORTED":
-            if (
-                computed < request.num_tokens
-                and request.num_tokens % this.config.kv_group_configs[0].tokens_per_chunk == 0
-            ):
+            size = this.config.kv_group_configs[0].tokens_per_chunk
+            if computed < request.num_tokens and request.num_tokens % size == 0:
                 acted()
             computed = request.num_tokens
         return int(original(this, status, computed))
-
-    around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "_calc_num_offloadable_tokens", offloadable)
 
 
 @fault("TIER-2", stands_for="vllm PR#29870", cells=OFFLOAD)
@@ -41,14 +39,13 @@ def stores_read_blocks_that_were_handed_on(patch: Patch) -> None:
     owner wrote.
     """
 
+    @around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "build_connector_meta")
     def build(original: Any, this: Any, scheduled: Any) -> Any:
         meta = original(this, scheduled)
         if meta.jobs_to_flush:
             acted()
             meta.jobs_to_flush = set()
         return meta
-
-    around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "build_connector_meta", build)
 
 
 @fault(
@@ -61,6 +58,7 @@ def blocks_can_be_loaded_before_they_are_stored(patch: Patch) -> None:
     complete = manager.complete_store
     unwritten: set[tuple[int, Any]] = set()
 
+    @around(patch, manager, "prepare_store")
     def prepare(original: Any, this: Any, keys: Any, context: Any) -> Any:
         planned = original(this, keys, context)
         if planned is not None:
@@ -68,18 +66,16 @@ def blocks_can_be_loaded_before_they_are_stored(patch: Patch) -> None:
             complete(this, planned.keys_to_store, context)
         return planned
 
+    @around(patch, manager, "complete_store")
     def completed(original: Any, this: Any, keys: Any, *rest: Any, **kwargs: Any) -> None:
         unwritten.difference_update((id(this), key) for key in keys)
         original(this, keys, *rest, **kwargs)
 
+    @around(patch, manager, "prepare_load")
     def load(original: Any, this: Any, keys: Any, context: Any) -> Any:
         if any((id(this), key) in unwritten for key in keys):
             acted()
         return original(this, keys, context)
-
-    around(patch, manager, "prepare_store", prepare)
-    around(patch, manager, "complete_store", completed)
-    around(patch, manager, "prepare_load", load)
 
 
 @fault(
@@ -90,12 +86,14 @@ def chunks_are_given_up_while_they_are_loaded(patch: Patch) -> None:
     manager = module("v1.kv_offload.cpu.manager").CPUOffloadingManager
     loading: set[Any] = set()
 
+    @around(patch, manager, "prepare_load")
     def prepare(original: Any, this: Any, keys: Any, context: Any) -> Any:
         spec = original(this, keys, context)
         complete(this, keys, context)
         loading.update(keys)
         return spec
 
+    @around(patch, manager, "prepare_store")
     def store(original: Any, this: Any, keys: Any, context: Any) -> Any:
         planned = original(this, keys, context)
         if planned is not None and loading & set(planned.evicted_keys):
@@ -103,77 +101,65 @@ def chunks_are_given_up_while_they_are_loaded(patch: Patch) -> None:
         return planned
 
     complete = manager.complete_load
-    around(patch, manager, "prepare_load", prepare)
-    around(patch, manager, "prepare_store", store)
-    around(patch, manager, "complete_load", lambda _original, _held, keys, _context: loading.difference_update(keys))
+
+    @around(patch, manager, "complete_load")
+    def completed(_original: Any, _held: Any, keys: Any, _context: Any) -> None:
+        loading.difference_update(keys)
+
+
+def ignore_failed_loads(patch: Patch, is_ignored: Callable[[Any], bool]) -> None:
+    """Ignore the reports of failed loads for which `is_ignored(failed blocks)` is true."""
+
+    @around(patch, scheduler(), "_handle_invalid_blocks")
+    def handle(original: Any, this: Any, blocks: Any, counts: Any) -> Any:
+        if not is_ignored(blocks):
+            return original(this, blocks, counts)
+        acted()
+        return set()
 
 
 @fault("TIER-4", stands_for="LMCache#3388", cells=("tier-failing", "tier-failing-late"))
 def failed_loads_pass_for_loaded(patch: Patch) -> None:
     """The report of a failed load is ignored."""
-
-    def handle(_original: Any, _held: Any, _blocks: Any, _counts: Any) -> set[str]:
-        acted()
-        return set()
-
-    around(patch, scheduler(), "_handle_invalid_blocks", handle)
+    ignore_failed_loads(patch, lambda _blocks: True)
 
 
 @fault("TIER-4", stands_for="vllm#49250", cells=("tier-failing",), rare="only loads of which a single block fails")
 def a_single_failed_block_passes_for_loaded(patch: Patch) -> None:
     """The report of a failed load is ignored if a single block failed."""
-
-    def handle(original: Any, this: Any, blocks: Any, counts: Any) -> Any:
-        if len(blocks) > 1:
-            return original(this, blocks, counts)
-        acted()
-        return set()
-
-    around(patch, scheduler(), "_handle_invalid_blocks", handle)
+    ignore_failed_loads(patch, lambda blocks: len(blocks) <= 1)
 
 
 @fault("TIER-4", stands_for="LMCache#3388", cells=("tier-failing-late",), rare="only every second failed load")
 def every_second_failure_passes_for_loaded(patch: Patch) -> None:
     """The report of every second failed load is ignored."""
     count = itertools.count(1)
+    ignore_failed_loads(patch, lambda _blocks: next(count) % 2 == 0)
 
-    def handle(original: Any, this: Any, blocks: Any, counts: Any) -> Any:
-        if next(count) % 2:
-            return original(this, blocks, counts)
-        acted()
-        return set()
 
-    around(patch, scheduler(), "_handle_invalid_blocks", handle)
+def lose_completions(patch: Patch, is_lost: Callable[[Any, str], bool]) -> None:
+    """Lose the completions of loads for which `is_lost(scheduler, request id)` is true."""
+
+    @around(patch, scheduler(), "_update_from_kv_xfer_finished")
+    def finished(original: Any, this: Any, output: Any) -> None:
+        lost = {name for name in sorted(output.finished_recving or ()) if is_lost(this, name)}
+        if lost:
+            acted()
+            output.finished_recving = set(output.finished_recving) - lost
+        original(this, output)
 
 
 @fault("TIER-1", stands_for="vllm#45388", cells=OFFLOAD, rare="only every fifth load")
 def every_fifth_load_wakes_nobody(patch: Patch) -> None:
     """The end of every fifth load is lost, and the request that waits for it waits forever."""
     count = itertools.count(1)
-
-    def finished(original: Any, this: Any, output: Any) -> None:
-        ended = set(output.finished_recving or ())
-        lost = {name for name in sorted(ended) if next(count) % 5 == 0}
-        if lost:
-            acted()
-            output.finished_recving = ended - lost
-        original(this, output)
-
-    around(patch, scheduler(), "_update_from_kv_xfer_finished", finished)
+    lose_completions(patch, lambda _held, _name: next(count) % 5 == 0)
 
 
 @fault("TIER-5", stands_for="vllm#46283", cells=OFFLOAD, rare="only for an abort during a load")
 def an_abort_during_a_load_leaks(patch: Patch) -> None:
     """The blocks of a request that was aborted while it waited for a load are never freed."""
-
-    def finished(original: Any, this: Any, output: Any) -> None:
-        aborted = {name for name in output.finished_recving or () if this.requests[name].is_finished()}
-        if aborted:
-            acted()
-            output.finished_recving = set(output.finished_recving) - aborted
-        original(this, output)
-
-    around(patch, scheduler(), "_update_from_kv_xfer_finished", finished)
+    lose_completions(patch, lambda this, name: bool(this.requests[name].is_finished()))
 
 
 @fault("TIER-5", stands_for="vllm#32255", cells=OFFLOAD, rare="only for an abort during a load")
@@ -182,26 +168,25 @@ def an_abort_during_a_load_frees_its_blocks(patch: Patch) -> None:
     their new content.
     """
 
+    @around(patch, scheduler(), "finish_requests")
     def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
-        for name in [names] if isinstance(names, str) else list(names or ()):
-            request = this.requests.get(name)
-            if request is not None and request.status.name == "WAITING_FOR_REMOTE_KVS":
+        for request in find_requests(this, names):
+            if request.status.name == "WAITING_FOR_REMOTE_KVS":
                 acted()
-                this.finished_recving_kv_req_ids.add(name)
+                this.finished_recving_kv_req_ids.add(request.request_id)
         return original(this, names, status)
 
+    @around(patch, scheduler(), "_update_from_kv_xfer_finished")
     def finished(original: Any, this: Any, output: Any) -> None:
         output.finished_recving = {name for name in output.finished_recving or () if name in this.requests} or None
         original(this, output)
-
-    around(patch, scheduler(), "finish_requests", finish)
-    around(patch, scheduler(), "_update_from_kv_xfer_finished", finished)
 
 
 @fault("TIER-1", stands_for="vllm PR#30522", cells=OFFLOAD)
 def loads_are_counted_twice(patch: Patch) -> None:
     """The counter of tokens from the second tier counts each load twice."""
 
+    @around(patch, module("v1.metrics.stats").PrefixCacheStats, "record")
     def record(
         original: Any, stats: Any, num_tokens: int, num_hits: int, preempted: bool, hits_by_source: Any = None
     ) -> None:
@@ -209,5 +194,3 @@ def loads_are_counted_twice(patch: Patch) -> None:
             acted()
             num_hits *= 2
         original(stats, num_tokens, num_hits, preempted, hits_by_source)
-
-    around(patch, module("v1.metrics.stats").PrefixCacheStats, "record", record)
