@@ -1,14 +1,28 @@
-"""Any OpenAI-compatible server, attached by its URL."""
+"""Any OpenAI-compatible server, attached by its URL. Its capabilities are probed over HTTP."""
 
 from __future__ import annotations
 
-from coldproof.adapters.openai import attach
-from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
+from coldproof.adapters.server.attach import attach_server
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.engine import ServerEngine
+from coldproof.adapters.server.probes import ProbeResult, probe
+from coldproof.adapters.server.served_model import served_model
+from coldproof.adapters.spec.engine_spec import ATTACH, AdapterFor, EngineSpec
+
+
+def attach(url: str, *, adapter_for: AdapterFor) -> ServerEngine:
+    """Return the server at `url` after probing it. Raises EngineStartError if no server answers there."""
+
+    def probe_server(client: HttpClient) -> ProbeResult:
+        return probe(client, spawned=False, adapter_path=adapter_for(served_model(client).root))
+
+    return attach_server(url, name="endpoint", kind=HttpClient, probe=probe_server)
+
 
 ENGINE = EngineSpec(
     name="endpoint",
     about="an OpenAI-compatible server",
-    attach=attach.attach,
+    attach=attach,
     quick=False,
     many_examples=False,
     default_for=(ATTACH,),

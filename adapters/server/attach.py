@@ -1,8 +1,9 @@
-"""Connect to an attached server by its URL."""
+"""Attach to a running server by its URL."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -10,12 +11,30 @@ import requests
 import tenacity
 
 from coldproof.adapters.common.redact import KEY_VARIABLE, redacted
-from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.engine import ServerEngine
+from coldproof.adapters.server.probes import ProbeResult
 
 ATTACH_SECONDS = 10
 
 AnyClient = TypeVar("AnyClient", bound=HttpClient)
+
+
+def attach_server(
+    url: str, *, name: str, kind: type[AnyClient], probe: Callable[[AnyClient], ProbeResult]
+) -> ServerEngine:
+    """Return the server at `url` after probing it with a client of class `kind`.
+
+    Raises EngineStartError if no server answers there, or if a probe raises EngineError.
+    """
+    client = connect(url, kind)
+    try:
+        probed = probe(client)
+    except EngineError as problem:
+        raise EngineStartError(str(problem)) from problem
+    config = {"url": client.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}
+    return ServerEngine(name=name, client=client, probed=probed, config=config)
 
 
 def connect(url: str, kind: type[AnyClient]) -> AnyClient:
@@ -31,11 +50,6 @@ def connect(url: str, kind: type[AnyClient]) -> AnyClient:
             "address is right"
         ) from problem
     return client
-
-
-def attachment_config(client: HttpClient) -> dict[str, str]:
-    """Return the configuration of an attached server for the report."""
-    return {"url": client.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}
 
 
 def is_server_url(url: str) -> bool:

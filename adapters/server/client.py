@@ -239,6 +239,15 @@ class HttpClient:
         counters = self.counters.items()
         return Metrics(**{field: sum(v for _, v in samples[name]) for name, field in counters if samples.get(name)})
 
+    def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> None:
+        """Load or replace an adapter. Raises RequestRefused with the server's reason."""
+        replacing = {"load_inplace": True} if in_place else {}
+        self.post(self.load_path, {"lora_name": name, "lora_path": path, **replacing})
+
+    def unload_adapter(self, name: str) -> None:
+        """Unload an adapter. Raises RequestRefused with the server's reason."""
+        self.post(self.unload_path, {"lora_name": name})
+
     def reset(self) -> tuple[bool, str]:
         """Request an empty cache. Return whether the server confirms it, and its answer. Raises RequestRefused."""
         body = self.post(self.reset_path).text

@@ -39,7 +39,10 @@ class CollectiveResults(msgspec.Struct, frozen=True):
 
 
 class ServerEngine:
-    """An OpenAI-compatible server: spawned if it has a process, otherwise attached."""
+    """An OpenAI-compatible server: spawned if it has a process, otherwise attached.
+
+    `config`: how it was started or attached. The server's cache configuration is added.
+    """
 
     def __init__(
         self,
@@ -56,32 +59,11 @@ class ServerEngine:
         self.probed = probed
         self.process = process
         self.stream = stream
-        self._config = dict(config)
-
-    @property
-    def version(self) -> str | None:
-        """Return the version that the server reports."""
-        return self.probed.version
-
-    @property
-    def base_model(self) -> str:
-        """Return the first served model that is not an adapter."""
-        return self.probed.base_model
-
-    @property
-    def shape(self) -> EngineShape:
-        """Return the sizes that the server reports."""
-        return self.probed.shape
-
-    @property
-    def config(self) -> Mapping[str, str]:
-        """Return how the server was started or attached, and its cache configuration."""
-        return {**self._config, **self.probed.cache_config}
-
-    @property
-    def capabilities(self) -> Mapping[Capability, Support]:
-        """Return the capabilities that the probes found."""
-        return self.probed.capabilities
+        self.version: str | None = probed.version
+        self.base_model: str = probed.base_model
+        self.shape: EngineShape = probed.shape
+        self.config: Mapping[str, str] = {**config, **probed.cache_config}
+        self.capabilities: Mapping[Capability, Support] = probed.capabilities
 
     def clock(self) -> float:
         """Return wall-clock seconds from an arbitrary origin."""
@@ -110,7 +92,7 @@ class ServerEngine:
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Send POST /v1/load_lora_adapter."""
-        load_adapter(self.client, name, path, in_place=in_place)
+        self.client.load_adapter(name, path, in_place=in_place)
 
     def switch_adapter(self, name: str, path: str) -> None:
         """Raise RequestRefused: these servers cannot switch on an adapter for all requests."""
@@ -118,7 +100,7 @@ class ServerEngine:
 
     def unload_adapter(self, name: str) -> None:
         """Send POST /v1/unload_lora_adapter."""
-        unload_adapter(self.client, name)
+        self.client.unload_adapter(name)
 
     def reset_cache(self) -> bool:
         """Send POST /reset_prefix_cache. Return whether the server confirms the reset."""
@@ -156,16 +138,3 @@ class ServerEngine:
             self.process.stop()
         if self.stream is not None:
             self.stream.socket.close()
-
-
-def load_adapter(client: HttpClient, name: str, path: str, *, in_place: bool) -> None:
-    """Load or replace an adapter. Raises RequestRefused with the server's reason."""
-    body: dict[str, object] = {"lora_name": name, "lora_path": path}
-    if in_place:
-        body["load_inplace"] = True
-    client.post(client.load_path, body)
-
-
-def unload_adapter(client: HttpClient, name: str) -> None:
-    """Unload an adapter. Raises RequestRefused with the server's reason."""
-    client.post(client.unload_path, {"lora_name": name})

@@ -14,16 +14,21 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.server.client import HttpClient
-from coldproof.adapters.server.lookup_counting import counts_first_lookups
+from coldproof.adapters.server.client import Families, HttpClient
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
 from coldproof.adapters.server.served_model import served_model, server_version
+from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 PROBE_TOKENS = 512  # at least two blocks of any usual size (16 ... 256), so that the second request must hit
 NO_ADAPTER = "no adapter to try: give the folder of the served model with --model, or two adapters with --adapter"
 NO_SWITCH = "each request names its adapter; no adapter can be switched on for all requests"
 NO_EVENTS = "Coldproof reads KV events only from servers that it starts with KV events on: use the cell `events`"
+METRIC_FIELDS = {
+    Capability.HIT_COUNTERS: "hit_tokens",
+    Capability.PREEMPTION_COUNTS: "preemptions",
+    Capability.POOL_USAGE: "pool_usage",
+}
 CACHE_FIELDS = (
     "block_size",
     "num_gpu_blocks",
@@ -52,7 +57,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     Raises EngineError if the server lists no model.
     """
     served = served_model(client)
-    base_model, max_tokens = served.name, served.max_tokens
+    base_model, max_tokens = served.id, served.max_tokens
     families = client.scrape()
     cache_config = first_labels(families, "vllm:cache_config")
     found: dict[Capability, Support] = {
@@ -72,9 +77,9 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     probe_adapters(client, adapter_path, found)
     metrics = client.metrics()
     found[Capability.SECOND_TIER] = tier_support(metrics)
-    found[Capability.HIT_COUNTERS] = metric_support(metrics, "hit_tokens")
-    found[Capability.PREEMPTION_COUNTS] = metric_support(metrics, "preemptions")
-    found[Capability.POOL_USAGE] = metric_support(metrics, "pool_usage")
+    for capability, name in METRIC_FIELDS.items():
+        there = getattr(metrics, name) is not None
+        found[capability] = Support(there, f"the metrics {'have' if there else 'do not have'} {name}")
     slots = first_labels(client.scrape(), "vllm:lora_requests_info").get("max_lora")
     pool = integer_label(cache_config.get("num_gpu_blocks"))
     caching = cache_config.get("enable_prefix_caching")
@@ -97,25 +102,19 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     )
 
 
-def metric_support(metrics: Metrics, name: str) -> Support:
-    """Return whether the server publishes a field of `Metrics`."""
-    there = getattr(metrics, name) is not None
-    return Support(there, f"the metrics {'have' if there else 'do not have'} {name}")
-
-
 def hit_unit(cache_config: dict[str, str]) -> int | None:
     """Return the granularity of hits, in tokens: a block, or several if groups of layers have different block sizes."""
-    return integer_label(cache_config.get("cache_hit_alignment_tokens")) or integer_label(
-        cache_config.get("block_size")
-    )
+    alignment, block = (integer_label(cache_config.get(key)) for key in ("cache_hit_alignment_tokens", "block_size"))
+    return alignment or block
 
 
 def groups_support(cache_config: dict[str, str]) -> Support:
     """Return whether the layers have several KV-cache groups, by the pool's size in tokens."""
-    known = integer_label(cache_config.get("kv_cache_size_tokens")) is not None
+    if integer_label(cache_config.get("kv_cache_size_tokens")) is None:
+        return Support(False, "the pool's size in tokens is not published")
     verb = "equals" if is_uniform(cache_config) else "does not equal"
     how = f"the pool's size in tokens {verb} the number of blocks times the block size"
-    return Support(not is_uniform(cache_config), how if known else "the pool's size in tokens is not published")
+    return Support(not is_uniform(cache_config), how)
 
 
 def is_uniform(cache_config: dict[str, str]) -> bool:
@@ -130,7 +129,7 @@ def is_uniform(cache_config: dict[str, str]) -> bool:
     return tokens is None or blocks is None or size is None or tokens == blocks * size
 
 
-def metrics_support(families: dict[str, list[tuple[dict[str, str], float]]] | None) -> Support:
+def metrics_support(families: Families | None) -> Support:
     """Return whether the server publishes the counters that the checkers need."""
     if families is None:
         return Support(False, "no /metrics")
@@ -154,11 +153,9 @@ def probe_completions(
     prompt = tuple(random.SystemRandom().choices(range(FIRST_TOKEN, LAST_TOKEN + 1), k=length))
 
     def send(salt: str | None = None, *, logprobs: bool = False) -> Completion:
-        return client.complete(
-            CompletionRequest(
-                model=model, prompt=prompt, max_tokens=2, cache_salt=salt, surface=ResponseOptions(logprobs=logprobs)
-            )
-        )
+        surface = ResponseOptions(logprobs=logprobs)
+        request = CompletionRequest(model=model, prompt=prompt, max_tokens=2, cache_salt=salt, surface=surface)
+        return client.complete(request)
 
     try:
         first = send()  # a malformed answer here ends the probes: Coldproof cannot read this server's answers
@@ -179,24 +176,15 @@ def probe_completions(
     if scored is not None:
         gaps = [t.gap for t in scored.tokens if t.gap is not None]
         found[Capability.LOGPROBS] = Support(bool(gaps), f"{len(gaps)} logprob margins returned")
-    probe_salt(found, send, warm, is_vllm=is_vllm)
+    salted = attempt(found, Capability.CACHE_SALT, "", lambda: send(f"probe-{secrets.token_hex(8)}"))
+    if salted is not None:
+        # An engine that has salts and ignores one violates SALT-1. A server without salts ignores the field and does
+        # not. So vLLM has salts even if this one has no effect.
+        works = is_vllm or (bool(warm.cached_tokens) and not salted.cached_tokens)
+        how = f"cached_tokens {warm.cached_tokens} without a salt, {salted.cached_tokens} with an unused salt"
+        found[Capability.CACHE_SALT] = Support(works, how)
     probe_reset(client, found, send)
     return first.cached_tokens is None and warm.cached_tokens is not None
-
-
-def probe_salt(
-    found: dict[Capability, Support], send: Callable[[str], Completion], warm: Completion, *, is_vllm: bool
-) -> None:
-    """Probe the cache salt. It is present if a salt has an effect, or if the server is vLLM.
-
-    An engine that has salts and ignores one violates SALT-1. A server without salts ignores the field and does not.
-    """
-    salted = attempt(found, Capability.CACHE_SALT, "", lambda: send(f"probe-{secrets.token_hex(8)}"))
-    if salted is None:
-        return
-    works = bool(warm.cached_tokens) and not salted.cached_tokens
-    how = f"cached_tokens {warm.cached_tokens} without a salt, {salted.cached_tokens} with an unused salt"
-    found[Capability.CACHE_SALT] = Support(works or is_vllm, how)
 
 
 def probe_reset(client: HttpClient, found: dict[Capability, Support], send: Callable[[], Completion]) -> None:
@@ -212,7 +200,7 @@ def probe_reset(client: HttpClient, found: dict[Capability, Support], send: Call
 
 
 def probe_adapters(client: HttpClient, path: str | None, found: dict[Capability, Support]) -> None:
-    """Probe loading, replacing and unloading an adapter under an unused name. `path`: None if there is no adapter."""
+    """Load an adapter under an unused name, replace it in place and unload it. `path`: None if there is no adapter."""
     probe_loading(client, path, found)
     named = found[Capability.RUNTIME_LORA]  # requests choose an adapter by the name under which it was loaded
     found |= {Capability.ADAPTER_CHOICE: named, Capability.MIXED_ADAPTERS: named}
@@ -220,29 +208,18 @@ def probe_adapters(client: HttpClient, path: str | None, found: dict[Capability,
 
 
 def probe_loading(client: HttpClient, path: str | None, found: dict[Capability, Support]) -> None:
-    """Load, replace in place and unload an adapter, and record the results."""
-    wanted = (Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)
+    """Record the capabilities of loading and of replacing."""
     if path is None:
-        found |= dict.fromkeys(wanted, Support(None, NO_ADAPTER))
+        found |= dict.fromkeys((Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE), Support(None, NO_ADAPTER))
         return
     name = f"coldproof-probe-{secrets.token_hex(4)}"
-    body = {"lora_name": name, "lora_path": path}
-    loaded = attempt(found, wanted[0], "loaded an adapter", lambda: client.post(client.load_path, body))
-    if loaded is None:
-        found[wanted[1]] = Support(False, found[wanted[0]].evidence)
+    attempt(found, Capability.RUNTIME_LORA, "loaded an adapter", lambda: client.load_adapter(name, path))
+    if not found[Capability.RUNTIME_LORA].present:
+        found[Capability.LORA_IN_PLACE] = found[Capability.RUNTIME_LORA]
         return
-    attempt(
-        found,
-        wanted[1],
-        "replaced an adapter with load_inplace",
-        lambda: client.post(client.load_path, {**body, "load_inplace": True}),
-    )
-    attempt(
-        found,
-        wanted[0],
-        "loaded and unloaded an adapter",
-        lambda: client.post(client.unload_path, {"lora_name": name}),
-    )
+    how = "replaced an adapter with load_inplace"
+    attempt(found, Capability.LORA_IN_PLACE, how, lambda: client.load_adapter(name, path, in_place=True))
+    attempt(found, Capability.RUNTIME_LORA, "loaded and unloaded an adapter", lambda: client.unload_adapter(name))
 
 
 def published_number(cache_config: dict[str, str], key: str) -> Support:
@@ -253,7 +230,7 @@ def published_number(cache_config: dict[str, str], key: str) -> Support:
     return Support(True, f"vllm:cache_config_info has {key}={value}")
 
 
-def first_labels(families: dict[str, list[tuple[dict[str, str], float]]] | None, name: str) -> dict[str, str]:
+def first_labels(families: Families | None, name: str) -> dict[str, str]:
     """Return the labels of a family's first sample. The parser strips `_info` from the names of info families."""
     for key in (name, f"{name}_info", name.removesuffix("_info")):
         samples = (families or {}).get(key)

@@ -13,12 +13,17 @@ BASE_MODEL_EXPECTED = "a list with a model that is not an adapter: check that th
 
 
 class ListedModel(msgspec.Struct, frozen=True):
-    """A model or adapter in the server's list. `parent`: an adapter's base model."""
+    """A model or adapter in the server's list. `parent`: an adapter's base model. `root`: the path of its files."""
 
     id: str
     parent: str | None = None
     max_model_len: int | None = None
     root: str | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        """Return the maximum number of tokens of a request; 2048 if the server does not report it."""
+        return self.max_model_len or 2048
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -27,15 +32,7 @@ class ModelList(msgspec.Struct, frozen=True):
     data: list[ListedModel]
 
 
-class ServedModel(msgspec.Struct, frozen=True):
-    """The base model as the server lists it. `root`: the path from which the server read it."""
-
-    name: str
-    max_tokens: int
-    root: str | None
-
-
-def served_model(client: HttpClient) -> ServedModel:
+def served_model(client: HttpClient) -> ListedModel:
     """Return the first model that is not an adapter. Raises EngineError if there is none."""
     response = client.get("/v1/models")
     if response.status_code == 401:
@@ -44,7 +41,7 @@ def served_model(client: HttpClient) -> ServedModel:
     model = next((model for model in listed.data if not model.parent), None)
     if model is None:
         raise malformed(response, response.text, BASE_MODEL_EXPECTED)
-    return ServedModel(model.id, model.max_model_len or 2048, model.root)
+    return model
 
 
 def server_version(client: HttpClient) -> str | None:

@@ -1,8 +1,10 @@
-"""The names of the metrics of vLLM's server."""
+"""The names of the metrics of vLLM's server, and how a version counts cache lookups."""
 
 from __future__ import annotations
 
 from urllib.parse import urlencode
+
+from packaging.version import InvalidVersion, Version
 
 METRICS_PATH = "/metrics"
 
@@ -25,3 +27,17 @@ COUNTERS = {
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "pool_usage",
 }
+
+COUNTS_FIRST_LOOKUPS = Version("0.32.dev0")  # the first version that does
+
+
+def counts_first_lookups(vllm_version: str | None) -> bool:
+    """Return whether a request is counted once, with its whole prompt, at admission.
+
+    vLLM counts lookups after a preemption separately (PrefixCacheStats.record). Older versions and other engines may
+    count each scheduling attempt, or the hits after a preemption.
+    """
+    try:
+        return vllm_version is not None and Version(vllm_version) >= COUNTS_FIRST_LOOKUPS
+    except InvalidVersion:
+        return False

@@ -118,31 +118,24 @@ class SglangClient(HttpClient):
 
         A counter is not published before its first increment. No counter of retractions therefore means 0.
         """
-        families = self.scrape() or {}
-        counters: dict[str, float | None] = {
-            field: sum(value for _, value in families[name])
-            for name, field in self.counters.items()
-            if families.get(name)
-        }
-        if families.get(QUERIES):
-            counters.setdefault("preemptions", 0.0)
-        return Metrics(**counters, **self.load_gauges())
+        counters, gauges = super().metrics(), self.gauges()
+        if counters.queried_tokens is not None and counters.preemptions is None:
+            counters = msgspec.structs.replace(counters, preemptions=0.0)
+        return msgspec.structs.replace(
+            counters, running=gauges.running, waiting=gauges.waiting, pool_usage=gauges.pool_usage
+        )
 
     def gauges(self) -> Metrics:
-        """Return the gauges of /v1/loads alone."""
-        return Metrics(**self.load_gauges())
-
-    def load_gauges(self) -> dict[str, float | None]:
-        """Return running and waiting requests and the pool's usage; empty for a server without /v1/loads."""
+        """Return running and waiting requests and the pool's usage by /v1/loads; nothing without this route."""
         loads = self.loads()
         if not loads:
-            return {}
+            return Metrics()
         used, total = sum(load.num_used_tokens for load in loads), sum(load.max_total_num_tokens for load in loads)
-        return {
-            "running": float(sum(load.num_running_reqs + load.between_chunks for load in loads)),
-            "waiting": float(sum(load.num_waiting_reqs for load in loads)),
-            "pool_usage": used / total if total else None,
-        }
+        return Metrics(
+            running=float(sum(load.num_running_reqs + load.between_chunks for load in loads)),
+            waiting=float(sum(load.num_waiting_reqs for load in loads)),
+            pool_usage=used / total if total else None,
+        )
 
     def loads(self) -> list[Load]:
         """Send GET /v1/loads and return the load of each replica's scheduler; empty for a server without the route."""

@@ -1,16 +1,35 @@
-"""SGLang: an attached server."""
+"""SGLang: an attached server, used through its own routes.
+
+SGLang gives an adapter a new id with each load and keys its KV by that id. It refuses to load a name that is already
+loaded, and it flushes its cache only while no request runs.
+"""
 
 from __future__ import annotations
 
-from coldproof.adapters.sglang import attach
-from coldproof.adapters.sglang.curl import SglangCurl
-from coldproof.adapters.sglang.reproducer import SGLANG
-from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.server.attach import attach_server
+from coldproof.adapters.server.engine import ServerEngine
+from coldproof.adapters.server.probes import ProbeResult
+from coldproof.adapters.sglang.client import SglangClient
+from coldproof.adapters.sglang.probes import probe, read_facts
+from coldproof.adapters.sglang.reproducer import SGLANG, SglangCurl
+from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec
+
+
+def attach(url: str, *, adapter_for: AdapterFor) -> ServerEngine:
+    """Return the SGLang server at `url` after probing it. Raises EngineStartError if no SGLang server answers there."""
+
+    def probe_server(client: SglangClient) -> ProbeResult:
+        facts = read_facts(client)
+        client.base_model = facts.name
+        return probe(client, facts, adapter_for(facts.root))
+
+    return attach_server(url, name="sglang", kind=SglangClient, probe=probe_server)
+
 
 ENGINE = EngineSpec(
     name="sglang",
     about="an SGLang server, attached",
-    attach=attach.attach,
+    attach=attach,
     quick=False,
     reproduction=SGLANG,
     curl=SglangCurl,

@@ -104,7 +104,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...] = (MODEL,)
     default_for: tuple[str, ...] = ()
     variants: Callable[[Cell, EngineShape, tuple[str, ...]], Iterator[EngineVariant]] = no_variants
-    check_arguments: Callable[[tuple[str, ...]], None] | None = None
+    check_arguments: Callable[[tuple[str, ...]], object] | None = None
     faults: Callable[[], FaultCatalogue] | None = None
     noise: Callable[[str, Path], AbstractContextManager[None]] | None = None
     reproduction: Reproduction | None = None

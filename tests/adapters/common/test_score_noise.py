@@ -10,7 +10,7 @@ import pytest
 
 from coldproof.adapters.common import score_noise
 from coldproof.adapters.common.score_noise import Noise, NoiseKind, NoiseSource, parse
-from coldproof.adapters.vllm.general_plugin import register_plugin
+from coldproof.adapters.vllm.plugins import register_plugin
 from coldproof.adapters.vllm.server import effective_environment
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.selection.validation import check_options
@@ -87,7 +87,7 @@ def test_engines_started_inside_find_the_noise_and_say_so(tmp_path: Path, monkey
     with register_plugin(
         tmp_path / "noise",
         "coldproof_noise",
-        "coldproof.adapters.vllm.noise_patch:plant",
+        "coldproof.adapters.vllm.plugins:install_noise",
         {score_noise.VARIABLE: "batch:0.1"},
     ):
         assert effective_environment()[score_noise.VARIABLE] == "batch:0.1"

@@ -11,7 +11,7 @@ from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.common.process import free_port
 from coldproof.adapters.common.redact import KEY_VARIABLE
-from coldproof.adapters.openai.attach import attach
+from coldproof.adapters.openai.spec import attach
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT

@@ -25,8 +25,8 @@ from coldproof.adapters.protocol.requests import Abort, CompletionRequest, Messa
 from coldproof.adapters.registry import attached
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import ServerEngine
-from coldproof.adapters.sglang.attach import attach
 from coldproof.adapters.sglang.client import SglangClient
+from coldproof.adapters.sglang.spec import attach
 from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.execution.calibration.calibrate import lengths
