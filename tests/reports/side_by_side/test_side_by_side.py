@@ -174,6 +174,15 @@ def test_the_page_says_why_each_engine_has_its_verdict(full: EngineMatrix) -> No
     assert re.search(r"tight\s*○ NOT EXERCISED\s*never seen: preemptions", below)
 
 
+def test_the_page_says_why_a_requirement_matters_and_how_it_is_detected() -> None:
+    """From the template that the report of one run uses, too."""
+    parts = StatementParts(required=["It does."], why_it_can_break=["a key."], oracle=["a cold start."])
+    one = msgspec.structs.replace(samples.requirement("LORA-1", "reload"), parts=parts)
+    text = Page(render_matrix(engine_matrix([source(run(requirements=[one]))]))).text
+    assert "It can break: a key." in text
+    assert "Compared with: a cold start." in text
+
+
 def test_every_run_has_its_line_on_top(full: EngineMatrix) -> None:
     """How many of each verdict, time to the verdict, rule, oracle and date; an invalid run has none of its verdicts."""
     page = Page(render_matrix(full))
