@@ -17,7 +17,7 @@ from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views import overview
-from coldproof.reports.views.run_facts import Fact, comparability_warnings, facts
+from coldproof.reports.views.run_facts import comparability_warnings, facts
 
 Place = tuple[str, str]  # requirement, cell
 NO_CASE = ""  # the signature of a violation without a saved case; it never equals another failure
@@ -89,7 +89,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The result of comparing two runs."""
 
-    facts: list[Fact]
+    facts: list[tuple[str, list[str]]]  # each property with its values before and now
     warnings: list[str]
     findings: list[Finding]
     slowdowns: list[Slowdown]
@@ -134,7 +134,7 @@ def compare(old: Results, new: Results) -> Comparison:
             grouped[kind, place[0], signature].append(place[1])
     findings = [_finding(*key, cells, before, now) for key, cells in grouped.items()]
     return Comparison(
-        facts=facts(old, new),
+        facts=facts([old, new]),
         warnings=comparability_warnings(old, new),
         findings=sorted(findings, key=lambda one: (list(ChangeKind).index(one.kind), one.requirement, one.signature)),
         slowdowns=slowdowns(old, new),

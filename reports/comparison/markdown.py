@@ -36,7 +36,7 @@ def _warnings(comparison: Comparison) -> list[str]:
 
 
 def _facts(comparison: Comparison) -> list[str]:
-    rows = [f"| {escaped(f.name)} | {escaped(f.before)} | {escaped(f.now)} |" for f in comparison.facts]
+    rows = [f"| {escaped(name)} | {' | '.join(map(escaped, values))} |" for name, values in comparison.facts]
     return ["| | Before | Now |", "|---|---|---|", *rows, ""]
 
 

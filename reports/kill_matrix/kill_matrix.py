@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from coldproof.reports.page.environment import PageTemplates
-from coldproof.reports.schema.power import Detection, FaultRow, Outcome, PowerResults, SuiteRun
+from coldproof.reports.schema.power import Detection, FaultRow, Outcome, PowerResults
 from coldproof.reports.schema.verdict import Verdict
 
 ORDER = (Outcome.SURVIVED, Outcome.NEVER_ACTED, Outcome.NO_ENGINE, Outcome.CAUGHT, Outcome.EQUIVALENT)
@@ -111,11 +111,6 @@ def detection(row: FaultRow, requirement: str) -> Detection | None:
     return min(found, key=lambda d: d.requests, default=None)
 
 
-def requests_sent(row: FaultRow) -> int:
-    """Return the number of requests sent to the engine with the fault."""
-    return sum(run.requests for run in row.runs)
-
-
 def scripts(results: PowerResults) -> list[str]:
     """Return the names of the field scripts."""
     return list(dict.fromkeys(script.name for row in results.faults for script in row.literal))
@@ -124,11 +119,6 @@ def scripts(results: PowerResults) -> list[str]:
 def found_by(row: FaultRow, script: str) -> str:
     """Return what a field script detected of a fault; "" for nothing."""
     return next((s.found for s in row.literal if s.name == script), "")
-
-
-def violated_requirements(run: SuiteRun) -> str:
-    """Return the requirements that a run reported as violated, or "nothing"."""
-    return ", ".join(d.requirement for d in run.detections) or "nothing"
 
 
 TEMPLATES = PageTemplates(folders=(Path(__file__).parent / "templates",))
@@ -150,7 +140,5 @@ def render_power(results: PowerResults) -> str:
         detection=detection,
         tested=tested,
         found_by=found_by,
-        tried=requests_sent,
-        violated_requirements=violated_requirements,
         longest_case=SHORT_CASE_STEPS,
     )

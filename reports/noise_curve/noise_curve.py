@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coldproof.reports.page.environment import PageTemplates
-from coldproof.reports.schema.noise import CleanLevel, Curve, FaultLevel, NoiseResults, NoisyFault, Point
+from coldproof.reports.schema.noise import Curve, NoiseResults, Point
 from coldproof.reports.schema.power import Outcome
 
 LEFT, RIGHT, TOP, BOTTOM = 90.0, 800.0, 20.0, 300.0
@@ -36,7 +36,6 @@ class CurveDrawing:
     name: str
     line: str
     dots: list[PlotPoint]
-    operating: Point
     tone: int
 
 
@@ -60,9 +59,8 @@ def upper_bound(alarms: int, requests: int) -> float:
 def curve_drawing(curve: Curve, number: int) -> CurveDrawing:
     """Return the geometry of a curve."""
     dots = [plot_point(point) for point in curve.points]
-    operating = next(point for point in curve.points if point.factor == 1.0)
     line = " ".join(f"{one.x},{one.y}" for one in dots)
-    return CurveDrawing(f"{curve.noise}, {curve.worker} worker", line, dots, operating, number % 6)
+    return CurveDrawing(f"{curve.noise}, {curve.worker} worker", line, dots, number % 6)
 
 
 def plot_point(point: Point) -> PlotPoint:
@@ -85,11 +83,6 @@ def ticks() -> list[tuple[float, str]]:
         (round(LEFT + step * i, 1), "none" if i == 0 else f"1 in {10**-power:,}" if power else "all")
         for i, power in enumerate(powers)
     ]
-
-
-def missed_faults(level: FaultLevel) -> list[NoisyFault]:
-    """Return the faults that were not detected, the largest deviation first."""
-    return sorted((row for row in level.faults if not row.caught), key=lambda row: -row.excess)
 
 
 def headline(results: NoiseResults) -> str:
@@ -127,14 +120,4 @@ def render_noise(results: NoiseResults) -> str:
         bottom=BOTTOM,
         share=detected_share,
         at_most=upper_bound,
-        missed=missed_faults,
-        complete=is_complete,
     )
-
-
-def is_complete(level: FaultLevel) -> bool:
-    """Return whether all faults were measured."""
-    return len(level.faults) == level.of
-
-
-__all__ = ["CleanLevel", "headline", "render_noise"]

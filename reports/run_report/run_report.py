@@ -41,7 +41,8 @@ def render_html(results: Results) -> str:
         scripts=("script.js",),
         results=results,
         cases=cases,
-        listed=[(case, file_link("cases", f"{case.id}.md")) for case in listed],
+        linked=[(view.case, f"#{view.anchor}") for view in cases]
+        + [(case, file_link("cases", f"{case.id}.md")) for case in listed],
         requirements=requirements,
         matrix=requirementview.matrix(requirements),
         found=[verdict for verdict, count in overview.counts(results) if count],

@@ -89,8 +89,7 @@ class EngineMatrix:
     @property
     def facts(self) -> list[tuple[str, list[str]]]:
         """The facts of the runs: for each fact its name and one value for each column."""
-        described = [run_facts.run_description(column.results) for column in self.columns]
-        return [(name, [facts[name] for facts in described]) for name in described[0]]
+        return run_facts.facts([column.results for column in self.columns])
 
     @property
     def runs(self) -> list[ComparableRun]:

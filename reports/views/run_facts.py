@@ -5,10 +5,8 @@ These reasons are warnings. They never change a finding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-
-import msgspec
 
 from coldproof.reports.format.text import duration, number
 from coldproof.reports.schema.results import Calibration, Results
@@ -32,20 +30,10 @@ CONSEQUENCE = {
 }
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """One property of both runs as text."""
-
-    name: str
-    before: str
-    now: str
-
-
-def facts(old: Results, new: Results) -> list[Fact]:
-    """Return the properties of both runs."""
-    return [
-        Fact(name=name, before=before, now=now)
-        for (name, before), now in zip(run_description(old).items(), run_description(new).values(), strict=True)
-    ]
+def facts(runs: Sequence[Results]) -> list[tuple[str, list[str]]]:
+    """Return the name of each property, and its value in each run as text."""
+    described = [run_description(results) for results in runs]
+    return [(name, [properties[name] for properties in described]) for name in described[0]]
 
 
 def comparability_warnings(old: Results, new: Results) -> list[str]:

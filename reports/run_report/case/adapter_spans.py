@@ -32,12 +32,13 @@ def name_spans(case: Case, end: float) -> dict[str, list[NameSpan]]:
     return spans
 
 
-def change_texts(case: Case) -> list[str]:
-    """Return one line of text for each change, with the content that the name referred to before."""
+def change_texts(case: Case) -> list[tuple[ChangeRow, str]]:
+    """Return each change and its line of text, with the content that the name referred to before."""
     current: dict[str, str] = {}
     lines = []
     for change in case.changes:
-        lines.append(_change_text(change, current.get(change.name, "")) + (" (refused)" if change.refused else ""))
+        text = _change_text(change, current.get(change.name, ""))
+        lines.append((change, f"{text} (refused)" if change.refused else text))
         if not change.refused:
             current[change.name] = change.content
     return lines

@@ -66,8 +66,6 @@ class PromptLane:
 
     request: int
     y: float
-    height: float
-    roomy: bool
     failing: bool
     label: str
     pieces: list[SegmentBar]
@@ -92,9 +90,11 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True)
 class PromptBars:
-    """All data that the template draws."""
+    """All data that the template draws. `bar`: the height of a bar; `roomy`: whether there is room for text."""
 
     height: float
+    bar: float
+    roomy: bool
     lanes: list[PromptLane]
     ticks: list[Tick]
     keys: list[LegendEntry]
@@ -121,6 +121,8 @@ def prompt_bars(case: Case) -> PromptBars | None:
     ]
     return PromptBars(
         height=TOP + height * len(shown) + 22,
+        bar=BAR if roomy else NARROW_BAR,
+        roomy=roomy,
         lanes=lanes,
         ticks=[Tick(scale.x(at), f"{at:g}") for at in _ticks(end, block)],
         keys=[LegendEntry(one_line(name, 24), i % TONES, i >= TONES) for name, i in list(index.items())[:_KEYS]],
@@ -141,15 +143,12 @@ def _ticks(end: int, block: int | None) -> list[float]:
 def _lane(
     row: RequestRow, y: float, scale: Scale, index: dict[str, int], block: int | None, *, roomy: bool, failing: bool
 ) -> PromptLane:
-    height = BAR if roomy else NARROW_BAR
     hit = min(row.cached_tokens or 0, row.prompt_tokens)
     wrong = [min(position, row.prompt_tokens) for position in row.wrong_kv]
     wrong_text = f"wrong KV from position {row.wrong_kv[0]} to {row.wrong_kv[1]}" if len(row.wrong_kv) == 2 else ""
     return PromptLane(
         request=row.request,
         y=y,
-        height=height,
-        roomy=roomy,
         failing=failing,
         label=lane_label(row),
         pieces=_pieces(row.segments, scale, index, roomy=roomy),
@@ -157,7 +156,7 @@ def _lane(
         shared=_token_range(0, row.shared_tokens, scale),
         hit=_token_range(0, hit, scale),
         wrong=_token_range(wrong[0], wrong[1] + 1, scale) if wrong_text else None,
-        pin=label_within(scale.x(wrong[0]), y + height + 26, f"✕ {wrong_text}") if wrong_text and roomy else None,
+        pin=label_within(scale.x(wrong[0]), y + BAR + 26, f"✕ {wrong_text}") if wrong_text and roomy else None,
         broken=bool(bound_violation(row)),
         notes=_notes(row) if roomy else [one_line(f"{hit} hit of {row.prompt_tokens}", 30)],
         title=one_line("; ".join([segments_text(row), *_notes(row), *filter(None, [wrong_text])]), 400),

@@ -65,7 +65,7 @@ def _events(case: Case) -> list[_Event]:
     others = [_Event(s.step, kind, s.started, s.finished, s.words) for s in case.steps if s.step not in sending]
     return others + [
         _Event(change.step, "reset" if change.kind == "reset" else "change", change.began, change.ended, words)
-        for change, words in zip(case.changes, change_texts(case), strict=True)
+        for change, words in change_texts(case)
     ]
 
 

@@ -184,7 +184,7 @@ def test_a_name_stands_for_one_content_at_a_time() -> None:
     assert name_spans(case, 5.0) == {
         "tenant": [NameSpan("A", 0.1, 1.0), NameSpan("B", 1.1, 3.0), NameSpan("A", 4.1, 5.0)]
     }
-    assert change_texts(case) == [
+    assert [text for _, text in change_texts(case)] == [
         "load tenant as adapter A",
         "in-place reload tenant: adapter A → adapter B",
         "in-place reload tenant: adapter B → adapter C (refused)",
