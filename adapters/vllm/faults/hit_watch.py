@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch
-from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, name_and_path, pool
+from coldproof.adapters.vllm.faults.engine_parts import name_and_path, pool
+from coldproof.adapters.vllm.faults.patching import acted, after, after_lookup
 
 Owner = tuple[int, Any, Any]
 
@@ -24,19 +25,16 @@ def count_wrong_hits(patch: Patch) -> None:
     """Count each wrong hit in the first group as an action of the fault."""
     owners: dict[int, Owner] = {}
 
-    @around(patch, pool(), "cache_full_blocks")
-    def publish(original: Any, this: Any, **kwargs: Any) -> None:
-        original(this, **kwargs)
+    @after(patch, pool(), "cache_full_blocks")
+    def publish(_result: Any, _this: Any, **kwargs: Any) -> None:
         request, size = kwargs["request"], kwargs["block_size"]
         for i in range(kwargs["num_cached_blocks"], kwargs["num_full_blocks"]):
             owners[id(kwargs["blocks"][i])] = block_identity(request, (i + 1) * size)
 
-    @around(patch, pool(), "get_new_blocks")
-    def new_blocks(original: Any, this: Any, count: int) -> Any:
-        blocks = original(this, count)
+    @after(patch, pool(), "get_new_blocks")
+    def new_blocks(blocks: Any, _this: Any, _count: int) -> None:
         for block in blocks:
             owners.pop(id(block), None)
-        return blocks
 
     @after_lookup(patch)
     def found(this: Any, request: Any, blocks: Any, _count: int) -> None:

@@ -1,49 +1,25 @@
-"""Tools for faults: access to parts of vLLM, and a function that wraps them.
+"""Tools with which faults change functions and methods of vLLM.
 
-vLLM is imported only when a fault is injected. A fault calls `acted` when it makes the engine behave differently. If a
-fault never acted, a run that did not detect it shows nothing.
+A fault calls `acted` when it makes the engine behave differently. If a fault never acted, a run that did not detect it
+shows nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch
+from coldproof.adapters.vllm.faults.engine_parts import manager
 
 MARKERS_VARIABLE = "COLDPROOF_FAULT_MARKS"  # the folder in which engine processes create their marker files
+TIGHT = ("tight",)  # the cell with a small pool, for faults that act only when blocks are scarce
 actions: Counter[str] = Counter()
-
-
-def module(name: str) -> Any:
-    """Return a module of vLLM. It is untyped: with an import statement, mypy would check all of torch."""
-    return importlib.import_module(f"vllm.{name}")
-
-
-def manager() -> Any:
-    """Return the class that looks up, allocates and frees the blocks of requests."""
-    return module("v1.core.kv_cache_manager").KVCacheManager
-
-
-def pool() -> Any:
-    """Return the class that owns the blocks and the index of their hashes."""
-    return module("v1.core.block_pool").BlockPool
-
-
-def coordinator(kind: str = "") -> Any:
-    """Return the class that looks up prefixes: of one group ("Unitary"), of several ("Hybrid"), or of both ("")."""
-    return getattr(module("v1.core.kv_cache_coordinator"), f"{kind}KVCacheCoordinator")
-
-
-def scheduler() -> Any:
-    """Return the class that decides which requests run."""
-    return module("v1.core.sched.scheduler").Scheduler
 
 
 def around(patch: Patch, owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
@@ -61,17 +37,40 @@ def around(patch: Patch, owner: Any, name: str) -> Callable[[Callable[..., Any]]
     return replace
 
 
+def before(patch: Patch, owner: Any, name: str) -> Callable[[Callable[..., None]], None]:
+    """Return a decorator for what happens before a function or method. It is called with the same arguments."""
+
+    def extend(do: Callable[..., None]) -> None:
+        @around(patch, owner, name)
+        def call(original: Any, *args: Any, **kwargs: Any) -> Any:
+            do(*args, **kwargs)
+            return original(*args, **kwargs)
+
+    return extend
+
+
+def after(patch: Patch, owner: Any, name: str) -> Callable[[Callable[..., None]], None]:
+    """Return a decorator for what happens after one. It is called with the result and the same arguments."""
+
+    def extend(do: Callable[..., None]) -> None:
+        @around(patch, owner, name)
+        def call(original: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            do(result, *args, **kwargs)
+            return result
+
+    return extend
+
+
 def after_lookup(patch: Patch) -> Callable[[Callable[[Any, Any, Any, int], None]], None]:
-    """Return a decorator. The function is called with (manager, request, blocks, cached tokens) after each lookup."""
+    """Return a decorator for what happens after a lookup. It is called with (manager, request, blocks, tokens)."""
 
-    def observe(do: Callable[[Any, Any, Any, int], None]) -> None:
-        @around(patch, manager(), "get_computed_blocks")
-        def found(original: Any, this: Any, request: Any) -> Any:
-            blocks, count, boundary = original(this, request)
-            do(this, request, blocks, count)
-            return blocks, count, boundary
+    def extend(do: Callable[[Any, Any, Any, int], None]) -> None:
+        @after(patch, manager(), "get_computed_blocks")
+        def found(result: Any, this: Any, request: Any) -> None:
+            do(this, request, *result[:2])
 
-    return observe
+    return extend
 
 
 def acted() -> None:
@@ -88,33 +87,12 @@ def create_marker(kind: str) -> None:
         Path(folder, f"{kind}-{os.getpid()}").touch()
 
 
-def blocks_of(this: Any, request: Any) -> list[Any]:
-    """Return the blocks that a request holds in the first group."""
-    return list(this.coordinator.get_blocks(request.request_id)[0])
-
-
-def find_requests(this: Any, names: str | Iterable[str] | None) -> list[Any]:
-    """Return the requests of a scheduler with one or several names. It may know only some of them."""
-    wanted = [names] if isinstance(names, str) else names or ()
-    return [this.requests[name] for name in wanted if name in this.requests]
-
-
-def name_and_path(lora: Any) -> tuple[str, str]:
-    """Return the name and the path of an adapter."""
-    return lora.lora_name, lora.lora_path
-
-
 @contextlib.contextmanager
 def override(this: Any, name: str, value: Any) -> Iterator[None]:
     """Change an attribute in this context."""
-    before = getattr(this, name)
+    original = getattr(this, name)
     setattr(this, name, value)
     try:
         yield
     finally:
-        setattr(this, name, before)
-
-
-def is_waiting(request: Any) -> bool:
-    """Return whether a request is not running yet, or is preempted."""
-    return request.status.name in ("WAITING", "PREEMPTED")
+        setattr(this, name, original)

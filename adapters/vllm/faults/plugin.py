@@ -7,11 +7,11 @@ other. So an installed Coldproof never changes other engines.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE, create_marker
 from coldproof.adapters.vllm.plugins import register_plugin
@@ -19,14 +19,6 @@ from coldproof.adapters.vllm.plugins import register_plugin
 FAULT_VARIABLE = "COLDPROOF_FAULT"
 ENTRY_POINT = "coldproof.adapters.vllm.faults.plugin:inject_chosen"
 _injected: list[str] = []
-
-
-class PermanentPatch:
-    """Sets attributes and never restores them: the fault lasts as long as the engine process."""
-
-    def setattr(self, target: Any, name: str, value: Any, /) -> None:
-        """Set an attribute, as the builtin does."""
-        setattr(target, name, value)
 
 
 def inject_chosen() -> None:
@@ -37,11 +29,9 @@ def inject_chosen() -> None:
     """
     name = os.environ.get(FAULT_VARIABLE)
     if name and name not in _injected:
-        from coldproof.adapters.vllm.faults.catalogue import (
-            FAULTS,  # here, for an engine without a fault has no need of them
-        )
+        from coldproof.adapters.vllm.faults.catalogue import FAULTS  # not needed by an engine without a fault
 
-        FAULTS[name].plant(PermanentPatch())
+        FAULTS[name].plant(builtins)  # its `setattr` restores nothing: the fault lasts as long as the engine process
         _injected.append(name)
         create_marker("planted")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, coordinator, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import coordinator, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, around, before
 from coldproof.adapters.vllm.faults.scheduling.cache_reset import forget_hashes
 
 FAULTS, fault = collector("hits")
@@ -110,27 +111,23 @@ def salted_prompts_do_not_hit(patch: Patch) -> None:
 def an_abort_costs_everybodys_hits(patch: Patch) -> None:
     """After a client disconnect, no block that was cached before is found."""
 
-    @around(patch, scheduler(), "finish_requests")
-    def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
-        done = original(this, names, status)
+    @after(patch, scheduler(), "finish_requests")
+    def finish(_done: Any, this: Any, _names: Any, status: Any) -> None:
         inner = this.kv_cache_manager
         aborted = status.name == "FINISHED_ABORTED"
         if aborted and inner.enable_caching and len(inner.block_pool.cached_block_hash_to_block):
             forget_hashes(inner.block_pool)
             acted()
-        return done
 
 
-@fault("PRESS-1", stands_for="vllm#48435", cells=("tight",))
+@fault("PRESS-1", stands_for="vllm#48435", cells=TIGHT)
 def a_pool_that_was_full_never_hits_again(patch: Patch) -> None:
     """After all blocks were in use at the same time, no lookup finds anything."""
 
-    @around(patch, pool(), "get_new_blocks")
-    def new_blocks(original: Any, this: Any, count: int) -> Any:
-        blocks = original(this, count)
+    @after(patch, pool(), "get_new_blocks")
+    def new_blocks(_blocks: Any, this: Any, _count: int) -> None:
         if this.enable_caching and not this.get_num_free_blocks():
             this.was_full = True
-        return blocks
 
     miss(patch, lambda this, _request: getattr(this.block_pool, "was_full", False))
 
@@ -141,8 +138,8 @@ def the_newest_blocks_go_first(patch: Patch) -> None:
     of the pool was never used.
     """
 
-    @around(patch, pool(), "get_new_blocks")
-    def new_blocks(original: Any, this: Any, count: int) -> Any:
+    @before(patch, pool(), "get_new_blocks")
+    def new_blocks(this: Any, count: int) -> None:
         queue = this.free_block_queue.get_all_free_blocks()
         newest = queue[-count:] if count else []
         if this.enable_caching and newest != queue[:count][::-1]:
@@ -150,10 +147,9 @@ def the_newest_blocks_go_first(patch: Patch) -> None:
         for block in newest:
             this.free_block_queue.remove(block)
         this.free_block_queue.prepend_n(newest)
-        return original(this, count)
 
 
-@fault("REUSE-2", "PRESS-1", stands_for="vllm#48435", cells=("tight",))
+@fault("REUSE-2", "PRESS-1", stands_for="vllm#48435", cells=TIGHT)
 def beginnings_are_evicted_before_ends(patch: Patch) -> None:
     """Blocks are freed in the order of their tokens. So the beginning of a prompt, without which the rest cannot be
     hit, is evicted first.
@@ -188,7 +184,7 @@ def an_eviction_unmaps_the_copies_too(patch: Patch) -> None:
 @fault(
     "PRESS-1",
     stands_for="vllm PR#17305, vllm#37076",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only when a request is admitted at a later try",
 )
 def the_first_lookup_is_remembered(patch: Patch) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, coordinator, manager, module, pool
+from coldproof.adapters.vllm.faults.engine_parts import coordinator, manager, module, pool
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, around
 
 FAULTS, fault = collector("holding")
 
@@ -30,15 +31,13 @@ def free_with_first_holder(patch: Patch, *, least: int) -> None:
             freed.append(block)
         original(this, freed)
 
-    @around(patch, pool(), "get_new_blocks")
-    def new_blocks(original: Any, this: Any, count: int) -> Any:
-        blocks = original(this, count)
+    @after(patch, pool(), "get_new_blocks")
+    def new_blocks(blocks: Any, _this: Any, _count: int) -> None:
         if any(remaining.get(id(block)) for block in blocks):
             acted()
-        return blocks
 
 
-@fault("PRESS-2", stands_for="sgl-project/mini-sglang PR#142", cells=("tight",))
+@fault("PRESS-2", stands_for="sgl-project/mini-sglang PR#142", cells=TIGHT)
 def shared_blocks_are_freed_with_their_first_holder(patch: Patch) -> None:
     """A block that several requests hold is freed, and can be allocated again, when the first of them ends."""
     free_with_first_holder(patch, least=2)
@@ -47,7 +46,7 @@ def shared_blocks_are_freed_with_their_first_holder(patch: Patch) -> None:
 @fault(
     "PRESS-2",
     stands_for="sgl-project/mini-sglang PR#142",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only for blocks that three or more requests hold",
 )
 def blocks_of_three_are_freed_with_their_first_holder(patch: Patch) -> None:
@@ -55,7 +54,7 @@ def blocks_of_three_are_freed_with_their_first_holder(patch: Patch) -> None:
     free_with_first_holder(patch, least=3)
 
 
-@fault("PRESS-1", stands_for="vllm PR#10507, vllm#37076", cells=("tight",))
+@fault("PRESS-1", stands_for="vllm PR#10507, vllm#37076", cells=TIGHT)
 def hits_are_held_too_late(patch: Patch) -> None:
     """The blocks that a request hit leave the free queue only after its new blocks were allocated, which may be the
     same blocks.

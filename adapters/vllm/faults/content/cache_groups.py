@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, coordinator, manager, module
+from coldproof.adapters.vllm.faults.engine_parts import coordinator, manager, module
+from coldproof.adapters.vllm.faults.patching import acted, after, after_lookup, around, before
 
 FAULTS, fault = collector("groups")
 
@@ -121,15 +122,14 @@ def blocks_behind_a_window_leak(patch: Patch) -> None:
     """Every third time that a window advances, the blocks that leave it are never freed."""
     count = itertools.count(1)
 
-    @around(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range")
-    def remove(original: Any, this: Any, request_id: str, first: int, last: int) -> None:
+    @before(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range")
+    def remove(this: Any, request_id: str, first: int, last: int) -> None:
         blocks = this.req_to_blocks.get(request_id, [])
         leaving = [i for i in range(first, min(last, len(blocks))) if not blocks[i].is_null]
         if this.enable_caching and leaving and next(count) % 3 == 0:
             acted()
             for i in leaving:
                 blocks[i] = this._null_block
-        original(this, request_id, first, last)
 
 
 @fault("PRESS-2", "PRESS-1", stands_for="vllm#52520", cells=("groups-window-tight",))
@@ -166,13 +166,12 @@ def more_than_two_groups_never_hit(patch: Patch) -> None:
 def states_are_hit_in_the_step_that_makes_them(patch: Patch) -> None:
     """A request starts from a state that another request of the same step has not computed yet."""
 
-    @around(patch, groups_of("Mamba"), "get_num_blocks_to_allocate")
-    def needed(original: Any, this: Any, name: str, tokens: int, computed: Any, *rest: Any, **kwargs: Any) -> Any:
+    @before(patch, groups_of("Mamba"), "get_num_blocks_to_allocate")
+    def needed(this: Any, _name: str, _tokens: int, computed: Any, *_: Any, **__: Any) -> None:
         fresh = computed[-1].block_hash if computed else None
         if fresh in this.cached_blocks_this_step:
             acted()
             this.cached_blocks_this_step.discard(fresh)
-        return original(this, name, tokens, computed, *rest, **kwargs)
 
 
 @fault("GROUP-1", stands_for="vllm PR#55601", cells=("groups-state",))
@@ -229,9 +228,8 @@ def whoever_shares_a_prelude_takes_it_away(patch: Patch) -> None:
         if 0 < count < request.num_tokens - 2 * this.block_pool.hash_block_size:
             hits[id(this), request.request_id] = blocks.blocks
 
-    @around(patch, manager(), "free")
-    def free(original: Any, this: Any, request: Any) -> None:
-        original(this, request)
+    @after(patch, manager(), "free")
+    def free(_result: Any, this: Any, request: Any) -> None:
         groups = hits.pop((id(this), request.request_id), ())
         first = {blocks[0].block_id for blocks in groups if len(blocks) and not blocks[0].is_null}
         if this.enable_caching and first:

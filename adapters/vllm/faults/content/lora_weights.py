@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, module, name_and_path, override, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import module, name_and_path, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, after, around, before, override
 
 FAULTS, fault = collector("weights")
 
@@ -31,12 +32,10 @@ def change_worker_adapters(patch: Patch, *, loads: Callable[[Any, Any], Any], re
         shown = loads(executor, lora)
         return shown is None or original(executor, shown)
 
-    @around(patch, module("v1.core.sched.output").NewRequestData, "from_request")
-    def new(original: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
+    @after(patch, module("v1.core.sched.output").NewRequestData, "from_request")
+    def new(made: Any, *_: Any, **__: Any) -> None:
         if made.lora_request is not None:
             made.lora_request = requests(made.lora_request)
-        return made
 
 
 def change_fields(patch: Patch, on_load: Callable[[Any, Any, WrongFields], None]) -> None:
@@ -152,11 +151,10 @@ def a_slot_keeps_its_weights(patch: Patch) -> None:
     used: dict[int, set[int]] = {}
     count = itertools.count(1)
 
-    @around(patch, owner, "__init__")
-    def born(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+    @before(patch, owner, "__init__")
+    def born(this: Any, *_: Any, **kwargs: Any) -> None:
         if kwargs["vllm_config"].cache_config.enable_prefix_caching:  # not in the oracle, as above
             used[id(this)] = set()
-        original(this, *args, **kwargs)
 
     @around(patch, owner, "activate_adapter")
     def activate(original: Any, this: Any, number: int) -> bool:
@@ -177,9 +175,8 @@ def a_slot_keeps_its_weights(patch: Patch) -> None:
 def adapters_of_one_step_are_swapped(patch: Patch) -> None:
     """Two requests that start in one step get each other's adapter."""
 
-    @around(patch, scheduler(), "schedule")
-    def schedule(original: Any, this: Any, *args: Any, **kwargs: Any) -> Any:
-        output = original(this, *args, **kwargs)
+    @after(patch, scheduler(), "schedule")
+    def schedule(output: Any, *_: Any, **__: Any) -> None:
         first, *others = [new for new in output.scheduled_new_reqs if new.lora_request is not None] or [None]
         other = next(
             (new for new in others if name_and_path(new.lora_request) != name_and_path(first.lora_request)), None
@@ -187,4 +184,3 @@ def adapters_of_one_step_are_swapped(patch: Patch) -> None:
         if first is not None and other is not None:
             acted()
             first.lora_request, other.lora_request = other.lora_request, first.lora_request
-        return output

@@ -6,10 +6,7 @@ import itertools
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.hit_watch import count_wrong_hits
-from coldproof.adapters.vllm.faults.patching import (
-    acted,
-    around,
+from coldproof.adapters.vllm.faults.engine_parts import (
     blocks_of,
     coordinator,
     find_requests,
@@ -19,6 +16,8 @@ from coldproof.adapters.vllm.faults.patching import (
     pool,
     scheduler,
 )
+from coldproof.adapters.vllm.faults.hit_watch import count_wrong_hits
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, around, before
 
 FAULTS, fault = collector("content")
 
@@ -26,14 +25,13 @@ FAULTS, fault = collector("content")
 def publish_last_slot(patch: Patch, *, most_tokens: int | None = None) -> None:
     """Publish the blocks of a request as if the KV of its last sampled token had been written."""
 
-    @around(patch, manager(), "free")
-    def free(original: Any, this: Any, request: Any) -> None:
+    @before(patch, manager(), "free")
+    def free(this: Any, request: Any) -> None:
         answered = request.num_output_tokens
         if answered and (most_tokens is None or answered <= most_tokens):
             if this.enable_caching and request.num_tokens % this.block_pool.hash_block_size == 0:
                 acted()
             this.cache_blocks(request, request.num_tokens)
-        original(this, request)
 
 
 @fault("CHAT-2", stands_for="vllm#54193")
@@ -54,10 +52,9 @@ def the_last_decoded_token_is_hashed_late(patch: Patch) -> None:
     utils = module("v1.core.kv_cache_utils")
     in_answer: list[Any] = []
 
-    @around(patch, utils, "generate_block_hash_extra_keys")
-    def keys(original: Any, request: Any, start: int, end: int, index: int) -> Any:
+    @before(patch, utils, "generate_block_hash_extra_keys")
+    def keys(request: Any, _start: int, end: int, _index: int) -> None:
         in_answer[:] = [end > request.num_prompt_tokens]
-        return original(request, start, end, index)
 
     @around(patch, utils, "hash_block_tokens")
     def hashed(original: Any, function: Any, parent: Any, tokens: Any, extra: Any = None) -> Any:
@@ -68,18 +65,17 @@ def the_last_decoded_token_is_hashed_late(patch: Patch) -> None:
         return original(function, parent, [*tokens[:-1], tokens[-2]], extra)
 
 
-@fault("CTRL-2", stands_for="vllm PR#56525, sglang#38319", cells=("tight",))
+@fault("CTRL-2", stands_for="vllm PR#56525, sglang#38319", cells=TIGHT)
 def an_aborted_prefill_is_published(patch: Patch) -> None:
     """When a request is aborted in prefill, all blocks of its prompt are published, even if never written."""
 
-    @around(patch, scheduler(), "finish_requests")
-    def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
+    @before(patch, scheduler(), "finish_requests")
+    def finish(this: Any, names: Any, _status: Any) -> None:
         for request in find_requests(this, names):
             if request.is_prefill_chunk and this.kv_cache_manager.enable_caching:
                 missing = request.num_prompt_tokens - request.num_computed_tokens
                 if this.kv_cache_manager.allocate_slots(request, missing) is not None:
                     acted()
-        return original(this, names, status)
 
 
 @fault("CTRL-2", "CHAT-1", stands_for="vllm PR#43569, sglang#38319", cells=("tight", "chunks-side-by-side"))
@@ -116,14 +112,14 @@ def partly_written_blocks_are_published(patch: Patch) -> None:
         original(this, request, max(tokens, rounded))
 
 
-@fault("PRESS-1", stands_for="vllm PR#24084, kvcached#362", cells=("tight",))
+@fault("PRESS-1", stands_for="vllm PR#24084, kvcached#362", cells=TIGHT)
 def evicted_blocks_stay_in_the_index(patch: Patch) -> None:
     """A block is allocated again while lookups still find it by its old hash."""
     patch.setattr(pool(), "_maybe_evict_cached_block", lambda _held, block: bool(block.reset_hash()))
     count_wrong_hits(patch)
 
 
-@fault("PRESS-1", stands_for="vllm PR#24084, kvcached#362", cells=("tight",), rare="only at every tenth eviction")
+@fault("PRESS-1", stands_for="vllm PR#24084, kvcached#362", cells=TIGHT, rare="only at every tenth eviction")
 def every_tenth_evicted_block_stays_in_the_index(patch: Patch) -> None:
     """Every tenth block that is allocated again is still found by its old hash."""
     count = itertools.count(1)
@@ -136,15 +132,14 @@ def every_tenth_evicted_block_stays_in_the_index(patch: Patch) -> None:
     count_wrong_hits(patch)
 
 
-@fault("PREEMPT-2", stands_for="kvcached#362", cells=("tight",))
+@fault("PREEMPT-2", stands_for="kvcached#362", cells=TIGHT)
 def blocks_of_the_preempted_stay_in_the_index(patch: Patch) -> None:
     """A block that a preemption freed is allocated again while lookups still find it by its old hash."""
     freed: set[int] = set()
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+    @before(patch, scheduler(), "_preempt_request")
+    def preempt(this: Any, request: Any, *_: Any, **__: Any) -> None:
         freed.update(id(block) for block in blocks_of(this.kv_cache_manager, request))
-        original(this, request, *rest, **kwargs)
 
     @around(patch, pool(), "_maybe_evict_cached_block")
     def evict(original: Any, this: Any, block: Any) -> Any:
@@ -158,30 +153,26 @@ def finished_requests_blocks_are_zeroed(patch: Patch) -> None:
     """The last published block of a finished request is zeroed and can still be hit."""
     ended: dict[int, list[int]] = {}
 
-    @around(patch, manager(), "free")
-    def free(original: Any, this: Any, request: Any) -> None:
+    @before(patch, manager(), "free")
+    def free(this: Any, request: Any) -> None:
         published = [block.block_id for block in blocks_of(this, request) if block.block_hash is not None]
         if this.enable_caching and published:
             ended.setdefault(id(this), []).append(published[-1])
-        original(this, request)
 
-    @around(patch, scheduler(), "schedule")
-    def schedule(original: Any, this: Any, *args: Any, **kwargs: Any) -> Any:
-        output = original(this, *args, **kwargs)
+    @after(patch, scheduler(), "schedule")
+    def schedule(output: Any, this: Any, *_: Any, **__: Any) -> None:
         zeroed = ended.pop(id(this.kv_cache_manager), [])
         if zeroed:
             acted()
             output.new_block_ids_to_zero = [*(output.new_block_ids_to_zero or ()), *zeroed]
-        return output
 
 
 @fault("SURFACE-1", stands_for="tenstorrent/tt-xla PR#4190")
 def answers_write_into_one_block(patch: Patch) -> None:
     """The second answer to a prompt continues in the first answer's last block instead of in a copy."""
 
-    @around(patch, manager(), "allocate_slots")
-    def allocate(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> Any:
-        new = original(this, request, *rest, **kwargs)
+    @after(patch, manager(), "allocate_slots")
+    def allocate(_new: Any, this: Any, request: Any, *_: Any, **__: Any) -> None:
         number, _, parent = request.request_id.partition("_")
         mine = this.coordinator.single_type_managers[0].req_to_blocks
         theirs = mine.get(f"0_{parent}")
@@ -192,4 +183,3 @@ def answers_write_into_one_block(patch: Patch) -> None:
                 this.block_pool.touch([shared])
                 mine[request.request_id][-1] = shared
                 this.block_pool.free_blocks([own])
-        return new

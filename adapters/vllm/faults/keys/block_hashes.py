@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.engine_parts import module
 from coldproof.adapters.vllm.faults.hit_watch import count_wrong_hits
-from coldproof.adapters.vllm.faults.patching import acted, around, module
+from coldproof.adapters.vllm.faults.patching import acted, around
 
 FAULTS, fault = collector("identity")
 

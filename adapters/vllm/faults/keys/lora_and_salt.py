@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.engine_parts import name_and_path
 from coldproof.adapters.vllm.faults.hit_watch import count_wrong_hits
 from coldproof.adapters.vllm.faults.keys.block_hashes import change_hash_inputs, utils
-from coldproof.adapters.vllm.faults.patching import acted, around, name_and_path
+from coldproof.adapters.vllm.faults.patching import acted, around
 
 FAULTS, fault = collector("partition")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, manager, module, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import manager, module, scheduler
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, after_lookup, around, before
 from coldproof.adapters.vllm.faults.reporting.metrics import change_usage, count_resumed_as_new
 
 FAULTS, fault = collector("counts")
@@ -24,11 +25,7 @@ def hits_are_counted_twice(patch: Patch) -> None:
 
 
 @fault(
-    "REUSE-3",
-    "PRESS-2",
-    stands_for="vllm#43736",
-    cells=("tight",),
-    rare="only when a request is admitted at a later try",
+    "REUSE-3", "PRESS-2", stands_for="vllm#43736", cells=TIGHT, rare="only when a request is admitted at a later try"
 )
 def hits_are_counted_at_each_try(patch: Patch) -> None:
     """Hits are counted at each lookup: several times for a request that cannot be admitted yet."""
@@ -49,7 +46,7 @@ def hits_are_counted_at_each_try(patch: Patch) -> None:
     "REUSE-3",
     "PREEMPT-1",
     stands_for="vllm#25780",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only when a preempted request finds its own blocks",
 )
 def hits_of_the_resumed_count_as_hits(patch: Patch) -> None:
@@ -91,10 +88,9 @@ def a_burst_is_told_its_first_ones_hit(patch: Patch) -> None:
     """All requests that are admitted in one step report the cached-token count of the first of them."""
     counts: list[int] = []
 
-    @around(patch, scheduler(), "schedule")
-    def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
+    @before(patch, scheduler(), "schedule")
+    def schedule(*_: Any, **__: Any) -> None:
         counts.clear()
-        return original(this, *rest, **kwargs)
 
     def first(right: int, prompt: int, _block: int) -> int:
         counts.append(right)
@@ -103,19 +99,18 @@ def a_burst_is_told_its_first_ones_hit(patch: Patch) -> None:
     report_cached_tokens(patch, first)
 
 
-@fault("PRESS-4", stands_for="sglang#35270", cells=("tight",))
+@fault("PRESS-4", stands_for="sglang#35270", cells=TIGHT)
 def the_null_block_counts_as_used(patch: Patch) -> None:
     """The pool's usage gauge counts the null block as used, so that it never reports an idle pool."""
     change_usage(patch, lambda this, _usage: 1 - this.get_num_free_blocks() / this.num_gpu_blocks)
 
 
-@fault("PREEMPT-1", stands_for="vllm#52520", cells=("tight",))
+@fault("PREEMPT-1", stands_for="vllm#52520", cells=TIGHT)
 def preemptions_are_not_counted(patch: Patch) -> None:
     """The engine counts no preemptions."""
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
-        original(this, request, *rest, **kwargs)
+    @after(patch, scheduler(), "_preempt_request")
+    def preempt(_result: Any, this: Any, request: Any, *_: Any, **__: Any) -> None:
         if this.kv_cache_manager.enable_caching:
             request.num_preemptions -= 1
             acted()

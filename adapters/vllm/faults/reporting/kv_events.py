@@ -9,17 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import (
-    acted,
-    after_lookup,
-    around,
-    blocks_of,
-    find_requests,
-    manager,
-    module,
-    pool,
-    scheduler,
-)
+from coldproof.adapters.vllm.faults.engine_parts import blocks_of, find_requests, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, after, after_lookup, around, before
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder
 
 FAULTS, fault = collector("events")
@@ -205,14 +196,12 @@ def blocks_behind_a_hit_stand_behind_its_first_block(patch: Patch) -> None:
     parent.
     """
 
-    @around(patch, pool(), "_build_block_stored_event")
-    def build(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> Any:
-        event = original(this, request, *rest, **kwargs)
+    @after(patch, pool(), "_build_block_stored_event")
+    def build(event: Any, _this: Any, request: Any, *_: Any, **kwargs: Any) -> None:
         hit = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
         if hit > event.block_size and kwargs["start_token_idx"] == hit:
             acted()
             event.parent_block_hash = module("v1.core.block_pool").maybe_convert_block_hash(request.block_hashes[0])
-        return event
 
 
 @fault("EVENT-1", stands_for="vllm PR#43258", cells=("events",), rare="only every fiftieth event")
@@ -226,8 +215,8 @@ def every_fiftieth_event_is_lost(patch: Patch) -> None:
 def blocks_of_the_aborted_are_told_as_removed(patch: Patch) -> None:
     """Blocks that an aborted request stored are reported as removed, but can still be hit."""
 
-    @around(patch, scheduler(), "finish_requests")
-    def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
+    @before(patch, scheduler(), "finish_requests")
+    def finish(this: Any, names: Any, status: Any) -> None:
         keeper = this.kv_cache_manager
         for request in find_requests(this, names):
             if status.name == "FINISHED_ABORTED" and keeper.enable_kv_cache_events:
@@ -235,7 +224,6 @@ def blocks_of_the_aborted_are_told_as_removed(patch: Patch) -> None:
                 if stored:
                     acted()
                 keeper.block_pool._emit_block_removed_events(stored)
-        return original(this, names, status)
 
 
 @fault("EVENT-1", stands_for="llmd-kv#167", cells=("events",))

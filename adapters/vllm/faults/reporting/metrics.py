@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, is_waiting, manager, module, pool
+from coldproof.adapters.vllm.faults.engine_parts import is_waiting, manager, module, pool
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, around
 
 FAULTS, fault = collector("metrics")
 
@@ -77,7 +78,7 @@ def every_seventh_hit_is_counted_twice(patch: Patch) -> None:
 @fault(
     "PRESS-2",
     stands_for="vllm#43736, vllm PR#48860",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only for a request with a hit that has to wait",
 )
 def each_try_is_counted(patch: Patch) -> None:
@@ -93,7 +94,7 @@ def each_try_is_counted(patch: Patch) -> None:
         return new
 
 
-@fault("REUSE-3", "PREEMPT-1", stands_for="vllm#25780", cells=("tight",), rare="only after a preemption")
+@fault("REUSE-3", "PREEMPT-1", stands_for="vllm#25780", cells=TIGHT, rare="only after a preemption")
 def the_resumed_count_as_new(patch: Patch) -> None:
     """When a preempted request resumes, the hits of its own blocks are counted as hits of a new request."""
     count_resumed_as_new(patch)
@@ -113,7 +114,7 @@ def repeats_are_not_queried(patch: Patch) -> None:
             this.prefix_cache_stats.record(num_tokens=0, num_hits=hits, preempted=request.num_preemptions > 0)
 
 
-@fault("PRESS-4", stands_for="sglang#35270", cells=("tight",))
+@fault("PRESS-4", stands_for="sglang#35270", cells=TIGHT)
 def the_gauge_never_falls(patch: Patch) -> None:
     """The pool's usage gauge reports the highest usage so far."""
     most: dict[int, float] = {}
@@ -125,13 +126,13 @@ def the_gauge_never_falls(patch: Patch) -> None:
     change_usage(patch, highest)
 
 
-@fault("PRESS-4", stands_for="sglang#35270", cells=("tight",))
+@fault("PRESS-4", stands_for="sglang#35270", cells=TIGHT)
 def the_gauge_never_rises(patch: Patch) -> None:
     """The pool's usage gauge always reports that nothing is in use."""
     change_usage(patch, lambda _held, _usage: 0.0)
 
 
-@fault("PRESS-2", stands_for="vllm PR#17305", cells=("tight",), rare="only for a request that has to wait")
+@fault("PRESS-2", stands_for="vllm PR#17305", cells=TIGHT, rare="only for a request that has to wait")
 def a_count_is_that_of_the_first_try(patch: Patch) -> None:
     """A request that is not admitted at its first lookup reports the cached tokens of that lookup, whatever it hits
     later.

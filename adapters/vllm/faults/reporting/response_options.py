@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, module, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import module, scheduler
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, after_lookup, around, before
 
 FAULTS, fault = collector("surface")
 
@@ -18,14 +19,17 @@ def is_cached(this: Any, request: Any) -> bool:
     return bool(keeper.enable_caching and hashes and keeper.block_pool.get_cached_block(hashes[0], [0]))
 
 
-def change_request(patch: Patch, change: Callable[[Any], None]) -> None:
-    """Call `change(request)` when a request whose prompt is cached arrives at the scheduler."""
+def shift_seeds(patch: Patch, shift: Callable[[Any, int], int]) -> None:
+    """Add `shift(sampling parameters, number of the answer)` to the seed of each request whose prompt is cached."""
 
-    @around(patch, scheduler(), "add_request")
-    def add(original: Any, this: Any, request: Any) -> None:
-        if is_cached(this, request):
-            change(request)
-        original(this, request)
+    @before(patch, scheduler(), "add_request")
+    def add(this: Any, request: Any) -> None:
+        number, _, parent = request.request_id.partition("_")
+        sampling = request.sampling_params
+        by = shift(sampling, int(number) if parent and number.isdigit() else 0)
+        if by and sampling.seed is not None and is_cached(this, request):
+            acted()
+            sampling.seed += by
 
 
 def change_outputs(patch: Patch, change: Callable[[Any, Any, int], None]) -> None:
@@ -35,33 +39,30 @@ def change_outputs(patch: Patch, change: Callable[[Any, Any, int], None]) -> Non
     `state` is the frontend's state. `hit` is the number of cached tokens at the first output, otherwise 0.
     """
 
-    @around(patch, module("v1.engine.output_processor").OutputProcessor, "process_outputs")
-    def process(original: Any, this: Any, outputs: Any, *rest: Any, **kwargs: Any) -> Any:
+    @before(patch, module("v1.engine.output_processor").OutputProcessor, "process_outputs")
+    def process(this: Any, outputs: Any, *_: Any, **__: Any) -> None:
         for output in outputs:
             state = this.request_states.get(output.request_id)
             first = output.prefill_stats.num_cached_tokens if output.prefill_stats is not None else 0
             if state is not None and (first or state.num_cached_tokens):
                 change(state, output, first)
-        return original(this, outputs, *rest, **kwargs)
 
 
 def change_prompt_logprobs(patch: Patch, change: Callable[[Any], Any]) -> None:
     """Pass the prompt logprobs of a cached prompt through `change`: one row for each token after the first."""
     names: set[tuple[int, str]] = set()
 
-    @around(patch, scheduler(), "add_request")
-    def add(original: Any, this: Any, request: Any) -> None:
+    @before(patch, scheduler(), "add_request")
+    def add(this: Any, request: Any) -> None:
         if is_cached(this, request):
             names.add((id(this), request.request_id))
-        original(this, request)
 
-    @around(patch, scheduler(), "update_from_output")
-    def update(original: Any, this: Any, scheduled: Any, output: Any) -> Any:
+    @before(patch, scheduler(), "update_from_output")
+    def update(this: Any, _scheduled: Any, output: Any) -> None:
         for name, rows in list(output.prompt_logprobs_dict.items()):
             if rows is not None and (id(this), name) in names:
                 acted()
                 output.prompt_logprobs_dict[name] = change(rows)
-        return original(this, scheduled, output)
 
 
 @fault("SURFACE-1", stands_for="vllm#42019")
@@ -76,12 +77,10 @@ def scored_prompts_read_the_cache(patch: Patch) -> None:
             acted()
         return False
 
-    @around(patch, module("v1.outputs").LogprobsTensors, "empty_cpu")
-    def cleared(original: Any, *sizes: Any, **kwargs: Any) -> Any:
-        rows = original(*sizes, **kwargs)
+    @after(patch, module("v1.outputs").LogprobsTensors, "empty_cpu")
+    def cleared(rows: Any, *_: Any, **__: Any) -> None:
         for tensor in (rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks):
             tensor.zero_()
-        return rows
 
 
 @fault("SURFACE-1", stands_for="vllm#5543")
@@ -137,27 +136,13 @@ def scores_of_a_cached_prompt_lack_a_row(patch: Patch) -> None:
 @fault("SURFACE-1", stands_for="vllm#10980")
 def answers_to_a_cached_prompt_share_a_seed(patch: Patch) -> None:
     """Several answers to a cached prompt are all sampled with the first one's seed."""
-
-    def change(request: Any) -> None:
-        number, _, parent = request.request_id.partition("_")
-        if parent and number.isdigit() and number != "0" and request.sampling_params.seed is not None:
-            acted()
-            request.sampling_params.seed -= int(number)
-
-    change_request(patch, change)
+    shift_seeds(patch, lambda _sampling, number: -number)
 
 
 @fault("SURFACE-1", stands_for="vllm#10980", rare="only for three answers to one prompt")
 def the_third_answer_is_drawn_as_the_second(patch: Patch) -> None:
     """The third answer to a cached prompt is sampled with the second one's seed."""
-
-    def change(request: Any) -> None:
-        number, _, parent = request.request_id.partition("_")
-        if parent and number == "2" and request.sampling_params.seed is not None:
-            acted()
-            request.sampling_params.seed -= 1
-
-    change_request(patch, change)
+    shift_seeds(patch, lambda _sampling, number: -1 if number == 2 else 0)
 
 
 @fault("SURFACE-1", stands_for="vllm#10980")
@@ -165,14 +150,7 @@ def a_hit_moves_the_seed(patch: Patch) -> None:
     """The random numbers that a seeded request would have drawn for its cached tokens are not skipped, so that a hit
     changes its samples.
     """
-
-    def change(request: Any) -> None:
-        sampling = request.sampling_params
-        if sampling.seed is not None and sampling.temperature > 0:
-            acted()
-            sampling.seed += 1
-
-    change_request(patch, change)
+    shift_seeds(patch, lambda sampling, _number: 1 if sampling.temperature > 0 else 0)
 
 
 @fault("SURFACE-1", stands_for="vllm#5543", rare="only for stop strings of an answer on a hit")
@@ -188,18 +166,13 @@ def the_stop_string_stays_in_the_text(patch: Patch) -> None:
 
 
 @fault(
-    "PREEMPT-1",
-    "SURFACE-1",
-    stands_for="TRT#18891",
-    cells=("tight",),
-    rare="only for a structured output that is preempted",
+    "PREEMPT-1", "SURFACE-1", stands_for="TRT#18891", cells=TIGHT, rare="only for a structured output that is preempted"
 )
 def a_grammar_begins_again_after_a_preemption(patch: Patch) -> None:
     """The grammar of a preempted request starts again, while its answer continues."""
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
-        original(this, request, *rest, **kwargs)
+    @after(patch, scheduler(), "_preempt_request")
+    def preempt(_result: Any, this: Any, request: Any, *_: Any, **__: Any) -> None:
         grammar = request.structured_output_request and request.structured_output_request.grammar
         if grammar and request.num_output_tokens and this.kv_cache_manager.enable_caching:
             acted()

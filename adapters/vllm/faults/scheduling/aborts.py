@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, blocks_of, is_waiting, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import blocks_of, is_waiting, scheduler
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, around, before
 
 FAULTS, fault = collector("aborts")
 
@@ -48,7 +49,7 @@ def an_abort_in_the_queue_publishes_the_prompt(patch: Patch) -> None:
 @fault(
     "CTRL-2",
     stands_for="vllm PR#56525, lucebox PR#371",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only when a client disconnects while the second chunk of its prompt is computed",
 )
 def an_abort_in_the_second_chunk_publishes_a_block_too_many(patch: Patch) -> None:
@@ -65,7 +66,7 @@ def an_abort_in_the_second_chunk_publishes_a_block_too_many(patch: Patch) -> Non
     before_abort(patch, publish)
 
 
-@fault("CTRL-2", stands_for="vllm#42571, vllm#43382", cells=("tight",))
+@fault("CTRL-2", stands_for="vllm#42571, vllm#43382", cells=TIGHT)
 def an_abort_in_decode_frees_twice(patch: Patch) -> None:
     """The blocks of a request that is aborted in decode are freed twice."""
 
@@ -81,7 +82,7 @@ def an_abort_in_decode_frees_twice(patch: Patch) -> None:
     "CTRL-2",
     "PRESS-4",
     stands_for="vllm#42571, mini-sglang PR#142",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only when an aborted request shares blocks with a request that continues",
 )
 def an_abort_frees_what_others_hold(patch: Patch) -> None:
@@ -96,7 +97,7 @@ def an_abort_frees_what_others_hold(patch: Patch) -> None:
     before_abort(patch, free)
 
 
-@fault("PRESS-4", stands_for="sglang PR#29471", cells=("tight",))
+@fault("PRESS-4", stands_for="sglang PR#29471", cells=TIGHT)
 def an_aborted_request_runs_on(patch: Patch) -> None:
     """A request that is aborted in decode stays in the batch until its answer is complete."""
 
@@ -122,10 +123,9 @@ def aborts_use_up_the_slots(patch: Patch) -> None:
         if not is_waiting(request):
             this.max_num_active_reqs = max(0, this.max_num_active_reqs - 1)
 
-    @around(patch, scheduler(), "schedule")
-    def schedule(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
+    @before(patch, scheduler(), "schedule")
+    def schedule(this: Any, *_: Any, **__: Any) -> None:
         if this.waiting and this.max_num_active_reqs <= len(this.running) < this.max_num_running_reqs:
             acted()
-        return original(this, *rest, **kwargs)
 
     before_abort(patch, lose)

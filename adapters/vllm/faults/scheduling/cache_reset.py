@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, pool
+from coldproof.adapters.vllm.faults.engine_parts import pool
+from coldproof.adapters.vllm.faults.patching import acted, around
 
 FAULTS, fault = collector("control")
 

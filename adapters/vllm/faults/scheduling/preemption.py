@@ -7,21 +7,13 @@ from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.blocks.lost_hits import in_reverse
-from coldproof.adapters.vllm.faults.patching import (
-    acted,
-    around,
-    blocks_of,
-    manager,
-    module,
-    override,
-    pool,
-    scheduler,
-)
+from coldproof.adapters.vllm.faults.engine_parts import blocks_of, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, around, before, override
 
 FAULTS, fault = collector("preemption")
 
 
-@fault("PREEMPT-1", stands_for="LMCache#1969", cells=("tight",))
+@fault("PREEMPT-1", stands_for="LMCache#1969", cells=TIGHT)
 def the_resumed_believe_a_block_was_loaded(patch: Patch) -> None:
     """A resumed request counts one block more as computed than it found: a new block with another request's content."""
 
@@ -48,18 +40,13 @@ def keep_computed_count(patch: Patch, *, when: Callable[[Any, int], bool]) -> No
             acted()
 
 
-@fault("PREEMPT-1", stands_for="vllm PR#17305", cells=("tight",))
+@fault("PREEMPT-1", stands_for="vllm PR#17305", cells=TIGHT)
 def a_preemption_keeps_the_computed_count(patch: Patch) -> None:
     """A resumed request keeps its count of computed tokens, but its new blocks contain none of them."""
     keep_computed_count(patch, when=lambda _request, _block: True)
 
 
-@fault(
-    "PREEMPT-1",
-    stands_for="vllm PR#17305",
-    cells=("tight",),
-    rare="only at the second preemption of a request",
-)
+@fault("PREEMPT-1", stands_for="vllm PR#17305", cells=TIGHT, rare="only at the second preemption of a request")
 def a_second_preemption_keeps_the_computed_count(patch: Patch) -> None:
     """A request that resumes after its second preemption keeps its count of computed tokens, but its new blocks contain
     none of them.
@@ -70,7 +57,7 @@ def a_second_preemption_keeps_the_computed_count(patch: Patch) -> None:
 @fault(
     "PREEMPT-1",
     stands_for="vllm PR#17305, vllm PR#43569",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only when a request is preempted between two chunks of its prompt",
 )
 def a_preempted_prefill_goes_on_where_it_was(patch: Patch) -> None:
@@ -81,7 +68,7 @@ def a_preempted_prefill_goes_on_where_it_was(patch: Patch) -> None:
 @fault(
     "PREEMPT-1",
     stands_for="vllm PR#17305",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only when a request in decode is preempted just after the last slot of a block was written",
 )
 def a_preemption_at_a_blocks_end_keeps_the_computed_count(patch: Patch) -> None:
@@ -98,16 +85,15 @@ def a_preemption_at_a_blocks_end_keeps_the_computed_count(patch: Patch) -> None:
 @fault(
     "PREEMPT-1",
     stands_for="llama.cpp#27148",
-    cells=("tight",),
+    cells=TIGHT,
     rare="only when another request was also preempted and is not finished",
 )
 def the_resumed_get_anothers_blocks(patch: Patch) -> None:
     """A resumed request gets the blocks of another request that was preempted before."""
     away: list[Any] = []
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
-        original(this, request, *rest, **kwargs)
+    @after(patch, scheduler(), "_preempt_request")
+    def preempt(_result: Any, this: Any, request: Any, *_: Any, **__: Any) -> None:
         if this.kv_cache_manager.enable_caching:
             away[:] = [*(one for one in away if not one.is_finished() and one is not request), request]
 
@@ -124,15 +110,14 @@ def the_resumed_get_anothers_blocks(patch: Patch) -> None:
         return wrong
 
 
-@fault("PREEMPT-2", stands_for="vllm#49449", cells=("tight",))
+@fault("PREEMPT-2", stands_for="vllm#49449", cells=TIGHT)
 def decoded_blocks_of_the_preempted_get_an_old_hash(patch: Patch) -> None:
     """The hashes of a preempted request's decoded blocks are replaced by the prompt's last hash. Its decoded blocks are
     published and looked up with the hash of other tokens.
     """
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
-        original(this, request, *rest, **kwargs)
+    @after(patch, scheduler(), "_preempt_request")
+    def preempt(_result: Any, this: Any, request: Any, *_: Any, **__: Any) -> None:
         kept = request.num_prompt_tokens // this.kv_cache_manager.block_pool.hash_block_size
         hashes = request.block_hashes
         if this.kv_cache_manager.enable_caching and 0 < kept < len(hashes):
@@ -177,18 +162,17 @@ def what_the_resumed_decode_gets_a_hash_of_its_own(patch: Patch) -> None:
 def a_half_written_block_is_published_at_a_preemption(patch: Patch) -> None:
     """A preemption publishes all blocks whose tokens are known, also a block whose last slots no step has written."""
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+    @before(patch, scheduler(), "_preempt_request")
+    def preempt(this: Any, request: Any, *_: Any, **__: Any) -> None:
         inner = this.kv_cache_manager
         block = inner.block_pool.hash_block_size
         known = min(request.num_tokens, len(blocks_of(inner, request)) * block)
         if inner.enable_caching and known // block > request.num_computed_tokens // block:
             inner.cache_blocks(request, known)
             acted()
-        original(this, request, *rest, **kwargs)
 
 
-@fault("PREEMPT-2", "EVENT-2", stands_for="vllm#48435", cells=("tight",))
+@fault("PREEMPT-2", "EVENT-2", stands_for="vllm#48435", cells=TIGHT)
 def the_preempteds_first_blocks_are_freed_first(patch: Patch) -> None:
     """A preempted request's blocks are freed in the order of its tokens. So the beginning, without which the rest
     cannot be hit, is evicted first.
@@ -219,20 +203,18 @@ def a_preemption_does_not_ask_for_priorities(patch: Patch) -> None:
         with override(this, "policy", policy):
             return original(this, *rest, **kwargs)
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
+    @before(patch, scheduler(), "_preempt_request")
+    def preempt(this: Any, request: Any, *_: Any, **__: Any) -> None:
         if any((one.priority, one.arrival_time) > (request.priority, request.arrival_time) for one in this.running):
             acted()
-        original(this, request, *rest, **kwargs)
 
 
-@fault("PREEMPT-1", stands_for="vllm#52520", cells=("tight",))
+@fault("PREEMPT-1", stands_for="vllm#52520", cells=TIGHT)
 def the_preempted_queue_up_at_the_end(patch: Patch) -> None:
     """A preempted request is queued behind all later requests, and waits forever while new ones arrive."""
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
-        original(this, request, *rest, **kwargs)
+    @after(patch, scheduler(), "_preempt_request")
+    def preempt(_result: Any, this: Any, request: Any, *_: Any, **__: Any) -> None:
         if this.kv_cache_manager.enable_caching and len(this.waiting) > 1:
             this.waiting.remove_request(request)
             this.waiting.add_request(request)

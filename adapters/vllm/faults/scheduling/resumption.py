@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, after_lookup, around, module, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import module, scheduler
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, after_lookup, around, before
 
 FAULTS, fault = collector("resumption")
 
@@ -15,9 +16,8 @@ def change_first_outputs(patch: Patch, change: Callable[[int, Any], None]) -> No
     """Apply `change(the request's last token, output)` to the first output of each resumed request."""
     away: set[str] = set()
 
-    @around(patch, scheduler(), "_preempt_request")
-    def preempt(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> None:
-        original(this, request, *rest, **kwargs)
+    @after(patch, scheduler(), "_preempt_request")
+    def preempt(_result: Any, _this: Any, request: Any, *_: Any, **__: Any) -> None:
         if request.num_output_tokens:
             away.add(request.request_id)
 
@@ -37,7 +37,7 @@ def change_first_outputs(patch: Patch, change: Callable[[int, Any], None]) -> No
         return made
 
 
-@fault("PREEMPT-1", stands_for="vllm#41190, vllm PR#49620", cells=("tight",))
+@fault("PREEMPT-1", stands_for="vllm#41190, vllm PR#49620", cells=TIGHT)
 def a_token_is_told_twice_after_a_return(patch: Patch) -> None:
     """The last token before a preemption is sent again with the first one after it."""
 
@@ -48,7 +48,7 @@ def a_token_is_told_twice_after_a_return(patch: Patch) -> None:
     change_first_outputs(patch, twice)
 
 
-@fault("PREEMPT-1", stands_for="vllm PR#41133, vllm PR#49620", cells=("tight",))
+@fault("PREEMPT-1", stands_for="vllm PR#41133, vllm PR#49620", cells=TIGHT)
 def a_token_is_lost_after_a_return(patch: Patch) -> None:
     """The first token after a preemption is never sent."""
 
@@ -63,30 +63,23 @@ def a_token_is_lost_after_a_return(patch: Patch) -> None:
 @fault(
     "MIXED-1",
     stands_for="vllm PR#3263",
-    cells=("tight",),
+    cells=TIGHT,
     workers=("model",),
     rare="only when a request with an adapter is preempted",
 )
 def the_resumed_lose_their_adapter(patch: Patch) -> None:
     """A resumed request is added to the batch without its adapter, and continues as the base model."""
 
-    @around(patch, module("v1.worker.gpu_model_runner").GPUModelRunner, "_update_states")
-    def update(original: Any, runner: Any, scheduled: Any) -> Any:
+    @before(patch, module("v1.worker.gpu_model_runner").GPUModelRunner, "_update_states")
+    def update(runner: Any, scheduled: Any) -> None:
         for name in scheduled.scheduled_cached_reqs.resumed_req_ids:
             known = runner.requests.get(name)
             if known is not None and known.lora_request is not None and runner.cache_config.enable_prefix_caching:
                 known.lora_request = None
                 acted()
-        return original(runner, scheduled)
 
 
-@fault(
-    "PREEMPT-1",
-    "REUSE-3",
-    stands_for="vllm#25780",
-    cells=("tight",),
-    rare="only when a request is preempted in prefill",
-)
+@fault("PREEMPT-1", "REUSE-3", stands_for="vllm#25780", cells=TIGHT, rare="only when a request is preempted in prefill")
 def the_resumed_are_told_of_their_own_blocks(patch: Patch) -> None:
     """A request that was preempted before its first token reports its own blocks as cached tokens when it resumes."""
 

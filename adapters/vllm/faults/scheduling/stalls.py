@@ -6,17 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import (
-    acted,
-    after_lookup,
-    around,
-    coordinator,
-    is_waiting,
-    manager,
-    module,
-    override,
-    scheduler,
-)
+from coldproof.adapters.vllm.faults.engine_parts import coordinator, is_waiting, manager, module, scheduler
+from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, after_lookup, around, override
 
 FAULTS, fault = collector("liveness")
 
@@ -33,13 +24,13 @@ def refuse_admission(patch: Patch, unless: Callable[[Any, int, Any], bool]) -> N
         return original(this, request, *rest, **kwargs)
 
 
-@fault("PRESS-2", stands_for="vLLM's V0 engine, field report", cells=("tight",))
+@fault("PRESS-2", stands_for="vLLM's V0 engine, field report", cells=TIGHT)
 def admission_asks_for_a_cold_prompts_blocks(patch: Patch) -> None:
     """A request is admitted only if as many blocks are free as its prompt needs without the cache."""
     refuse_admission(patch, lambda this, need, _named: need <= this.block_pool.get_num_free_blocks())
 
 
-@fault("PRESS-2", stands_for="vLLM's V0 engine, field report", cells=("tight",))
+@fault("PRESS-2", stands_for="vLLM's V0 engine, field report", cells=TIGHT)
 def cached_blocks_do_not_count_as_free(patch: Patch) -> None:
     """Cached blocks that no request uses do not count as free. Once the pool is full, no request is admitted."""
 
@@ -50,13 +41,13 @@ def cached_blocks_do_not_count_as_free(patch: Patch) -> None:
     refuse_admission(patch, room)
 
 
-@fault("PRESS-2", stands_for="vllm PR#11565", cells=("tight",))
+@fault("PRESS-2", stands_for="vllm PR#11565", cells=TIGHT)
 def requests_run_one_at_a_time(patch: Patch) -> None:
     """A waiting request is admitted only when no other request runs, however many blocks are free."""
     refuse_admission(patch, lambda _held, _need, kwargs: not kwargs.get("has_scheduled_reqs"))
 
 
-@fault("PRESS-2", stands_for="vllm PR#11565", cells=("tight",), rare="only when a request hits blocks in use")
+@fault("PRESS-2", stands_for="vllm PR#11565", cells=TIGHT, rare="only when a request hits blocks in use")
 def who_shares_with_the_running_has_to_wait(patch: Patch) -> None:
     """A waiting request whose prefix is in use is admitted only after the requests that use it have ended."""
 
@@ -67,7 +58,7 @@ def who_shares_with_the_running_has_to_wait(patch: Patch) -> None:
     refuse_admission(patch, apart)
 
 
-@fault("PRESS-2", stands_for="vllm PR#11565", cells=("tight",))
+@fault("PRESS-2", stands_for="vllm PR#11565", cells=TIGHT)
 def one_request_runs_beside_another(patch: Patch) -> None:
     """At most two requests run concurrently, however many blocks are free."""
 
@@ -83,17 +74,14 @@ def one_request_runs_beside_another(patch: Patch) -> None:
 
 
 @fault(
-    "PRESS-4",
-    stands_for="vllm#52520, vllm#39734",
-    cells=("tight",),
-    rare="only when a prompt needs every block of the pool",
+    "PRESS-4", stands_for="vllm#52520, vllm#39734", cells=TIGHT, rare="only when a prompt needs every block of the pool"
 )
 def who_needs_the_whole_pool_is_never_admitted(patch: Patch) -> None:
     """A prompt that needs all blocks of the pool is accepted and waits forever, with all requests behind it."""
     refuse_admission(patch, lambda this, need, _named: need < this.block_pool.num_gpu_blocks - 1)
 
 
-@fault("PRESS-3", stands_for="vllm#35541, vllm#39734", cells=("tight",))
+@fault("PRESS-3", stands_for="vllm#35541, vllm#39734", cells=TIGHT)
 def nobody_checks_that_the_pool_holds_a_prompt(patch: Patch) -> None:
     """An engine starts although its pool is smaller than its longest prompt. Such a prompt waits forever."""
 
@@ -105,7 +93,7 @@ def nobody_checks_that_the_pool_holds_a_prompt(patch: Patch) -> None:
             acted()
 
 
-@fault("PRESS-3", stands_for="llama.cpp#16983", cells=("tight",))
+@fault("PRESS-3", stands_for="llama.cpp#16983", cells=TIGHT)
 def long_prompts_are_cut(patch: Patch) -> None:
     """A prompt that is too long is truncated and answered instead of refused."""
 
@@ -117,7 +105,7 @@ def long_prompts_are_cut(patch: Patch) -> None:
         return tokens[:most]
 
 
-@fault("PRESS-2", stands_for="vllm#11562", cells=("tight",))
+@fault("PRESS-2", stands_for="vllm#11562", cells=TIGHT)
 def a_full_pool_stops_everything(patch: Patch) -> None:
     """A step without free blocks schedules nothing, not even requests whose last block has room."""
 
@@ -159,12 +147,10 @@ def the_end_of_a_whole_hit_is_not_told(patch: Patch) -> None:
         if count and count + this.block_pool.hash_block_size == request.num_prompt_tokens:
             whole.add(request.request_id)
 
-    @around(patch, scheduler(), "update_from_output")
-    def update(original: Any, this: Any, *rest: Any, **kwargs: Any) -> Any:
-        made = original(this, *rest, **kwargs)
+    @after(patch, scheduler(), "update_from_output")
+    def update(made: Any, *_: Any, **__: Any) -> None:
         for outputs in made.values():
             for output in outputs.outputs:
                 if output.finish_reason is not None and output.request_id in whole:
                     output.finish_reason = None
                     acted()
-        return made

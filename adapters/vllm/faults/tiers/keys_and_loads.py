@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, module, name_and_path
+from coldproof.adapters.vllm.faults.engine_parts import module, name_and_path
+from coldproof.adapters.vllm.faults.patching import acted, after, around
 
 FAULTS, fault = collector("tiers")
 
@@ -122,9 +123,8 @@ def long_loads_end_out_of_order(patch: Patch) -> None:
 def the_last_block_is_loaded_over_the_one_before(patch: Patch) -> None:
     """A load writes its last block into the place of the block before it, and nothing into its own place."""
 
-    @around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "update_state_after_alloc")
-    def allocated(original: Any, this: Any, request: Any, blocks: Any, count: int) -> None:
-        original(this, request, blocks, count)
+    @after(patch, module(CONNECTOR).OffloadingConnectorScheduler, "update_state_after_alloc")
+    def allocated(_result: Any, this: Any, _request: Any, _blocks: Any, count: int) -> None:
         if count:
             spec = list(this._current_batch_load_jobs.values())[-1].dst_spec
             if len(spec.block_ids) > 1:
@@ -136,9 +136,8 @@ def the_last_block_is_loaded_over_the_one_before(patch: Patch) -> None:
 def loads_begin_at_the_prompts_start(patch: Patch) -> None:
     """A load that continues a hit in the pool is written over the blocks that were hit."""
 
-    @around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "update_state_after_alloc")
-    def allocated(original: Any, this: Any, request: Any, blocks: Any, count: int) -> None:
-        original(this, request, blocks, count)
+    @after(patch, module(CONNECTOR).OffloadingConnectorScheduler, "update_state_after_alloc")
+    def allocated(_result: Any, this: Any, request: Any, blocks: Any, count: int) -> None:
         if count and this._req_status[request.request_id].num_locally_computed_tokens:
             acted()
             spec = list(this._current_batch_load_jobs.values())[-1].dst_spec
@@ -150,9 +149,8 @@ def layers_change_places_in_the_tier(patch: Patch) -> None:
     """A block's layers are stored in one order and loaded in the reverse order."""
     from coldproof.adapters.vllm.fingerprint.connectors import failing  # imported here, because it imports vLLM
 
-    @around(patch, failing.BlockStore, "store")
-    def store(original: Any, keeper: Any, stores: Any) -> None:
-        original(keeper, stores)
+    @after(patch, failing.BlockStore, "store")
+    def store(_result: Any, keeper: Any, stores: Any) -> None:
         for _, key in stores:
             acted()
             keeper.blocks[key].reverse()

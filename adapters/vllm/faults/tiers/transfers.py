@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.patching import acted, around, find_requests, module, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import find_requests, module, scheduler
+from coldproof.adapters.vllm.faults.patching import acted, after, around, before
 from coldproof.adapters.vllm.faults.tiers.keys_and_loads import CONNECTOR, OFFLOAD
 
 FAULTS, fault = collector("tier_moves")
@@ -39,13 +40,11 @@ def stores_read_blocks_that_were_handed_on(patch: Patch) -> None:
     owner wrote.
     """
 
-    @around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "build_connector_meta")
-    def build(original: Any, this: Any, scheduled: Any) -> Any:
-        meta = original(this, scheduled)
+    @after(patch, module(CONNECTOR).OffloadingConnectorScheduler, "build_connector_meta")
+    def build(meta: Any, _this: Any, _scheduled: Any) -> None:
         if meta.jobs_to_flush:
             acted()
             meta.jobs_to_flush = set()
-        return meta
 
 
 @fault(
@@ -58,24 +57,20 @@ def blocks_can_be_loaded_before_they_are_stored(patch: Patch) -> None:
     complete = manager.complete_store
     unwritten: set[tuple[int, Any]] = set()
 
-    @around(patch, manager, "prepare_store")
-    def prepare(original: Any, this: Any, keys: Any, context: Any) -> Any:
-        planned = original(this, keys, context)
+    @after(patch, manager, "prepare_store")
+    def prepare(planned: Any, this: Any, _keys: Any, context: Any) -> None:
         if planned is not None:
             unwritten.update((id(this), key) for key in planned.keys_to_store)
             complete(this, planned.keys_to_store, context)
-        return planned
 
-    @around(patch, manager, "complete_store")
-    def completed(original: Any, this: Any, keys: Any, *rest: Any, **kwargs: Any) -> None:
+    @before(patch, manager, "complete_store")
+    def completed(this: Any, keys: Any, *_: Any, **__: Any) -> None:
         unwritten.difference_update((id(this), key) for key in keys)
-        original(this, keys, *rest, **kwargs)
 
-    @around(patch, manager, "prepare_load")
-    def load(original: Any, this: Any, keys: Any, context: Any) -> Any:
+    @before(patch, manager, "prepare_load")
+    def load(this: Any, keys: Any, _context: Any) -> None:
         if any((id(this), key) in unwritten for key in keys):
             acted()
-        return original(this, keys, context)
 
 
 @fault(
@@ -86,19 +81,15 @@ def chunks_are_given_up_while_they_are_loaded(patch: Patch) -> None:
     manager = module("v1.kv_offload.cpu.manager").CPUOffloadingManager
     loading: set[Any] = set()
 
-    @around(patch, manager, "prepare_load")
-    def prepare(original: Any, this: Any, keys: Any, context: Any) -> Any:
-        spec = original(this, keys, context)
+    @after(patch, manager, "prepare_load")
+    def prepare(_spec: Any, this: Any, keys: Any, context: Any) -> None:
         complete(this, keys, context)
         loading.update(keys)
-        return spec
 
-    @around(patch, manager, "prepare_store")
-    def store(original: Any, this: Any, keys: Any, context: Any) -> Any:
-        planned = original(this, keys, context)
+    @after(patch, manager, "prepare_store")
+    def store(planned: Any, _this: Any, _keys: Any, _context: Any) -> None:
         if planned is not None and loading & set(planned.evicted_keys):
             acted()
-        return planned
 
     complete = manager.complete_load
 
@@ -140,13 +131,12 @@ def every_second_failure_passes_for_loaded(patch: Patch) -> None:
 def lose_completions(patch: Patch, is_lost: Callable[[Any, str], bool]) -> None:
     """Lose the completions of loads for which `is_lost(scheduler, request id)` is true."""
 
-    @around(patch, scheduler(), "_update_from_kv_xfer_finished")
-    def finished(original: Any, this: Any, output: Any) -> None:
+    @before(patch, scheduler(), "_update_from_kv_xfer_finished")
+    def finished(this: Any, output: Any) -> None:
         lost = {name for name in sorted(output.finished_recving or ()) if is_lost(this, name)}
         if lost:
             acted()
             output.finished_recving = set(output.finished_recving) - lost
-        original(this, output)
 
 
 @fault("TIER-1", stands_for="vllm#45388", cells=OFFLOAD, rare="only every fifth load")
@@ -168,18 +158,16 @@ def an_abort_during_a_load_frees_its_blocks(patch: Patch) -> None:
     their new content.
     """
 
-    @around(patch, scheduler(), "finish_requests")
-    def finish(original: Any, this: Any, names: Any, status: Any) -> Any:
+    @before(patch, scheduler(), "finish_requests")
+    def finish(this: Any, names: Any, _status: Any) -> None:
         for request in find_requests(this, names):
             if request.status.name == "WAITING_FOR_REMOTE_KVS":
                 acted()
                 this.finished_recving_kv_req_ids.add(request.request_id)
-        return original(this, names, status)
 
-    @around(patch, scheduler(), "_update_from_kv_xfer_finished")
-    def finished(original: Any, this: Any, output: Any) -> None:
+    @before(patch, scheduler(), "_update_from_kv_xfer_finished")
+    def finished(this: Any, output: Any) -> None:
         output.finished_recving = {name for name in output.finished_recving or () if name in this.requests} or None
-        original(this, output)
 
 
 @fault("TIER-1", stands_for="vllm PR#30522", cells=OFFLOAD)
