@@ -6,6 +6,7 @@ repeatable.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -22,25 +23,11 @@ def seconds(steps: int) -> float:
     return steps * STEP_MS / 1000
 
 
-class SteppedRequest(Protocol):
-    """A request that the engine accepted. `step`, `ended`: the steps at which it was sent and ended."""
+class SteppedRequest(abc.ABC):
+    """A request that the engine accepted. `step`, `ended`: the steps at which it was sent and ended.
 
-    request: CompletionRequest
-    step: int
-    ended: int | None
-    finish_reason: str | None
-    aborted: Stage | None
-
-    @property
-    def count(self) -> int:
-        """Return the number of tokens of the (first) answer so far."""
-
-    def stage(self) -> Stage:
-        """Return the stage of the request in the engine."""
-
-
-class SingleAnswer(SteppedRequest):
-    """A request with one answer, whose tokens are collected here. The base of the requests of such an engine."""
+    `tokens`: those of its (first) answer so far.
+    """
 
     def __init__(self, request: CompletionRequest, step: int) -> None:
         self.request, self.step = request, step
@@ -53,6 +40,10 @@ class SingleAnswer(SteppedRequest):
     def count(self) -> int:
         """Return the number of tokens so far."""
         return len(self.tokens)
+
+    @abc.abstractmethod
+    def stage(self) -> Stage:
+        """Return the stage of the request in the engine."""
 
 
 Live = TypeVar("Live", bound=SteppedRequest)

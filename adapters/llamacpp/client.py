@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import requests
 
-from coldproof.adapters.llamacpp.adapter_bindings import RegisteredAdapters
+from coldproof.adapters.common.registered_adapters import RegisteredAdapters
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import CompletionRequest, Token
 from coldproof.adapters.server.client import Families, HttpClient
 from coldproof.adapters.server.completions import Reader, gap
 
+BASE_MODEL = "base"
 HIT, COMPUTED = "llamacpp:prompt_tokens_cached", "llamacpp:prompt_tokens"
 COUNTERS = {
     HIT: "hit_tokens",
@@ -22,6 +23,30 @@ COUNTERS = {
     "llamacpp:requests_processing": "running",
     "llamacpp:requests_deferred": "waiting",
 }
+
+
+class LlamaCppAdapters(RegisteredAdapters):
+    """The server's adapters: registered at the start, and chosen by number in each request's field `lora`.
+
+    `switched_on`: the name of the adapter that is switched on for all requests that choose none.
+    """
+
+    def __init__(self, digests: Sequence[str]) -> None:
+        super().__init__(digests)
+        self.switched_on: str | None = None
+
+    def scales(self, on: int | None) -> list[dict[str, Any]]:
+        """Return the scales of all adapters: 1 for the adapter `on`, 0 for the others. None: 0 for all."""
+        return [{"id": number, "scale": float(number == on)} for number in self.numbers.values()]
+
+    def choice(self, model: str) -> list[dict[str, Any]] | None:
+        """Return the `lora` field of a request to a served name. Raises RequestRefused for an unknown name.
+
+        Requests to the base model have no such field, as with most clients, unless an adapter is switched on for all.
+        """
+        if model in (BASE_MODEL, self.switched_on) and model not in self.bound:
+            return self.scales(None) if model == BASE_MODEL and self.switched_on is not None else None
+        return [{"id": self.bound_to(model), "scale": 1.0}]
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -69,7 +94,7 @@ class LlamaCppClient(HttpClient):
     labelled = ()
     filters_metrics = False
 
-    def __init__(self, url: str, *, alive: Callable[[], bool], adapters: RegisteredAdapters, caching: bool) -> None:
+    def __init__(self, url: str, *, alive: Callable[[], bool], adapters: LlamaCppAdapters, caching: bool) -> None:
         super().__init__(url, alive=alive)
         self.adapters, self.caching = adapters, caching
 

@@ -15,8 +15,7 @@ import msgspec
 from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.llamacpp.adapter_bindings import BASE_MODEL, RegisteredAdapters
-from coldproof.adapters.llamacpp.client import LlamaCppClient
+from coldproof.adapters.llamacpp.client import BASE_MODEL, LlamaCppAdapters, LlamaCppClient
 from coldproof.adapters.llamacpp.setup import (
     Props,
     capabilities,
@@ -58,7 +57,7 @@ def start(options: StartOptions) -> LlamaCppEngine:
     client = LlamaCppClient(
         f"http://127.0.0.1:{port}",
         alive=process.running,
-        adapters=RegisteredAdapters(digests),
+        adapters=LlamaCppAdapters(digests),
         caching=options.caching,
     )
     try:

@@ -12,6 +12,7 @@ import json
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 ARCHITECTURES = {"qwen2": "qwen2", "gemma3_text": "gemma3"}  # by config.json's model_type
 WHOLE = {
@@ -53,28 +54,23 @@ def write_model(source: Path, target: Path) -> None:
     """Write the model in `source` (config.json, model.safetensors). Raises NotTranslated for an unsupported model."""
     config = json.loads((source / "config.json").read_text())
     kind = architecture(source)
-    theta = (
-        config["rope_theta"] if "rope_theta" in config else config["rope_parameters"]["full_attention"]["rope_theta"]
-    )
-    values = [
-        text("general.architecture", kind),
-        uint32(f"{kind}.context_length", config["max_position_embeddings"]),
-        uint32(f"{kind}.embedding_length", config["hidden_size"]),
-        uint32(f"{kind}.block_count", config["num_hidden_layers"]),
-        uint32(f"{kind}.feed_forward_length", config["intermediate_size"]),
-        uint32(f"{kind}.attention.head_count", config["num_attention_heads"]),
-        uint32(f"{kind}.attention.head_count_kv", config["num_key_value_heads"]),
-        float32(f"{kind}.attention.layer_norm_rms_epsilon", config["rms_norm_eps"]),
-        float32(f"{kind}.rope.freq_base", theta),
-        uint32(f"{kind}.vocab_size", config["vocab_size"]),
-        *tokenizer(config["vocab_size"], end=config["eos_token_id"]),
-    ]
+    theta = (config if "rope_theta" in config else config["rope_parameters"]["full_attention"])["rope_theta"]
+    values = {
+        "general.architecture": kind,
+        f"{kind}.context_length": config["max_position_embeddings"],
+        f"{kind}.embedding_length": config["hidden_size"],
+        f"{kind}.block_count": config["num_hidden_layers"],
+        f"{kind}.feed_forward_length": config["intermediate_size"],
+        f"{kind}.attention.head_count": config["num_attention_heads"],
+        f"{kind}.attention.head_count_kv": config["num_key_value_heads"],
+        f"{kind}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        f"{kind}.rope.freq_base": float(theta),
+        f"{kind}.vocab_size": config["vocab_size"],
+        **tokenizer(config["vocab_size"], end=config["eos_token_id"]),
+    }
     if "sliding_window" in config:
-        values += [
-            uint32(f"{kind}.attention.sliding_window", config["sliding_window"]),
-            uint32(f"{kind}.attention.key_length", config["head_dim"]),
-            uint32(f"{kind}.attention.value_length", config["head_dim"]),
-        ]
+        values[f"{kind}.attention.sliding_window"] = config["sliding_window"]
+        values |= dict.fromkeys((f"{kind}.attention.key_length", f"{kind}.attention.value_length"), config["head_dim"])
     written = {}
     for name, (shape, raw) in read_tensors(source / "model.safetensors").items():
         plus_one = kind == "gemma3" and "norm" in name  # Gemma's norms add one; the weights in a GGUF file include it
@@ -94,12 +90,12 @@ def write_adapter(source: Path, target: Path, *, model: Path) -> None:
     """Write the PEFT LoRA adapter in `source` for a model. Raises NotTranslated for unsupported tensors."""
     config = json.loads((source / "adapter_config.json").read_text())
     kind = architecture(model)
-    values = [
-        text("general.architecture", kind),
-        text("general.type", "adapter"),
-        text("adapter.type", "lora"),
-        float32("adapter.lora.alpha", float(config["lora_alpha"])),
-    ]
+    values = {
+        "general.architecture": kind,
+        "general.type": "adapter",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": float(config["lora_alpha"]),
+    }
     tensors = {}
     for name, tensor in read_tensors(source / "adapter_model.safetensors").items():
         found = LORA.fullmatch(name)
@@ -109,22 +105,20 @@ def write_adapter(source: Path, target: Path, *, model: Path) -> None:
     write_gguf(target, values, tensors)
 
 
-def tokenizer(vocabulary: int, *, end: int) -> list[bytes]:
+def tokenizer(vocabulary: int, *, end: int) -> dict[str, Any]:
     """Return the metadata of a tokenizer with a text for each token id.
 
     Requests use token ids, but llama.cpp reports scores only of tokens whose text is valid UTF-8.
     """
-    words = [f"t{number}" for number in range(vocabulary)]
-    kinds = b"".join(struct.pack("<i", 1) for _ in words)
-    return [
-        text("tokenizer.ggml.model", "gpt2"),
-        text("tokenizer.ggml.pre", "default"),
-        texts("tokenizer.ggml.tokens", words),
-        value("tokenizer.ggml.token_type", ARRAY, struct.pack("<IQ", INT32, vocabulary) + kinds),
-        texts("tokenizer.ggml.merges", ["t 0"]),  # llama.cpp refuses an empty list
-        uint32("tokenizer.ggml.eos_token_id", end),
-        value("tokenizer.ggml.add_bos_token", BOOL, b"\0"),
-    ]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [f"t{number}" for number in range(vocabulary)],
+        "tokenizer.ggml.token_type": [1] * vocabulary,
+        "tokenizer.ggml.merges": ["t 0"],  # llama.cpp refuses an empty list
+        "tokenizer.ggml.eos_token_id": end,
+        "tokenizer.ggml.add_bos_token": False,
+    }
 
 
 def gguf_name(name: str, kind: str) -> str:
@@ -152,14 +146,15 @@ def read_tensors(file: Path) -> dict[str, tuple[list[int], bytes]]:
     return found
 
 
-def write_gguf(target: Path, values: list[bytes], tensors: dict[str, tuple[list[int], bytes]]) -> None:
+def write_gguf(target: Path, values: dict[str, Any], tensors: dict[str, tuple[list[int], bytes]]) -> None:
     """Write a GGUF file with these key-value pairs and tensors."""
     described, data = b"", b""
     for name, (shape, raw) in tensors.items():
         dimensions = struct.pack(f"<{len(shape)}Q", *reversed(shape))
         described += string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", F32, len(data))
         data += padded(raw)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values) + described
+    pairs = b"".join(pair(key, value) for key, value in values.items())
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + pairs + described
     target.write_bytes(padded(head) + data)
 
 
@@ -179,26 +174,19 @@ def string(words: str) -> bytes:
     return struct.pack("<Q", len(words.encode())) + words.encode()
 
 
-def value(key: str, kind: int, raw: bytes) -> bytes:
-    """Return a key-value pair. `kind`: the type of the value."""
+def pair(key: str, value: str | float | list[str] | list[int]) -> bytes:
+    """Return a key-value pair. Integers are unsigned, but signed in a list."""
+    match value:
+        case str():
+            kind, raw = STRING, string(value)
+        case bool():
+            kind, raw = BOOL, struct.pack("<?", value)
+        case int():
+            kind, raw = UINT32, struct.pack("<I", value)
+        case float():
+            kind, raw = FLOAT32, struct.pack("<f", value)
+        case _:
+            of = STRING if isinstance(value[0], str) else INT32
+            items = [string(one) if isinstance(one, str) else struct.pack("<i", one) for one in value]
+            kind, raw = ARRAY, struct.pack("<IQ", of, len(items)) + b"".join(items)
     return string(key) + struct.pack("<I", kind) + raw
-
-
-def text(key: str, words: str) -> bytes:
-    """Return a key-value pair with a string."""
-    return value(key, STRING, string(words))
-
-
-def texts(key: str, words: list[str]) -> bytes:
-    """Return a key-value pair with a list of strings."""
-    return value(key, ARRAY, struct.pack("<IQ", STRING, len(words)) + b"".join(map(string, words)))
-
-
-def uint32(key: str, number: int) -> bytes:
-    """Return a key-value pair with a 32-bit unsigned integer."""
-    return value(key, UINT32, struct.pack("<I", number))
-
-
-def float32(key: str, number: float) -> bytes:
-    """Return a key-value pair with a 32-bit float."""
-    return value(key, FLOAT32, struct.pack("<f", number))

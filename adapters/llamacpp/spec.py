@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.llamacpp import engine, setup
-from coldproof.adapters.llamacpp.curl import LlamaCppCurl
-from coldproof.adapters.llamacpp.reproducer import LLAMACPP
+from coldproof.adapters.llamacpp.reproducer import LLAMACPP, LlamaCppCurl
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import EngineSpec
@@ -20,6 +19,7 @@ ONE_AT_A_TIME = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "MIXED")  # without
 SPARSE = ("GROUND", "LORA", "CHAT", "MIXED")  # no minimum hit is guaranteed
 HOST_CACHE = "--cache-ram"
 NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (setup.SLOTS, "1")
+SLOT_ALONE = (*ONE_SLOT, *NO_HOST_CACHE)
 SAVED = (setup.SAVED, "slots", *NO_HOST_CACHE)
 RESTORED = ("TIER-1", "TIER-3")  # saved states are a second tier
 PIECE = 16  # tokens: fewer than in a segment, more than two answers share by chance
@@ -36,15 +36,12 @@ def cell(name: str, about: str, *flags: str, areas: tuple[str, ...] = AREAS, **m
 
 CELLS = (
     cell("llamacpp", "four slots of 2,048 tokens, without the host's prompt cache", *NO_HOST_CACHE),
-    cell(
-        "llamacpp-one-slot", "one slot, without the host's prompt cache", *ONE_SLOT, *NO_HOST_CACHE, areas=ONE_AT_A_TIME
-    ),
+    cell("llamacpp-one-slot", "one slot, without the host's prompt cache", *SLOT_ALONE, areas=ONE_AT_A_TIME),
     cell("llamacpp-host-cache", "one slot, and the host's prompt cache for evicted KV", *ONE_SLOT, areas=ONE_AT_A_TIME),
     cell(
         "llamacpp-window",
         "one slot of a Gemma 3 model with a sliding window of 64 tokens and checkpoints of it",
-        *ONE_SLOT,
-        *NO_HOST_CACHE,
+        *SLOT_ALONE,
         areas=SPARSE,
         sliding_window=True,
     ),
@@ -54,8 +51,7 @@ CELLS = (
     cell(
         "llamacpp-cache-reuse",
         f"one slot with non-prefix KV reuse of {PIECE} or more tokens: answers may change by design",
-        *ONE_SLOT,
-        *NO_HOST_CACHE,
+        *SLOT_ALONE,
         setup.REUSE,
         str(PIECE),
         areas=("LORA-4", "CHAT", "REUSE", "PRESS", "MIXED"),
@@ -64,8 +60,7 @@ CELLS = (
     cell(
         "llamacpp-context-shift",
         "one slot of 256 tokens with context shift: when an answer outgrows the context, the oldest half is evicted",
-        *ONE_SLOT,
-        *NO_HOST_CACHE,
+        *SLOT_ALONE,
         setup.SHIFT,
         setup.CONTEXT,
         "256",

@@ -12,14 +12,14 @@ import itertools
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.lora_digest import content_digest
+from coldproof.adapters.common.registered_adapters import RegisteredAdapters
 from coldproof.adapters.common.stepping import STEP_MS, SteppedEngine, seconds
 from coldproof.adapters.openvino.request import OpenVinoRequest, completion_of, first_batch
-from coldproof.adapters.openvino.setup import AT_START, CPU_BLOCK, Output, StepResult, capabilities, registered
+from coldproof.adapters.openvino.setup import CPU_BLOCK, Output, StepResult, capabilities, registered
 from coldproof.adapters.openvino.step_counts import StepAccounting
 from coldproof.adapters.openvino.worker_client import EngineRefusal, WorkerClient
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
@@ -30,7 +30,6 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 
 NO_TOKEN_STEPS = 1 << 30  # a budget without effect: whole prompts are computed in one step
 Reply = TypeVar("Reply")
-BIND = "the name is bound to the registered adapter with these files"
 
 
 def start(options: StartOptions) -> OpenVinoEngine:
@@ -75,8 +74,7 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
         self._latest = StepResult(outputs=[], ended={}, usage=0.0, scheduled=0, waiting=False)
         self._cancelled = False  # a request was cancelled, and the next step frees its blocks
         self._numbers = itertools.count(1)
-        self._registered = {content_digest(path): number for number, path in enumerate(adapters)}
-        self._bound: dict[str, str] = {}  # name -> digest
+        self._adapters = RegisteredAdapters([content_digest(path) for path in adapters])
         self._lock = threading.RLock()
 
     def serve(
@@ -84,15 +82,17 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
     ) -> list[Served]:
         """Serve all requests by steps or, with registered adapters, by `generate()`."""
         with self._lock:
-            if self._registered:
+            if self._adapters.numbers:
                 return self._generate_all(arrivals, on_token, between)
             return super().serve(arrivals, on_token, between)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Raise EngineDied if the engine has terminated. `serve` holds the lock already."""
-        self._check_alive()
-        yield
+        """Hold the lock. Raises EngineDied if the engine has terminated."""
+        with self._lock:
+            if self._failure:
+                raise EngineDied(self._failure)
+            yield
 
     def send(self, request: CompletionRequest) -> OpenVinoRequest:
         """Add a request. Raises RequestRefused if the engine does not accept it."""
@@ -173,10 +173,8 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
     def _generate(self, model: str, requests: Sequence[CompletionRequest]) -> list[Completion | EngineError]:
         """Serve requests of one adapter together."""
         try:
-            chosen = self._adapter_of(model)
             prompts, counts = [list(one.prompt) for one in requests], [one.max_tokens for one in requests]
-            number = None if chosen is None else self._registered[chosen]
-            answers = self._call(list[Output], "generate", number, prompts, counts)
+            answers = self._call(list[Output], "generate", self._adapter_of(model), prompts, counts)
         except EngineError as problem:
             return [problem] * len(requests)
         except EngineRefusal as problem:
@@ -184,25 +182,18 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
         self.steps += max(counts)
         return [completion_of(answer) for answer in answers]
 
-    def _adapter_of(self, model: str) -> str | None:
-        """Return the content digest of a served name; None for the base model. Raises RequestRefused if unknown."""
-        if model != self.base_model and model not in self._bound:
-            raise RequestRefused(404, f"no adapter is called {model}")
-        return self._bound.get(model)
+    def _adapter_of(self, model: str) -> int | None:
+        """Return the number of a served name's adapter; None for the base model. Raises RequestRefused if unknown."""
+        return None if model == self.base_model else self._adapters.bound_to(model)
 
     def _call(self, returns: type[Reply], name: str, *arguments: Any) -> Reply:
         """Call a method of the worker. After EngineDied or EngineSilent, the engine is not used again."""
-        self._check_alive()
-        try:
-            return self.client.call(returns, name, *arguments)
-        except (EngineDied, EngineSilent) as problem:
-            self._failure = str(problem)
-            raise
-
-    def _check_alive(self) -> None:
-        """Raise EngineDied if the engine has terminated."""
-        if self._failure:
-            raise EngineDied(self._failure)
+        with self.entered():
+            try:
+                return self.client.call(returns, name, *arguments)
+            except (EngineDied, EngineSilent) as problem:
+                self._failure = str(problem)
+                raise
 
     def _failed(self, problem: EngineRefusal) -> EngineDied:
         """Mark the engine as terminated, because a failed step leaves an unknown state. Return the error to raise."""
@@ -211,27 +202,17 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the registered adapter with these files. Raises RequestRefused if there is none."""
-        try:
-            digest = content_digest(Path(path))
-        except OSError as problem:
-            raise RequestRefused(404, f"no adapter in {path}: {problem}") from problem
-        if digest not in self._registered:
-            raise RequestRefused(404, f"the adapter files in {path} are not registered: {AT_START}")
-        if in_place or name in self._bound:
-            raise RequestRefused(400, f"{name}: {BIND}, and cannot be replaced")
-        self._bound[name] = digest
+        self._adapters.bind(name, path, in_place=in_place)
 
     def unload_adapter(self, name: str) -> None:
         """Remove the binding of a name. Raises RequestRefused for an unknown name."""
-        if self._bound.pop(name, None) is None:
-            raise RequestRefused(404, f"no adapter is called {name}")
+        self._adapters.unbind(name)
 
     def metrics(self) -> Metrics:
         """Return the engine's gauges after the latest step. Requests that were scheduled in it count as running."""
-        with self._lock:
-            if self._registered:
-                return Metrics()
-            self._check_alive()
+        if self._adapters.numbers:
+            return Metrics()
+        with self.entered():
             if not self._live:
                 self._settle()
             running = min(self._latest.scheduled, len(self._live))

@@ -58,9 +58,7 @@ class Decoder:
     """Builds the graph of the model. `weights`: arrays by their names in the safetensors file."""
 
     def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-        self.op = importlib.import_module("openvino.opset13")
-        self.openvino = importlib.import_module("openvino")
-        self.numpy = importlib.import_module("numpy")
+        self.op, self.openvino, self.numpy = map(importlib.import_module, ("openvino.opset13", "openvino", "numpy"))
         self.config, self.weights = config, weights
         self.heads: int = config["num_attention_heads"]
         self.kv_heads: int = config["num_key_value_heads"]

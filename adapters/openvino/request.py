@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coldproof.adapters.common.stepping import SingleAnswer, seconds
+from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.openvino.setup import Output
 from coldproof.adapters.openvino.step_counts import Progress
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
@@ -15,7 +15,7 @@ GIVEN_UP = "the engine dropped the request for lack of cache blocks (GenerationS
 ENDS = {"LENGTH": "length", "STOP": "stop"}
 
 
-class OpenVinoRequest(SingleAnswer):
+class OpenVinoRequest(SteppedRequest):
     """A request that was added to the engine under a number."""
 
     def __init__(self, request: CompletionRequest, number: int, *, step: int) -> None:

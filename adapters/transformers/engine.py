@@ -21,11 +21,19 @@ from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSi
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.spec.engine_spec import StartOptions
-from coldproof.adapters.transformers.capabilities import capabilities, shape
 from coldproof.adapters.transformers.loop import Driver
 from coldproof.adapters.transformers.lora import PeftAdapters
 from coldproof.adapters.transformers.request import TransformersRequest
-from coldproof.adapters.transformers.setup import PipelineParts, build, check_installed, close_log, fields, version
+from coldproof.adapters.transformers.setup import (
+    PipelineParts,
+    build,
+    capabilities,
+    check_installed,
+    close_log,
+    fields,
+    shape,
+    version,
+)
 
 CANCEL_STEPS = 2  # the engine reads an abort at the end of the next step, and executes it in the step after that
 
@@ -42,8 +50,7 @@ def start(options: StartOptions) -> TransformersEngine:
 
 
 class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
-    """The adapter of an in-process engine. The engine runs only inside `serve`; several threads may call it and share
-    steps."""
+    """The adapter of an in-process engine. It runs only inside `serve`. Several threads may serve and share steps."""
 
     name = "transformers"
     base_model = "base"
@@ -57,7 +64,7 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             "fields": json.dumps(fields(options)),
         }
         self.shape = shape(parts)
-        self.capabilities = capabilities(parts, version())
+        self.capabilities = capabilities(parts)
         self._adapters = PeftAdapters(parts.model, self.base_model)
         self._failure = ""  # why the engine has terminated
         self._stopped = self._silent = False
@@ -241,8 +248,9 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             self.step()
 
     def finished(self, one: TransformersRequest) -> Completion | EngineError:
-        """Return the result of a request."""
-        return one.result(self._text(one))
+        """Return the result of a request. Without a tokenizer, an answer has no text."""
+        tokenizer, ids = self.parts.tokenizer, [token.id for token in one.tokens]
+        return one.result("" if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True)))
 
     def close_burst(self, left: Sequence[TransformersRequest]) -> None:
         """Remove the requests that are left. If there are no others, step until the engine has removed them."""
@@ -250,9 +258,3 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             self.disconnect(one)
         if not self._live:
             self._settle()
-
-    def _text(self, one: TransformersRequest) -> str:
-        """Return the text of an answer; empty without a tokenizer."""
-        if self.parts.tokenizer is None:
-            return ""
-        return str(self.parts.tokenizer.decode([token.id for token in one.tokens], skip_special_tokens=True))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coldproof.adapters.common.stepping import SingleAnswer, seconds
+from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 
 
-class TransformersRequest(SingleAnswer):
+class TransformersRequest(SteppedRequest):
     """A sent request. `prompt`: its token ids. `step`: when it was sent. `stage`: returns its stage in the engine."""
 
     def __init__(

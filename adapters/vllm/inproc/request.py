@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from coldproof.adapters.common.stepping import seconds
+from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, gap
@@ -47,7 +47,7 @@ def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
     )
 
 
-class InprocRequest:
+class InprocRequest(SteppedRequest):
     """A request in the engine.
 
     `scheduled` is the scheduler's table of requests. It has this request under the name `inner`; for several answers,
@@ -57,25 +57,18 @@ class InprocRequest:
     def __init__(
         self, request: CompletionRequest, *, name: str, inner: str, scheduled: Mapping[str, Any], step: int
     ) -> None:
-        self.request, self.name, self.step = request, name, step
+        super().__init__(request, step)
+        self.name = name
         answers = [inner] if request.surface.answers == 1 else [f"{i}_{inner}" for i in range(request.surface.answers)]
         self.inner_names = list(dict.fromkeys([*answers, inner]))  # the parent of several answers comes last
         self.cores = [scheduled[each] for each in answers]
-        self.answers: list[list[Token]] = [[] for _ in answers]
+        self.answers: list[list[Token]] = [self.tokens, *([] for _ in answers[1:])]
         self.text = ""
-        self.finish_reason: str | None = None
         self.cached_tokens: int | None = None
         self.prompt: tuple[int, ...] | None = None
         self.prompt_logprobs: tuple[float | None, ...] | None = None
         self.prompt_best: tuple[float | None, ...] | None = None
-        self.aborted: Stage | None = None
-        self.ended: int | None = None
         self.preempted_at: list[float] = []
-
-    @property
-    def count(self) -> int:
-        """Return the number of tokens of the first answer so far."""
-        return len(self.answers[0])
 
     @property
     def preemptions(self) -> int:

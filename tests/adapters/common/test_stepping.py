@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from coldproof.adapters.common.stepping import STEP_MS, SingleAnswer, SteppedEngine, seconds
+from coldproof.adapters.common.stepping import STEP_MS, SteppedEngine, SteppedRequest, seconds
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
 from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, Stage, Token
 
 
-class TinyRequest(SingleAnswer):
+class TinyRequest(SteppedRequest):
     """A request that gets a token at each step."""
 
     def stage(self) -> Stage:

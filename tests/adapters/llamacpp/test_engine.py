@@ -11,8 +11,7 @@ from support.fake_reply import Manners
 from support.fake_server import serving
 
 from coldproof.adapters.common.lora_digest import content_digest
-from coldproof.adapters.llamacpp.adapter_bindings import RegisteredAdapters
-from coldproof.adapters.llamacpp.client import LlamaCppClient, LlamaCppReader
+from coldproof.adapters.llamacpp.client import LlamaCppAdapters, LlamaCppClient, LlamaCppReader
 from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import CompletionRequest
@@ -36,7 +35,7 @@ llamacpp:requests_deferred 1
 
 def client(url: str, *digests: str) -> LlamaCppClient:
     """A client for a stand-in whose process runs."""
-    return LlamaCppClient(url, alive=lambda: True, adapters=RegisteredAdapters(digests), caching=True)
+    return LlamaCppClient(url, alive=lambda: True, adapters=LlamaCppAdapters(digests), caching=True)
 
 
 def test_metrics_are_read_as_prometheus_text() -> None:
@@ -98,7 +97,7 @@ def test_a_request_chooses_its_adapter_by_number(tmp_path: Path) -> None:
     """The base model says nothing of adapters, unless one is switched on for all."""
     (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
     (tmp_path / "adapter_config.json").write_text("{}")
-    adapters = RegisteredAdapters(["another", content_digest(tmp_path)])
+    adapters = LlamaCppAdapters(["another", content_digest(tmp_path)])
     adapters.bind("tenant", str(tmp_path), in_place=False)
     assert adapters.choice("tenant") == [{"id": 1, "scale": 1.0}]
     assert adapters.choice("base") is None

@@ -150,7 +150,7 @@ def test_adapters_are_chosen_by_their_files(start: Start, adapter: AdapterFiles)
     with pytest.raises(RequestRefused, match="not registered"):
         engine.load_adapter("b", str(other_adapter()), in_place=False)
     engine.load_adapter("a", str(adapter.folder), in_place=False)
-    with pytest.raises(RequestRefused, match="cannot be replaced"):
+    with pytest.raises(RequestRefused, match="cannot replace an adapter"):
         engine.load_adapter("a", str(adapter.folder), in_place=True)
     same = ask(prompt(4, 40))
     served = serve(engine, same, msgspec.structs.replace(same, model="a"), msgspec.structs.replace(same, model="b"))
