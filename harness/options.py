@@ -10,8 +10,6 @@ import msgspec
 from coldproof.adapters.registry import ENGINES, attached
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
-
-
 INVALID_DURATION = "invalid duration; use for example 90s, 20m or 2h"
 
 
@@ -39,6 +37,8 @@ class Profile(msgspec.Struct, frozen=True):
     requirements: str | None = None  # default of --requirements; None: all
 
 
+GROUP_CELLS = ("groups-window", "groups-window-tight", "groups-five", "groups-five-long", "groups-state")
+EVENT_AND_TIER_CELLS = ("events", "events-tight", "events-window", "tier-offload", "tier-failing")
 RELEASE = Profile(
     examples=100_000,
     seconds=3600,
@@ -69,22 +69,7 @@ PROFILES = {
         seconds=600,
         tokens=12_000,
         cells=("default", "tight", "tight-priority"),
-        fingerprint_cells=(
-            "default",
-            "tight",
-            "tight-priority",
-            "small-chunks",
-            "groups-window",
-            "groups-window-tight",
-            "groups-five",
-            "groups-five-long",
-            "groups-state",
-            "events",
-            "events-tight",
-            "events-window",
-            "tier-offload",
-            "tier-failing",
-        ),
+        fingerprint_cells=("default", "tight", "tight-priority", "small-chunks", *GROUP_CELLS, *EVENT_AND_TIER_CELLS),
         fingerprint_examples=400,
         fingerprint_seconds=420,
         shrink_seconds=60,
@@ -95,17 +80,14 @@ PROFILES = {
     # The strict form: a frozen list of requirements, every cell, no exclusions. See harness/release.
     "qualify": msgspec.structs.replace(RELEASE, min_examples=30, min_requests=100),
     # Everything in one workload, for hours: see harness/session/soak.py. `examples` is the number in one round.
-    "soak": Profile(
+    "soak": msgspec.structs.replace(
+        RELEASE,
         examples=100,
-        seconds=3600,
         tokens=12_000,
         cells=("tight",),
         fingerprint_cells=("tight",),
         fingerprint_examples=400,
         fingerprint_seconds=3600,
-        shrink_seconds=180,
-        replays=10,
-        controls_seconds=600,
         requirements="MIXED-1",
     ),
     # For harness/power: few examples of every requirement, little time to minimise.

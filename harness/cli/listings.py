@@ -9,7 +9,7 @@ import msgspec
 
 from coldproof.adapters.registry import fault_listing
 from coldproof.harness.cli.io import Subcommand, argument, write_stdout
-from coldproof.harness.selection.cells import format_cells
+from coldproof.harness.selection.select import format_cells
 from coldproof.reports.schema.results import Results
 
 

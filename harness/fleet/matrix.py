@@ -17,9 +17,8 @@ import msgspec
 from coldproof.harness.case.known_issues import read_known_issues
 from coldproof.harness.options import FINGERPRINT, QUALIFY, Options, UsageError
 from coldproof.harness.release.requirements.frozen import current_list
-from coldproof.harness.selection.cells import cells_named
 from coldproof.harness.selection.command_line import default_oracle
-from coldproof.harness.selection.select import check_cells
+from coldproof.harness.selection.select import cells_named, check_cells
 from coldproof.harness.selection.validation import check_options as check_options
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]  # it becomes part of a folder's name

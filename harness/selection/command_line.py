@@ -14,8 +14,8 @@ from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import ENGINES, attached
 from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
 from coldproof.harness.case.known_issue_proposals import proposed_file
-from coldproof.harness.options import FINGERPRINT, Options, UsageError
-from coldproof.harness.selection.select import engine_name
+from coldproof.harness.options import Options, UsageError
+from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard
 
 
@@ -32,109 +32,68 @@ def add_options(parser: pytest.Parser) -> None:
 
 def declare_options(add: Callable[..., object]) -> None:
     """Declare every option of a run with `add`: `addoption` of pytest, or `add_argument` of argparse."""
-    add(
+
+    def option(name: str, metavar: str, text: str, **settings: object) -> None:
+        add(name, metavar=metavar, help=text, **settings)
+
+    option(
         "--engine",
-        default=None,
-        metavar="NAME",
-        help=f"{', '.join(map(engine_help, ENGINES.values()))}; a replayed case uses the engine of the case",
+        "NAME",
+        f"{', '.join(map(engine_help, ENGINES.values()))}; a replayed case uses the engine of the case",
     )
-    add("--engine-url", default=None, metavar="URL", help="attach to a running server")
-    add(
-        "--engine-args",
-        default="",
-        metavar="FLAGS",
-        help="more flags for an engine that Coldproof starts, as one string",
-    )
-    add(
-        "--worker",
-        default="model",
-        metavar="NAME",
-        help="model (default), or fingerprint: vLLM without a neural network",
-    )
-    add("--model", default=None, metavar="PATH", help="serve this model instead of the generated one")
-    add(
+    option("--engine-url", "URL", "attach to a running server")
+    option("--engine-args", "FLAGS", "more flags for an engine that Coldproof starts, as one string", default="")
+    option("--worker", "NAME", "model (default), or fingerprint: vLLM without a neural network", default="model")
+    option("--model", "PATH", "serve this model instead of the generated one")
+    option(
         "--adapter",
+        "PATH",
+        "LoRA adapter (PEFT); give at least two, with different contents",
         action="append",
         default=[],
-        metavar="PATH",
-        help="LoRA adapter (PEFT); give at least two, with different contents",
     )
-    add(
-        "--cells",
-        default=None,
-        metavar="NAME,...",
-        help="engine configurations; 'list' prints all (default: those of the profile)",
-    )
-    add(
-        "--profile",
-        default="smoke",
-        metavar="NAME",
-        help="amount of testing: smoke (default), ci, release, qualify or soak",
-    )
-    add("--budget", default=None, metavar="TIME", help="time for drawing examples, for example 90s, 20m or 2h")
-    add(
+    option("--cells", "NAME,...", "engine configurations; 'list' prints all (default: those of the profile)")
+    option("--profile", "NAME", "amount of testing: smoke (default), ci, release, qualify or soak", default="smoke")
+    option("--budget", "TIME", "time for drawing examples, for example 90s, 20m or 2h")
+    option(
         "--oracle",
-        default=None,
-        metavar="NAME",
-        help="source of cold answers: cold-engine, fresh-engine, same-engine, closed-form, or engine:NAME for another "
+        "NAME",
+        "source of cold answers: cold-engine, fresh-engine, same-engine, closed-form, or engine:NAME for another "
         "engine (default: the best one that the engine supports)",
     )
-    add("--known-issues", default=None, metavar="FILE", help="TOML file with known issues, which waive violations")
-    add(
+    option("--known-issues", "FILE", "TOML file with known issues, which waive violations")
+    option(
         "--update-known-issues",
+        "FILE",
+        "propose known issues for the violations of this run, in a new file for review (default: in --report-dir)",
         nargs="?",
         const="",
-        default=None,
-        metavar="FILE",
-        help="propose known issues for the violations of this run, in a new file for review (default: in --report-dir)",
     )
-    add("--fault", default=None, metavar="NAME", help="inject a fault into the engines; 'list' prints all")
-    add(
-        "--noise",
-        default=None,
-        metavar="KIND:NATS",
-        help="add noise to the scores of the engines, for example gaussian:0.05 or batch:0.05",
-    )
-    add(
-        "--requirements",
-        default=None,
-        metavar="ID,...",
-        help="test only these: ids such as LORA-3, or areas such as PRESS",
-    )
-    add(
+    option("--fault", "NAME", "inject a fault into the engines; 'list' prints all")
+    option("--noise", "KIND:NATS", "add noise to the scores of the engines, for example gaussian:0.05 or batch:0.05")
+    option("--requirements", "ID,...", "test only these: ids such as LORA-3, or areas such as PRESS")
+    option(
         "--diagnose",
-        default="new",
-        metavar="WHICH",
-        help="run controls of cases, with one thing changed at a time: new (default: cases without a known issue), all "
+        "WHICH",
+        "run controls of cases, with one thing changed at a time: new (default: cases without a known issue), all "
         "or none",
+        default="new",
     )
-    add(
-        "--calibration",
-        default=None,
-        metavar="RESULTS.json",
-        help="use the comparison rule of an earlier run against the same engine",
-    )
-    add("--replay", default=None, metavar="CASE.json", help="run one saved case again")
-    add(
+    option("--calibration", "RESULTS.json", "use the comparison rule of an earlier run against the same engine")
+    option("--replay", "CASE.json", "run one saved case again")
+    option(
         "--examples-from",
-        default=None,
-        metavar="OWNER/REPO",
-        help="first try the examples that failed in the CI of this GitHub repository (needs GITHUB_TOKEN)",
+        "OWNER/REPO",
+        "first try the examples that failed in the CI of this GitHub repository (needs GITHUB_TOKEN)",
     )
-    add("--shard", default=None, metavar="I/N", help="run part I of N; `coldproof merge` merges the reports")
-    add(
-        "--report-dir",
-        default="coldproof-report",
-        metavar="DIR",
-        help="folder for the report (default: coldproof-report)",
-    )
-    add(
+    option("--shard", "I/N", "run part I of N; `coldproof merge` merges the reports")
+    option("--report-dir", "DIR", "folder for the report (default: coldproof-report)", default="coldproof-report")
+    option(
         "--cache-dir",
-        default=None,
-        metavar="DIR",
-        help="folder for generated models and adapters (default: .coldproof in a checkout, else the user's cache)",
+        "DIR",
+        "folder for generated models and adapters (default: .coldproof in a checkout, else the user's cache)",
     )
-    add("--shared-dir", default=None, metavar="DIR", help="folder for adapter files that an attached server can read")
+    option("--shared-dir", "DIR", "folder for adapter files that an attached server can read")
     add("--allow-not-exercised", action="store_true", help="do not fail the run for NOT EXERCISED")
     add("--allow-inconclusive", action="store_true", help="do not fail the run for INCONCLUSIVE")
 
@@ -163,40 +122,36 @@ def join_engine_args(args: Sequence[str | os.PathLike[str]]) -> list[str | os.Pa
 def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     """Return the options of the run from pytest's. `cells`: names of the chosen cells. Raises UsageError."""
     url, engine = config.getoption("--engine-url"), engine_name(config)
-    path = {
-        name: config.getoption(name)
-        for name in ("--known-issues", "--replay", "--shared-dir", "--cache-dir", "--calibration")
-    }
-    known_issues = Path(path["--known-issues"]) if path["--known-issues"] else None
-    report_dir = Path(config.getoption("--report-dir"))
-    exact = config.getoption("--worker") == FINGERPRINT and config.getoption("--noise") is None
+    known_issues, report_dir = optional_path(config, "--known-issues"), Path(config.getoption("--report-dir"))
+    cache_dir = optional_path(config, "--cache-dir")
+    exact = is_fingerprint(config) and config.getoption("--noise") is None
+    plain = ("model", "profile", "budget", "diagnose", "allow_not_exercised", "allow_inconclusive", "worker", "fault")
     return Options(
         engine=engine,
         engine_url=url,
         engine_args=split_arguments(config.getoption("--engine-args")),
-        model=config.getoption("--model"),
         adapters=tuple(Path(p) for p in config.getoption("--adapter")),
         cells=cells,
-        profile=config.getoption("--profile"),
-        budget=config.getoption("--budget"),
         oracle=config.getoption("--oracle") or default_oracle(engine, url, exact),
         known_issues=known_issues,
         proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
-        replay=Path(path["--replay"]) if path["--replay"] else None,
+        replay=optional_path(config, "--replay"),
         report_dir=report_dir,
-        shared_dir=Path(path["--shared-dir"]) if path["--shared-dir"] else None,
-        cache_dir=Path(path["--cache-dir"]).absolute() if path["--cache-dir"] else None,
-        diagnose=config.getoption("--diagnose"),
-        calibration=Path(path["--calibration"]) if path["--calibration"] else None,
-        allow_not_exercised=config.getoption("--allow-not-exercised"),
-        allow_inconclusive=config.getoption("--allow-inconclusive"),
+        shared_dir=optional_path(config, "--shared-dir"),
+        cache_dir=cache_dir.absolute() if cache_dir else None,
+        calibration=optional_path(config, "--calibration"),
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
         seed=str(config.option.hypothesis_seed),
         shard=str(shard_of(config) or ""),
-        worker=config.getoption("--worker"),
-        fault=config.getoption("--fault"),
         noise=config.getoption("--noise"),
+        **{name: config.getoption(name) for name in plain},
     )
+
+
+def optional_path(config: pytest.Config, option: str) -> Path | None:
+    """Return the path in an option; None without the option."""
+    text = config.getoption(option)
+    return Path(text) if text else None
 
 
 def shard_of(config: pytest.Config) -> Shard | None:

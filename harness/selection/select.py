@@ -1,8 +1,13 @@
-"""Reads from pytest's options which engine, cells and tests a run has."""
+"""Reads from pytest's options which engine, cells and tests a run has.
+
+Cells are named configurations of engines. A cell declares the requirements that it covers. A requirement that no chosen
+cell covers still runs in the first cell, and its verdict there says which evidence is missing, so that no requirement
+is dropped silently.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,6 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import FINGERPRINT, PROFILES, UsageError
-from coldproof.harness.selection.cells import cells_named
 
 
 def engine_name(config: pytest.Config) -> str:
@@ -42,15 +46,44 @@ def selected_cells(config: pytest.Config) -> list[Cell]:
     if attached(engine, config.getoption("--engine-url")) is not None:
         return [ATTACHED]
     if case is not None and case.cell == ATTACHED.name:
-        return (
-            list(ENGINES[engine].cells[:1]) if engine in ENGINES else []
-        )  # an attached server's case, replayed on our engine
+        return list(ENGINES[engine].cells[:1]) if engine in ENGINES else []  # replayed on our engine
     cells = cells_named((case.cell,) if case is not None else selected_cell_names(config))
     check_cells(cells, engine=engine, worker=worker)
     for cell in cells:
         if not cell.installed:
             raise UsageError(f"cell {cell.name!r} needs the package {cell.package!r}, which is not installed")
     return cells
+
+
+def cells_named(names: tuple[str, ...]) -> list[Cell]:
+    """Return the cells with these names. Raises UsageError for an unknown name."""
+    unknown = [name for name in names if name not in CELLS]
+    if unknown:
+        raise UsageError(f"unknown cell {unknown[0]!r}; --cells list prints all cells")
+    return [CELLS[name] for name in names]
+
+
+def cells_for(requirement_id: str, cells: list[Cell]) -> list[Cell]:
+    """Return the chosen cells that cover a requirement, or the first chosen cell if none does."""
+    return [cell for cell in cells if cell.covers(requirement_id)] or cells[:1]
+
+
+def format_cells(engine: str | None = None) -> str:
+    """Return one line for each cell, or for each cell of one engine. Raises UsageError if there is none."""
+    if engine is not None:
+        check_choice("engine", engine, ENGINES)
+    workers = ENGINES[engine].workers if engine is not None else ()
+    shown = {n: cell for n, cell in CELLS.items() if engine is None or any(cell.fits(engine, w) for w in workers)}
+    if not shown:
+        raise UsageError(f"engine {engine!r} has no cells")
+    width = max(len(name) for name in shown)
+    return "\n".join(f"{name:<{width}}  {cell.about}" for name, cell in shown.items())
+
+
+def check_choice(what: str, choice: str, known: Collection[str]) -> None:
+    """Raise UsageError for an unknown choice."""
+    if choice not in known:
+        raise UsageError(f"unknown {what} {choice!r}: choose one of {', '.join(known)}")
 
 
 def check_cells(cells: Sequence[Cell], *, engine: str, worker: str) -> None:

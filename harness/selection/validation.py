@@ -19,6 +19,7 @@ from coldproof.harness.options import (
     UsageError,
     parse_duration,
 )
+from coldproof.harness.selection.select import check_choice
 
 
 def check_options(options: Options) -> None:
@@ -36,8 +37,7 @@ def check_options(options: Options) -> None:
 
 def check_engine(options: Options) -> None:
     """Raise UsageError for an unknown engine, or for options that it does not take."""
-    if options.engine not in ENGINES:
-        raise UsageError(f"unknown engine {options.engine!r}: choose one of {', '.join(ENGINES)}")
+    check_choice("engine", options.engine, ENGINES)
     if options.attached and options.engine_url is None:
         raise UsageError(f"--engine {options.engine} requires --engine-url http://HOST:PORT")
     if options.engine_url is not None and not options.attached:
@@ -59,21 +59,17 @@ def check_engine(options: Options) -> None:
 
 def check_values(options: Options) -> None:
     """Raise UsageError for an unknown profile or choice, an invalid duration, or a missing file."""
-    if options.profile not in PROFILES:
-        raise UsageError(f"unknown profile {options.profile!r}: choose one of {', '.join(PROFILES)}")
+    check_choice("profile", options.profile, PROFILES)
     if options.budget is not None and not parse_duration(options.budget):
         raise UsageError(f"--budget {options.budget!r}: {INVALID_DURATION}")
     if options.calibration is not None and not options.calibration.is_file():
         raise UsageError(f"--calibration {options.calibration}: no such file; give the results.json of an earlier run")
-    if options.diagnose not in DIAGNOSE_CHOICES:
-        raise UsageError(f"unknown --diagnose value {options.diagnose!r}: choose one of {', '.join(DIAGNOSE_CHOICES)}")
+    check_choice("--diagnose value", options.diagnose, DIAGNOSE_CHOICES)
 
 
 def check_worker(options: Options) -> None:
     """Raise UsageError for an unknown worker, or one that the engine does not have."""
-    known = tuple(dict.fromkeys(worker for spec in ENGINES.values() for worker in spec.workers))
-    if options.worker not in known:
-        raise UsageError(f"unknown worker {options.worker!r}: choose one of {', '.join(known)}")
+    check_choice("worker", options.worker, dict.fromkeys(w for spec in ENGINES.values() for w in spec.workers))
     check_offered(options, f"--worker {options.worker}", lambda spec: options.worker in spec.workers)
 
 

@@ -24,11 +24,12 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
-from coldproof.harness.selection.cells import cells_for, format_cells
 from coldproof.harness.selection.command_line import add_options, read_options, shard_of
 from coldproof.harness.selection.select import (
     cell_name,
+    cells_for,
     engine_name,
+    format_cells,
     is_fingerprint,
     is_selected,
     requirement_of,

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from support.paths import ROOT
 
 from coldproof.adapters import registry
 from coldproof.adapters.registry import ENGINES, catalogue, default_engine, fault_of, measured_engine, title_of
@@ -17,6 +16,7 @@ from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.run.record import packages
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.environment import environment
+from support.paths import ROOT
 
 HEAVY = (
     "vllm",
@@ -32,7 +32,7 @@ TOY = EngineSpec(name="toy", about="of another distribution")
 
 def test_building_the_registry_imports_no_engine() -> None:
     """Nor the faults: most runs need neither."""
-    code = f"import sys, coldproof.harness.selection.cells; print([name for name in {HEAVY!r} if name in sys.modules])"
+    code = f"import sys, coldproof.harness.selection.select; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

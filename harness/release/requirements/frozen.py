@@ -21,7 +21,7 @@ from coldproof.adapters.registry import ATTACHED, cell_type
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import UsageError
-from coldproof.harness.selection.cells import cells_for
+from coldproof.harness.selection.select import cells_for
 
 LISTS = Path(__file__).resolve().parent / "lists"
 FORMAT = 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import bundles
+from support.page import Page
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.reports.schema.results import Results, read_results
 from coldproof.reports.schema.verdict import Verdict
-from support import bundles
-from support.page import Page
 
 FILES = ("results.json", "index.html", "junit.xml", "summary.md", "badge.svg")
 

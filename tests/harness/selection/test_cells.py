@@ -16,7 +16,7 @@ from coldproof.adapters.registry import ATTACHED, CELLS
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.vllm.cells import VllmCell, small_pool
 from coldproof.harness.options import PROFILES, UsageError
-from coldproof.harness.selection.cells import cells_for, cells_named, format_cells
+from coldproof.harness.selection.select import cells_for, cells_named, format_cells
 
 DECLARED = re.compile(r'@requirement\(\s*"([A-Z]+-\d+)".*?^def (test_\w+)', re.S | re.M)
 KEYED = Cell(name="keyed", about="about keys", areas=("SALT", "CTRL-1"))
