@@ -17,9 +17,8 @@ from typing import Any, NoReturn
 import psutil
 import pytest
 
-from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
-from coldproof.adapters.registry import fault_of
+from coldproof.adapters.registry import fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.case.load import load_case
@@ -34,8 +33,7 @@ from coldproof.harness.options import PROFILES, QUALIFY, SOAK, Options, UsageErr
 from coldproof.harness.release.run.record import keep_known_issues, qualification
 from coldproof.harness.session.budget import Budget
 from coldproof.harness.session.environment import coldproof_version
-from coldproof.harness.session.report_folder import engine_facts, prepare_folder
-from coldproof.harness.session.run_reports import RunReports
+from coldproof.harness.session.run_reports import RunReports, prepare_folder
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.session.signals import EndingSignals
 from coldproof.harness.session.soak import ResourceMonitor
@@ -142,10 +140,10 @@ class ConformanceRun:
             missed = next(row.planted for row in rows if not row.caught)
             self.stop(f"RUN INVALID: the self-test of the detector gave a wrong result for the injected bug '{missed}'")
         try:
-            self.pool = EnginePool(self.options, self.log)
-            self.pool.prepare()
+            pool = self.pool = EnginePool(self.options, self.log)
+            pool.prepare()
             if self.options.profile == SOAK:
-                self.monitor = ResourceMonitor(self.log, self.started_processes, self.options.seconds)
+                self.monitor = ResourceMonitor(self.log, lambda: list(pool.processes), self.options.seconds)
                 self.monitor.start()
         except UsageError as problem:
             self.stop(str(problem), usage=True)
@@ -186,10 +184,6 @@ class ConformanceRun:
         if self.pool is not None:
             self.open_cells.remove(sut)
             sut.engines.close()
-
-    def started_processes(self) -> list[EngineProcess]:
-        """Return the engine processes started so far."""
-        return list(self.pool.processes) if self.pool is not None else []
 
     @functools.cached_property
     def budget(self) -> Budget:
@@ -258,3 +252,18 @@ def fault_facts(options: Options) -> dict[str, str] | None:
     """Return the facts about the injected fault for the report; None without one."""
     fault = fault_of(options.engine, options.fault) if options.fault is not None else None
     return None if fault is None else {"name": fault.name, "summary": fault.summary, "stands_for": fault.stands_for}
+
+
+def engine_facts(engines: CellEngines) -> dict[str, object]:
+    """Return the `engine` field of results.json."""
+    engine = engines.engine
+    return {
+        "name": title_of(engine.name),
+        "version": engine.version,
+        "adapter": engine.name,
+        "worker": engines.pool.options.worker,
+        "config": dict(engine.config),
+        "capabilities": {
+            c.value: {"present": s.present, "evidence": s.evidence} for c, s in engine.capabilities.items()
+        },
+    }

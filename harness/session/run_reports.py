@@ -1,10 +1,11 @@
-"""Writes the files of each case and, at the end of the run, the reports."""
+"""Prepares the report folder, and writes the files of each case and, at the end of the run, the reports."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -13,7 +14,7 @@ from coldproof.harness.case.known_issue_proposals import write_proposals
 from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.event_log import EventLog
-from coldproof.harness.options import Options
+from coldproof.harness.options import PROPOSED_SUFFIX, Options
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import Qualification, environment_facts
 from coldproof.harness.session.environment import environment
@@ -23,6 +24,10 @@ from coldproof.reports.exports.write import write_all
 from coldproof.reports.format.text import storable, visible
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results, Waiver, encode
+
+# Written by an earlier run, in addition to its cases, logs and proposals.
+PAGES = ("index.html", "badge.svg", "junit.xml", "summary.md")
+RUN_FILES = ("events.ndjson", "results.json", "manifest.json", *PAGES)
 
 
 class RunReports:
@@ -93,3 +98,13 @@ class RunReports:
             self.terminal.print_summary(results, self.options.report_dir)
             if self.qualification is not None:
                 self.terminal.line(f"bundle: coldproof verify {self.options.report_dir}")
+
+
+def prepare_folder(folder: Path, *, clear: bool) -> None:
+    """Create the report folder and, with `clear`, delete the files of an earlier run."""
+    (folder / "cases").mkdir(parents=True, exist_ok=True)
+    if not clear:
+        return
+    for pattern in (*RUN_FILES, f"*{PROPOSED_SUFFIX}", "engine-*.log", "cases/*"):
+        for old in folder.glob(pattern):
+            old.unlink()

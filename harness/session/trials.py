@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import pytest
 
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.judgement.requirement import Absent, Requirement, missing
-from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
 from coldproof.harness.options import SOAK, Options, UsageError
-from coldproof.harness.session.pytest_outcome import raise_outcome
 from coldproof.harness.session.soak import in_rounds
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
@@ -170,3 +170,23 @@ class TrialRunner:
     def fail_trial(self, trial: Trial, failure: Exception) -> None:
         """Emit the verdict ERROR for a trial whose engine did not start."""
         self.emit_verdict(trial, Verdict.ERROR, str(failure), None)
+
+
+def raise_outcome(verdict: Verdict, trial: Trial, reason: str, problem: BaseException | None) -> None:
+    """Return for CONFORMS; raise pytest's outcome for any other verdict.
+
+    `problem`: the exception that ended the test, if any.
+    """
+    message = f"{trial.requirement.id} {verdict.value}: {reason}"
+    match verdict:
+        case Verdict.CONFORMS:
+            return
+        case Verdict.UNSUPPORTED:
+            pytest.skip(message)
+        case Verdict.KNOWN_ISSUE:
+            # No traceback: it is not useful, and parsing its sources can end a run on CPython 3.11 (cpython#106905).
+            raise pytest.xfail.Exception(message, pytrace=False)
+        case Verdict.ERROR:
+            if problem is not None and not isinstance(problem, Violation):
+                raise problem
+    pytest.fail(message, pytrace=False)

@@ -78,11 +78,14 @@ def calibrate(
     rule = Rule(exact=exact, noise=None if exact or math.isinf(noise) else noise)
     band = None if exact else measure_band(oracle, identities, block, progress=progress)
     if isinstance(band, NoiseBand):
-        rule = rule_by_scores(band)
+        # For answers without cold scores, the oracle's margin must exceed the tolerance.
+        rule = Rule(exact=False, noise=band.margin_nats, band=band)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     if exact and len(digests) >= 2:
         oracle.fill_slots(slots)
-        mixtures = mixtures_that_hold(oracle, side_by_side(identities, prompts), alone, progress)
+        # Alternating identities in one batch, with answers long enough to overlap.
+        mixed = [Question(prompt, identity, MIXED_TOKENS) for prompt in prompts for identity in reversed(identities)]
+        mixtures = mixtures_that_hold(oracle, mixed, alone, progress)
     calibration = Calibration(
         cell=cell,
         oracle=oracle.name,
@@ -126,11 +129,6 @@ def mixtures_that_hold(
             ADAPTERS_TOGETHER: holds(oracle, adapters, alone, count.show),
             BASE_WITH_ADAPTER: holds(oracle, mixed, alone, count.show),
         }
-
-
-def rule_by_scores(band: NoiseBand) -> Rule:
-    """Return the rule by scores. For answers without cold scores, the oracle's margin must exceed the tolerance."""
-    return Rule(exact=False, noise=band.margin_nats, band=band)
 
 
 def noise_notes(band: NoiseBand | str | None) -> list[str]:
@@ -197,21 +195,21 @@ def compare(left: Answer, right: Answer) -> tuple[float, bool]:
     At the first token that differs, each side's top-2 margin counts as noise too, because noise has exceeded it. A
     margin that the engine does not report counts as infinite.
     """
+    differences, gaps = score_differences(left, right)
+    differences += [math.inf if gap is None else gap for gap in gaps]
+    return max(differences, default=0.0), left.ids == right.ids
+
+
+def score_differences(left: Answer, right: Answer) -> tuple[list[float], list[float | None]]:
+    """Return the differences of logprobs up to the first token that differs, and the top-2 margins at that token."""
     shared = common_prefix(left.ids, right.ids)
     differences = [
         abs(a.logprob - b.logprob)
         for a, b in zip(left.tokens[:shared], right.tokens[:shared], strict=True)
         if a.logprob is not None and b.logprob is not None
     ]
-    if left.ids != right.ids:
-        parting = [answer.tokens[shared].gap for answer in (left, right) if shared < len(answer.tokens)]
-        differences += [math.inf if gap is None else gap for gap in parting]
-    return max(differences, default=0.0), left.ids == right.ids
-
-
-def side_by_side(identities: list[str | None], prompts: list[tuple[int, ...]]) -> list[Question]:
-    """Return the probes of one mixed batch, with alternating identities and answers long enough to overlap."""
-    return [Question(prompt, identity, MIXED_TOKENS) for prompt in prompts for identity in reversed(identities)]
+    differing = left.ids != right.ids
+    return differences, [one.tokens[shared].gap for one in (left, right) if differing and shared < len(one.tokens)]
 
 
 def holds(

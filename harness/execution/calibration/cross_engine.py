@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.harness.execution.calibration.calibrate import lengths
+from coldproof.harness.execution.calibration.calibrate import lengths, score_differences
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.cross_engine import has_scores, room, with_gaps
 from coldproof.harness.execution.oracles.engine import EngineOracle
@@ -178,14 +178,9 @@ def under(content: str | None) -> str:
 
 def distance(mine: Answer, theirs: Answer) -> Distance:
     """Return the difference between two answers. If only one engine reports a top-2 margin, use that one."""
-    shared = common_prefix(mine.ids, theirs.ids)
-    deltas = [
-        abs(a.logprob - b.logprob)
-        for a, b in zip(mine.tokens[:shared], theirs.tokens[:shared], strict=True)
-        if a.logprob is not None and b.logprob is not None
-    ]
+    deltas, margins = score_differences(mine, theirs)
     if mine.ids == theirs.ids:
         return Distance(nats=max(deltas, default=0.0), parted=None, scored=bool(deltas))
-    parting = [answer.tokens[shared].gap for answer in (mine, theirs) if shared < len(answer.tokens)]
-    gaps = [gap for gap in parting if gap is not None]
-    return Distance(nats=max([*deltas, *gaps]) if gaps else None, parted=shared, scored=bool(deltas))
+    gaps = [gap for gap in margins if gap is not None]
+    parted = common_prefix(mine.ids, theirs.ids)
+    return Distance(nats=max([*deltas, *gaps]) if gaps else None, parted=parted, scored=bool(deltas))

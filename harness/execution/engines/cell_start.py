@@ -17,8 +17,7 @@ from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.contents import Contents
 from coldproof.harness.execution.oracles.closed_form import ClosedForm
 from coldproof.harness.execution.oracles.cross_engine import OtherEngine
-from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.execution.oracles.fresh_engine import FreshOracle
+from coldproof.harness.execution.oracles.engine import EngineOracle, FreshOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle
 from coldproof.harness.options import UsageError

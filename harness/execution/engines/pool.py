@@ -24,7 +24,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.workspace import Workspace
-from coldproof.harness.execution.models.contents import Contents, ServedFiles
+from coldproof.harness.execution.models.contents import ServedFiles
 from coldproof.harness.execution.oracles.factory import OracleFactory
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.options import PROFILES, Options, Profile, UsageError
@@ -173,7 +173,8 @@ class EnginePool:
 
         def adapter_for(root: str | None) -> str | None:
             self.files.make_for(self.options.model or root, cell)
-            return first_path(self.files.contents_of(cell))
+            first = next(iter(self.files.contents_of(cell).values()), None)
+            return str(first.folder.resolve()) if first else None
 
         spec = attached(self.options.engine, self.options.engine_url)
         if self.options.engine_url is None or spec is None or spec.attach is None:
@@ -212,9 +213,3 @@ class EnginePool:
             yield engine
         finally:
             self.close_engine(engine)
-
-
-def first_path(contents: Contents) -> str | None:
-    """Return the folder of the first adapter; None if there is none."""
-    first = next(iter(contents.values()), None)
-    return str(first.folder.resolve()) if first else None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, ResponseOptions
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.judgement.oracle import Answer, Answers, OracleError, Question
 
@@ -76,8 +76,8 @@ class EngineOracle:
             model=self.engine.base_model if question.adapter is None else self.model(question.adapter),
             prompt=question.prompt,
             max_tokens=question.max_tokens,
-            cache_salt=self.salt(),
-            surface=self.surface(question),
+            cache_salt=f"cold-{secrets.token_hex(12)}" if self.salted else None,
+            surface=question.surface.with_scores() if self.scores else question.surface,
         )
 
     def answer(self, question: Question, completion: Completion) -> Answer:
@@ -101,20 +101,12 @@ class EngineOracle:
             completion.prompt_best,
         )
 
-    def surface(self, question: Question) -> ResponseOptions:
-        """Return the question's response options, with logprobs if this oracle requests them."""
-        return question.surface.with_scores() if self.scores else question.surface
-
     def fill_slots(self, slots: int) -> None:
         """Load adapters into all slots of the engine. Some faults occur only if the last slot is in use."""
         digests = list(self.adapters)
         for i in range(slots if digests else 0):
             path = str(self.adapters[digests[i % len(digests)]].folder)
             self.engine.load_adapter(f"slot-{i}-{secrets.token_hex(4)}", path, in_place=False)
-
-    def salt(self) -> str | None:
-        """Return a unique salt to bypass the cache; None if there is no need."""
-        return f"cold-{secrets.token_hex(12)}" if self.salted else None
 
     def model(self, digest: str) -> str:
         """Return the served name of an adapter content. Load it at its first use."""
@@ -123,3 +115,28 @@ class EngineOracle:
             self.engine.load_adapter(name, str(self.adapters[digest].folder), in_place=False)
             self.loaded[digest] = name
         return self.loaded[digest]
+
+
+class FreshOracle:
+    """Starts an engine with prefix caching on for every new question: its first request. The slowest oracle."""
+
+    name = "fresh-engine"
+
+    def __init__(
+        self,
+        start: Callable[[], contextlib.AbstractContextManager[Engine]],
+        adapters: list[AdapterFiles],
+        *,
+        memo: Answers,
+    ) -> None:
+        self.start, self.adapters, self.memo = start, adapters, memo
+        self.lock = threading.Lock()
+
+    def ask(self, question: Question) -> Answer:
+        """Return the cold answer. Raises OracleError, or EngineStartError if the engine does not start."""
+        with self.lock:
+            if question not in self.memo:
+                with self.start() as engine:
+                    oracle = EngineOracle(self.name, engine, self.adapters, memo={})
+                    self.memo[question] = oracle.ask_without_memo(question)
+            return self.memo[question]

@@ -21,10 +21,6 @@ class EventLedger:
     def __init__(self) -> None:
         self.cache = EventCache(forgets=True)
 
-    def pass_over(self, published: Published) -> None:
-        """Replay what was published outside of any run."""
-        self.follow(published.batches)
-
     def follow(self, batches: Iterable[EventBatch]) -> None:
         """Replay these batches."""
         for batch in batches:

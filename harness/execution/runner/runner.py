@@ -87,7 +87,7 @@ class WorkloadRun:
     def history(self) -> History:
         """Run every step, until the end or until the engine is lost, unload all adapters and return the history."""
         self.empty_first()
-        self.ledger.pass_over(self.take_events())
+        self.ledger.follow(self.take_events().batches)  # published outside of any run
         self.baseline = self.scrape()
         self.last_metrics = self.baseline.since(self.baseline)
         steps = self.steps()

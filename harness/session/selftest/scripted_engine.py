@@ -62,7 +62,7 @@ class InjectedBug(enum.StrEnum):
 
 
 class ScriptedEngine:
-    """A minimal engine. It reads adapter files when an adapter is loaded, as a server does."""
+    """A minimal `Engine`, which documents the methods. It reads adapter files when an adapter is loaded."""
 
     name, version, base_model = "scripted", "1", "base"
 
@@ -95,13 +95,11 @@ class ScriptedEngine:
         self.contents[name], self.switched_on = digest, name
 
     def unload_adapter(self, name: str) -> None:
-        """Unload the adapter with this name."""
         if self.contents.pop(name, None) is None:
             raise RequestRefused(404, f"{name} is not loaded")
         self.switched_on = None if name == self.switched_on else self.switched_on
 
     def clock(self) -> float:
-        """Return the monotonic time in seconds."""
         return time.monotonic()
 
     def serve(
@@ -122,7 +120,6 @@ class ScriptedEngine:
         return [served[i] for i in range(len(arrivals))]
 
     def complete(self, request: CompletionRequest) -> Completion:
-        """Answer one request."""
         return self.send(request, lambda _: None)
 
     def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
@@ -210,32 +207,26 @@ class ScriptedEngine:
             self.blocks.setdefault(key, tuple(kv[i * BLOCK : (i + 1) * BLOCK]))
 
     def reset_cache(self) -> bool:
-        """Remove all blocks from the cache."""
         if self.bug is not InjectedBug.RESET_LIES:
             self.blocks.clear()
         return True
 
     def metrics(self) -> Metrics:
-        """Return counters as a server would publish them."""
         usage = self.leaked / 100
         return Metrics(
             queried_tokens=self.queried, hit_tokens=self.hit, preemptions=0, running=0, waiting=0, pool_usage=usage
         )
 
     def take_events(self) -> Published:
-        """Return no events."""
         return Published()
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
-        """Return no wrong reads."""
         return ()
 
     def alive(self) -> bool:
-        """Return whether the engine has neither terminated nor been stopped."""
         return not self.dead
 
     def log_tail(self) -> str:
-        """Return an empty log."""
         return ""
 
     def stop(self) -> None:

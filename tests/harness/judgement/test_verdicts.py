@@ -17,7 +17,7 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement, requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
-from coldproof.harness.session.pytest_outcome import raise_outcome
+from coldproof.harness.session.trials import raise_outcome
 from coldproof.reports.assemble.assemble import Event, assemble, read_events
 from coldproof.reports.schema.case import Reproduction
 from coldproof.reports.schema.results import Results

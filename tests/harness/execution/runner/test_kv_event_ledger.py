@@ -79,7 +79,7 @@ def test_what_is_gone_is_not_known_any_more() -> None:
 def test_what_is_published_between_runs_counts() -> None:
     """Whoever asked then is none of a later history's business, but the blocks are there."""
     engine = Engine()
-    engine.ledger.pass_over(engine.published(stored(), at=99.0))
+    engine.ledger.follow(engine.published(stored(), at=99.0).batches)
     asked = outcome(0, PROMPT, cached_tokens=32)
     events = engine.run(asked=(asked,))
     assert (events.expected, events.in_pool) == (1, 2)
