@@ -46,7 +46,7 @@ def register_plugin(folder: Path, name: str, function: str, variables: dict[str,
 def install_noise() -> None:
     """Patch vLLM so that its models add the noise that the environment variable describes while it is set.
 
-    A second call has no effect. The fingerprint worker adds its own noise (fingerprint/noisy_scores.py).
+    A second call has no effect. The fingerprint worker adds its own noise (fingerprint/sampler.py).
     """
     processor: Any = importlib.import_module("vllm.model_executor.layers.logits_processor").LogitsProcessor
     original = processor.forward

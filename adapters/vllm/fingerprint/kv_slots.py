@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,6 +11,8 @@ import torch
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, NO_BLOCK, ZEROED
 from coldproof.adapters.vllm.fingerprint.digest import Digests, layer_key
 from coldproof.adapters.vllm.fingerprint.topology import LayerKind, Layers
+
+Numbers = npt.NDArray[np.int64]
 
 
 class LayerSlots:
@@ -23,15 +24,16 @@ class LayerSlots:
         flat = tensor.view(torch.int64) if tensor.dtype != torch.int64 else tensor
         self.slots: Digests = flat[:, 0, :, 0].numpy().view(np.uint64)
 
+    def places(self, first: int, end: int) -> tuple[Numbers, Numbers]:
+        """Return the columns in a block table and the offsets in the blocks: of positions or of a state."""
+        if self.row.kind is LayerKind.STATE:
+            return np.array([(end - 1) // self.block]), np.array([0])
+        positions = np.arange(first, end)
+        return positions // self.block, positions % self.block
+
     def read(self, blocks: Sequence[int], first: int, end: int) -> Digests:
         """Return the digests at positions `first` to `end`; NEVER_WRITTEN where the request has no block."""
-        if self.row.kind is LayerKind.STATE:
-            return self.gather(blocks, np.array([(end - 1) // self.block]), np.array([0]))
-        positions = np.arange(first, end)
-        return self.gather(blocks, positions // self.block, positions % self.block)
-
-    def gather(self, blocks: Sequence[int], columns: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> Digests:
-        """Return the slots at columns of a block table and offsets in the blocks, without the layer's mask."""
+        columns, offsets = self.places(first, end)
         table = np.asarray(blocks, dtype=np.int64)
         present = columns < len(table)
         ids = np.where(present, table[np.minimum(columns, len(table) - 1)] if len(table) else NO_BLOCK, NO_BLOCK)
@@ -42,43 +44,14 @@ class LayerSlots:
 
     def write(self, blocks: Sequence[int], first: int, digests: Digests) -> None:
         """Write digests at positions from `first` on. A state layer stores only the last one."""
-        end = first + len(digests)
-        if self.row.kind is LayerKind.STATE:
-            positions, digests, offsets = np.array([end - 1]), digests[-1:], np.array([0])
-        else:
-            positions = np.arange(first, end)
-            offsets = positions % self.block
-        ids = np.asarray(blocks, dtype=np.int64)[positions // self.block]
+        columns, offsets = self.places(first, first + len(digests))
+        ids = np.asarray(blocks, dtype=np.int64)[columns]
         present = ids != NO_BLOCK
-        self.slots[ids[present], offsets[present]] = digests[present] ^ self.key
+        self.slots[ids[present], offsets[present]] = digests[-len(ids) :][present] ^ self.key
 
 
-class WrongRun(msgspec.Struct, frozen=True):
-    """The first run of wrong positions of a read, within one block. `found`: the content of its first slot."""
-
-    column: int
-    block: int
-    first: int
-    last: int
-    found: int
-
-
-def first_wrong(
-    block_size: int,
-    blocks: Sequence[int],
-    positions: npt.NDArray[np.int64],
-    found: Digests,
-    bad: npt.NDArray[np.bool_],
-) -> WrongRun:
-    """Return the first run of wrong positions of a read. `bad` marks the wrong ones and has at least one."""
-    at = int(np.argmax(bad))
-    column = int(positions[at]) // block_size
-    same = bad & (positions // block_size == column)
-    run = int(np.argmin(np.append(same[at:], False)))
-    return WrongRun(
-        column=column,
-        block=int(blocks[column]) if column < len(blocks) else NO_BLOCK,
-        first=int(positions[at]),
-        last=int(positions[at + run - 1]),
-        found=int(found[at]),
-    )
+def first_run(columns: Numbers, bad: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the first and the last index of the first run of `bad` in one column. At least one must be bad."""
+    first = int(np.argmax(bad))
+    same = bad & (columns == columns[first])
+    return first, first + int(np.argmin(np.append(same[first:], False))) - 1

@@ -43,11 +43,10 @@ class Loras:
 
     def evict_oldest(self) -> None:
         """Evict one adapter. Raises RuntimeError if all adapters are pinned."""
-        for number in self.loaded:
-            if number not in self.pinned:
-                del self.loaded[number]
-                return
-        raise RuntimeError("All items are pinned, cannot remove oldest from the cache.")
+        oldest = next((number for number in self.loaded if number not in self.pinned), None)
+        if oldest is None:
+            raise RuntimeError("All items are pinned, cannot remove oldest from the cache.")
+        del self.loaded[oldest]
 
     def read(self, request: Any) -> str:
         """Return the content digest of an adapter's files, after vLLM's checks."""

@@ -1,7 +1,8 @@
-"""Selects the token that follows a state, and its logprobs."""
+"""Selects the token that follows a state, and its logprobs, with or without score noise."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,10 +11,23 @@ import numpy.typing as npt
 import torch
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
-from coldproof.adapters.vllm.fingerprint.digest import FIRST_TOKEN, TOKENS, draw, logprob, rank_of, token_at_rank
+from coldproof.adapters.common.score_noise import NoiseSource
+from coldproof.adapters.vllm.fingerprint.digest import (
+    FIRST_TOKEN,
+    TOKENS,
+    Digests,
+    draw,
+    logprob,
+    mix,
+    rank_of,
+    token_at_rank,
+)
 
 BitmaskRow = npt.NDArray[np.int32]  # a row of a grammar's bitmask over the vocabulary
+Logprobs = npt.NDArray[np.float64]
 NEVER_DRAWN = 5.0  # nats below the lowest noisy score: the score of tokens that are never drawn
+SPREAD = 2.5  # nats: the standard deviation of the scores without noise where noise is added
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class SampledToken(msgspec.Struct, frozen=True):
@@ -25,30 +39,80 @@ class SampledToken(msgspec.Struct, frozen=True):
     token: int
     number: int
     rank: int = 0
-    scores: npt.NDArray[np.float64] | None = None
+    scores: Logprobs | None = None
 
 
-def sample(state: int, sampling: Any, position: int, allowed: BitmaskRow | None = None) -> SampledToken:
-    """Return the token after a state. A sampled request without a seed gets the greedy token."""
-    seed = sampling.seed if sampling.temperature > 0 else None
-    number = draw(state, seed=seed, position=position)
-    if allowed is None:
-        return SampledToken(token_at_rank(number, 0), number)
-    for rank in range(TOKENS):
-        token = token_at_rank(number, rank)
-        if permits(allowed, token):
-            return SampledToken(token, number, rank)
-    return SampledToken(first_permitted(allowed), number, TOKENS)
+class Scores:
+    """Selects and scores the tokens of one engine. With a noise source, the results differ in each call.
+
+    Without noise, the second best token is always two nats behind, so that realistic noise would never change a token.
+    With noise, each state has normally distributed scores for all tokens. Their spread is such that about one token in
+    500 has a margin below 0.002 nats, as in a real model. Noise is added to the scores before the token is chosen.
+    """
+
+    def __init__(self, noise: NoiseSource | None) -> None:
+        self.noise = noise
+
+    def sample(
+        self, state: int, sampling: Any, position: int, context: bytes, allowed: BitmaskRow | None
+    ) -> SampledToken:
+        """Return the token after a state. A sampled request without a seed gets the greedy token.
+
+        `context`: what noise may depend on. `allowed`: the tokens that a grammar permits; None without a grammar.
+        """
+        number = draw(state, seed=sampling.seed if sampling.temperature > 0 else None, position=position)
+        tokens: Iterable[int] = (token_at_rank(number, rank) for rank in range(TOKENS))
+        row = None
+        if self.noise is not None:
+            (row,) = noisy_logprobs(self.noise, [number], context)
+            tokens = (FIRST_TOKEN + int(index) for index in np.argsort(-row))
+        for rank, token in enumerate(tokens):
+            if allowed is None or permits(allowed, token):
+                return SampledToken(token, number, rank, row)
+        assert allowed is not None
+        # The smallest permitted token. If no printable token is permitted, this is the end of the answer.
+        token = next(token for token in range(32 * len(allowed)) if permits(allowed, token))
+        return SampledToken(token, number, TOKENS, row)
+
+    def score_prompt(
+        self, table: LogprobsTensors, start: int, states: Digests, tokens: Sequence[int], context: bytes
+    ) -> None:
+        """Write the scores of prompt tokens into the rows of a table from `start` on. `states` precede the tokens."""
+        numbers = [draw(int(state), seed=None, position=0) for state in states]
+        if self.noise is None:
+            scored = [SampledToken(token, n, rank_of(n, token)) for token, n in zip(tokens, numbers, strict=True)]
+        else:
+            rows = noisy_logprobs(self.noise, numbers, context)
+            ranks = [int((row > noisy_score(row, token)).sum()) for row, token in zip(rows, tokens, strict=True)]
+            scored = [SampledToken(*one) for one in zip(tokens, numbers, ranks, rows, strict=True)]
+        at = slice(start, start + len(scored))
+        ids, scores, one_based = score_rows(scored, table.logprobs.shape[1] - 1)
+        table.logprob_token_ids[at] = torch.tensor(ids)
+        table.logprobs[at] = torch.from_numpy(np.array(scores))
+        table.selected_token_ranks[at] = torch.tensor(one_based)
+
+
+def noisy_logprobs(noise: NoiseSource, numbers: list[int], context: bytes) -> Logprobs:
+    """Return noisy logprobs for each number, in nats: `[numbers, tokens]`."""
+    column = np.array(numbers, np.uint64)[:, None]
+    keys = mix(column + np.arange(1, TOKENS + 1, dtype=np.uint64)[None, :] * FACTOR)
+    first = ((keys >> np.uint64(32)).astype(np.float64) + 0.5) / 2**32
+    second = (keys & np.uint64(0xFFFFFFFF)).astype(np.float64) / 2**32
+    normal = np.sqrt(-2 * np.log(first)) * np.cos(2 * np.pi * second)
+    scores = SPREAD * normal + noise.draw((len(numbers), TOKENS), context)
+    scores -= scores.max(axis=1, keepdims=True)
+    return np.asarray(scores - np.log(np.exp(scores).sum(axis=1, keepdims=True)))
+
+
+def noisy_score(row: Logprobs, token: int) -> float:
+    """Return the noisy score of a token."""
+    index = token - FIRST_TOKEN
+    return float(row[index] if 0 <= index < TOKENS else row.min() - NEVER_DRAWN)
 
 
 def permits(allowed: BitmaskRow, token: int) -> bool:
     """Return whether a row of a bitmask contains a token."""
     return bool(int(allowed[token >> 5]) >> (token & 31) & 1)
-
-
-def first_permitted(allowed: BitmaskRow) -> int:
-    """Return the smallest permitted token. If no printable token is permitted, this is the end of the answer."""
-    return next(token for token in range(32 * len(allowed)) if permits(allowed, token))
 
 
 def score_rows(drawn: list[SampledToken], wanted: int) -> tuple[list[list[int]], list[list[np.float32]], list[int]]:
@@ -62,25 +126,17 @@ def score_rows(drawn: list[SampledToken], wanted: int) -> tuple[list[list[int]],
         else:
             order = np.argsort(-one.scores)[:wanted]
             ids.append([one.token, *(FIRST_TOKEN + int(index) for index in order)])
-            scores.append([np.float32(noisy_score(one)), *(np.float32(one.scores[index]) for index in order)])
+            scores.append([np.float32(score) for score in (noisy_score(one.scores, one.token), *one.scores[order])])
     return ids, scores, [one.rank + 1 for one in drawn]
 
 
-def noisy_score(one: SampledToken) -> float:
-    """Return the noisy score of a token."""
-    assert one.scores is not None
-    index = one.token - FIRST_TOKEN
-    return float(one.scores[index] if 0 <= index < TOKENS else one.scores.min() - NEVER_DRAWN)
-
-
-def logprobs_of(answers: list[tuple[list[SampledToken], int | None]]) -> LogprobsLists | None:
+def logprobs_of(answers: list[list[SampledToken]], wanted: list[int | None]) -> LogprobsLists | None:
     """Return the logprobs of a step's tokens, request after request; None if no request wants logprobs."""
-    wanted = [count for _, count in answers if count is not None]
-    if not wanted:
+    width = max((count for count in wanted if count is not None), default=None)
+    if width is None:
         return None
-    width = max(wanted)
     ids, scores, ranks, starts = [], [], [], [0]
-    for drawn, _ in answers:
+    for drawn in answers:
         rows = score_rows(drawn or [SampledToken(0, 0)], width)  # vLLM expects a row for a request in prefill, too
         ids += rows[0]
         scores += rows[1]
@@ -89,10 +145,11 @@ def logprobs_of(answers: list[tuple[list[SampledToken], int | None]]) -> Logprob
     return LogprobsLists(np.array(ids, np.int32), np.array(scores, np.float32), np.array(ranks, np.int32), starts)
 
 
-def score_prompt(table: LogprobsTensors, row: int, token: int, before: int, wanted: int) -> None:
-    """Write the scores of a prompt token into a row of a table. `before`: the digest of the previous position."""
-    number = draw(before, seed=None, position=row + 1)
-    ids, scores, ranks = score_rows([SampledToken(token, number, rank_of(number, token))], wanted)
-    table.logprob_token_ids[row] = torch.tensor(ids[0])
-    table.logprobs[row] = torch.from_numpy(np.array(scores[0]))
-    table.selected_token_ranks[row] = ranks[0]
+def grammar_rows(grammar: Any, drafts: dict[str, int]) -> dict[str, Any]:
+    """Return request -> its rows of the grammar's bitmask: one for the next token and one after each draft."""
+    rows, at = {}, 0
+    for name in grammar.structured_output_request_ids if grammar is not None else ():
+        count = 1 + drafts.get(name, 0)
+        rows[name] = grammar.grammar_bitmask[at : at + count]
+        at += count
+    return rows

@@ -45,10 +45,6 @@ class Sequence:
         """Return the number of known tokens: prompt and output."""
         return len(self.prompt) + len(self.output)
 
-    def token(self, position: int) -> int:
-        """Return the token at a known position."""
-        return self.prompt[position] if position < len(self.prompt) else self.output[position - len(self.prompt)]
-
     def update(self, new_blocks: Any, *, resumed: bool, computed: int, outputs: int) -> None:
         """Apply the scheduler's update of a known request.
 
@@ -71,7 +67,7 @@ class Sequence:
         known = self.digests
         if len(known) < self.length:
             before = int(known[-1]) if len(known) else seed
-            rest = [self.token(i) for i in range(len(known), self.length)]
+            rest = [*self.prompt[len(known) :], *self.output[max(0, len(known) - len(self.prompt)) :]]
             known = np.concatenate([known, self.digests_after(rest, len(known), before)])
         self.digests = known
         return known

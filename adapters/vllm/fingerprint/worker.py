@@ -5,6 +5,8 @@ It implements every method that the engine core calls. It refuses unsupported co
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from vllm.distributed.kv_transfer import (
     ensure_kv_transfer_shutdown,
     get_kv_transfer_group,
     has_kv_transfer_group,
+    kv_transfer_state,
 )
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
@@ -24,7 +27,6 @@ from vllm.v1.worker.utils import allocate_kv_cache
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN
-from coldproof.adapters.vllm.fingerprint.connectors.per_worker import WorkerConnector
 from coldproof.adapters.vllm.fingerprint.connectors.simple_offload import use_host_memory
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.kv_specs import layer_specs, pool_bytes
@@ -51,7 +53,22 @@ class FingerprintWorker(WorkerBase):
         self.loras = Loras(vllm_config.lora_config) if vllm_config.lora_config else None
         self.kv_caches: dict[str, torch.Tensor] = {}
         self.runner: Runner | None = None
-        self.connector = WorkerConnector()
+        self.connector: Any = None
+
+    @contextlib.contextmanager
+    def active_connector(self) -> Iterator[None]:
+        """Make this worker's own connector, or None, vLLM's global one. At the end, restore the previous one.
+
+        vLLM has one connector per process, but Coldproof runs several engines in one. Without this, the second engine
+        would use the connector of the first one, and a cold engine would have a connector.
+        """
+        previous = kv_transfer_state._KV_CONNECTOR_AGENT
+        kv_transfer_state._KV_CONNECTOR_AGENT = self.connector
+        try:
+            yield
+        finally:
+            self.connector = kv_transfer_state._KV_CONNECTOR_AGENT
+            kv_transfer_state._KV_CONNECTOR_AGENT = previous
 
     def init_device(self) -> None:
         """Join a process group of size one, which connectors need."""
@@ -87,36 +104,30 @@ class FingerprintWorker(WorkerBase):
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the pool in vLLM's layout, fill it with POISON_BYTE, and register it with the connector."""
-        with self.connector.active():
-            self.allocate(kv_cache_config)
-
-    def allocate(self, kv_cache_config: KVCacheConfig) -> None:
-        """Do the work of `initialize_from_config` while this worker's connector is active."""
         self.cache_config.num_gpu_blocks = kv_cache_config.num_blocks
         self.cache_config.hash_block_size = kv_cache_config.hash_block_size
         self.cache_config.cache_hit_alignment_tokens = kv_cache_config.cache_hit_alignment_tokens
         if self.vllm_config.kv_transfer_config is not None:
             use_host_memory()
-        ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
+        with self.active_connector():
+            ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
         layout = self.cache_config.get_resolved_kv_cache_layout()
         self.kv_caches = allocate_kv_cache(kv_cache_config, torch.device("cpu"), layout)
         for tensor in self.kv_caches.values():
             tensor.untyped_storage().fill_(POISON_BYTE)
-        groups = {name: i for i, group in enumerate(kv_cache_config.kv_cache_groups) for name in group.layer_names}
+        groups = enumerate(kv_cache_config.kv_cache_groups)
+        group_of = {name: (i, int(group.kv_cache_spec.block_size)) for i, group in groups for name in group.layer_names}
         numbers = {name: i for i, name in enumerate(self.layers)}
         slots = {
-            name: LayerSlots(
-                numbers[name],
-                self.layers[name][0],
-                groups[name],
-                block_size(kv_cache_config, groups[name]),
-                tensor,
-            )
+            name: LayerSlots(numbers[name], self.layers[name][0], *group_of[name], tensor)
             for name, tensor in self.kv_caches.items()
         }
-        if has_kv_transfer_group():
-            publish_layers(self.vllm_config, self.kv_caches)
-            get_kv_transfer_group().register_kv_caches(self.kv_caches)
+        with self.active_connector():
+            if has_kv_transfer_group():
+                # Some connectors look the layers up in the forward context, for example ExampleConnector.
+                context = self.vllm_config.compilation_config.static_forward_context
+                context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in self.kv_caches.items()})
+                get_kv_transfer_group().register_kv_caches(self.kv_caches)
         self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, self.loras)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
@@ -132,7 +143,7 @@ class FingerprintWorker(WorkerBase):
 
     def execute_model(self, scheduler_output: Any) -> ModelRunnerOutput | None:
         """Execute a step. Return None if vLLM must call `sample_tokens` next."""
-        with self.connector.active():
+        with self.active_connector():
             return self.started_runner().execute(scheduler_output)
 
     def sample_tokens(self, grammar_output: Any) -> ModelRunnerOutput:
@@ -141,11 +152,15 @@ class FingerprintWorker(WorkerBase):
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
         """Return draft tokens for the requests that got tokens in the last step."""
-        return self.started_runner().take_drafts()
+        runner = self.started_runner()
+        drafts, runner.drafts = runner.drafts, None
+        return drafts
 
     def take_wrong_reads(self) -> list[dict[str, Any]]:
         """Return and remove the wrong reads as dictionaries: the first one of each request, with the writer."""
-        return [msgspec.to_builtins(one) for one in self.started_runner().take_wrong_reads()]
+        runner = self.started_runner()
+        taken, runner.wrong_reads = runner.wrong_reads, []
+        return [msgspec.to_builtins(one) for one in taken]
 
     def started_runner(self) -> Runner:
         """Return the runner, which exists once the pool is allocated."""
@@ -160,9 +175,7 @@ class FingerprintWorker(WorkerBase):
 
     def get_kv_connector_handshake_metadata(self) -> dict[int, Any] | None:
         """Return the connector's handshake metadata, by rank; None if there is none."""
-        if self.connector.connector is None:
-            return None
-        metadata = self.connector.connector.get_handshake_metadata()
+        metadata = None if self.connector is None else self.connector.get_handshake_metadata()
         return None if metadata is None else {0: metadata}
 
     def get_cache_block_size_bytes(self) -> int:
@@ -197,33 +210,20 @@ class FingerprintWorker(WorkerBase):
 
     def shutdown(self) -> None:
         """Shut the connector down."""
-        with self.connector.active():
+        with self.active_connector():
             ensure_kv_transfer_shutdown()
-
-
-def block_size(config: KVCacheConfig, group: int) -> int:
-    """Return the number of tokens in a block of a group."""
-    return int(config.kv_cache_groups[group].kv_cache_spec.block_size)
-
-
-def publish_layers(config: VllmConfig, tensors: dict[str, torch.Tensor]) -> None:
-    """Add the layers to the forward context, where some connectors look them up (for example ExampleConnector)."""
-    context = config.compilation_config.static_forward_context
-    context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in tensors.items()})
 
 
 def check_config(config: VllmConfig) -> None:
     """Raise UnsupportedError for configurations that this worker cannot emulate."""
-    parallel, speculative = config.parallel_config, config.speculative_config
-    if parallel.world_size > 1:
-        raise UnsupportedError("the fingerprint worker does not support tensor, pipeline or context parallelism")
-    if config.scheduler_config.async_scheduling:
-        raise UnsupportedError("the fingerprint worker does not support async scheduling: add --no-async-scheduling")
-    if config.model_config.runner_type != "generate":
-        raise UnsupportedError("the fingerprint worker supports text generation only")
-    if speculative is not None and speculative.method != "ngram":
-        raise UnsupportedError(
-            f"the fingerprint worker supports the speculative method 'ngram' only, not {speculative.method!r}"
-        )
-    if config.model_config.is_encoder_decoder:
-        raise UnsupportedError("the fingerprint worker does not support encoder-decoder models")
+    method = config.speculative_config.method if config.speculative_config is not None else "ngram"
+    refusals = {
+        "does not support tensor, pipeline or context parallelism": config.parallel_config.world_size > 1,
+        "does not support async scheduling: add --no-async-scheduling": config.scheduler_config.async_scheduling,
+        "supports text generation only": config.model_config.runner_type != "generate",
+        f"supports the speculative method 'ngram' only, not {method!r}": method != "ngram",
+        "does not support encoder-decoder models": config.model_config.is_encoder_decoder,
+    }
+    for reason, applies in refusals.items():
+        if applies:
+            raise UnsupportedError(f"the fingerprint worker {reason}")

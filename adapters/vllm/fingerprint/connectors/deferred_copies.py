@@ -52,14 +52,10 @@ class DeferredCopies(Generic[Key]):
             if i > last:
                 return
             one.copy()
-            one.copy, one.polls = nothing, min(one.polls, 0)
+            one.copy, one.polls = lambda: None, min(one.polls, 0)  # it must not be carried out again
 
     def drain(self) -> None:
         """Carry out and remove all copies, as a device does before its memory is freed."""
         for one in self.pending:
             one.copy()
         self.pending.clear()
-
-
-def nothing() -> None:
-    """Do nothing: replaces a copy that has been carried out."""

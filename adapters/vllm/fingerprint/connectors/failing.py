@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    KVConnectorRole,
-)
+from prometheus_client import Counter
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
+from coldproof.adapters.server.vllm_metrics import FAILED_LOADS_COUNTER
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
-from coldproof.adapters.vllm.fingerprint.connectors.load_failure_stats import LoadFailureMetric, LoadFailureStats
+from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
 
 # The remainder of the prompt length modulo LENGTHS selects what a load reads: 0: nothing; READABLE: everything; 2: all
 # but the last block.
@@ -45,6 +44,48 @@ class StepTransfers(KVConnectorMetadata):
     evicted: list[bytes] = field(default_factory=list)
 
 
+class LoadFailureStats(KVConnectorStats):
+    """The number of failed loads in a step, for vLLM's log and metrics.
+
+    The harness needs the number: if a failed load ends its request, there may be as many errors as failed loads.
+    """
+
+    data: dict[str, Any]
+
+    def reset(self) -> None:
+        """Set the number to zero."""
+        self.data = {}
+
+    def aggregate(self, other: KVConnectorStats) -> LoadFailureStats:
+        """Return the sum of both."""
+        return LoadFailureStats({FAILED_LOADS: sum(int(one.data.get(FAILED_LOADS, 0)) for one in (self, other))})
+
+    def reduce(self) -> dict[str, int | float]:
+        """Return the values for vLLM's log."""
+        return {FAILED_LOADS: int(self.data.get(FAILED_LOADS, 0))}
+
+    def is_empty(self) -> bool:
+        """Return whether no load failed."""
+        return not self.data.get(FAILED_LOADS)
+
+
+class LoadFailureMetric(KVConnectorPromMetrics):
+    """The server's Prometheus counter of failed loads."""
+
+    def __init__(
+        self, vllm_config: Any, metric_types: Any, labelnames: list[str], labels: dict[int, list[Any]]
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, labels)
+        family = metric_types[Counter](
+            name=FAILED_LOADS_COUNTER, documentation="Loads from the second KV tier that failed.", labelnames=labelnames
+        )
+        self.counters = {engine: family.labels(*values) for engine, values in labels.items()}
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """Add the failed loads of one step."""
+        self.counters[engine_idx].inc(int(transfer_stats_data.get(FAILED_LOADS, 0)))
+
+
 class FailingConnector(KVConnectorBase_V1):
     """The connector. Options: `asynchronous` (loads), `failing` (loads) and `blocks` (the capacity of the tier)."""
 
@@ -57,7 +98,7 @@ class FailingConnector(KVConnectorBase_V1):
             failing=bool(options.get("failing")),
             capacity=int(options.get("blocks", 10_000)),
         )
-        self.store = BlockStore(asynchronous=bool(options.get("asynchronous")))
+        self.store = BlockStore(asynchronous=self.planner.asynchronous)
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         """Set the scheduler's KV-cache manager, which has the block tables."""
@@ -78,7 +119,7 @@ class FailingConnector(KVConnectorBase_V1):
     def get_kv_connector_stats(self) -> LoadFailureStats | None:
         """Return and reset the number of failed loads; None if there are none."""
         failed, self.planner.failed = self.planner.failed, 0
-        return LoadFailureStats.of(failed) if failed else None
+        return LoadFailureStats({FAILED_LOADS: failed}) if failed else None
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:  # noqa: ARG002 - vLLM's
         """Return that the blocks can be freed at once: stores end with their step."""
@@ -93,7 +134,7 @@ class FailingConnector(KVConnectorBase_V1):
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> LoadFailureStats:
         """Return the statistics of serialised data."""
-        return LoadFailureStats(data=data or {})
+        return LoadFailureStats(data or {})
 
     @classmethod
     def build_prom_metrics(cls, *given: Any) -> LoadFailureMetric:
@@ -123,7 +164,7 @@ class FailingConnector(KVConnectorBase_V1):
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[None, set[str] | None]:  # noqa: ARG002 - vLLM's
         """Return the requests whose asynchronous loads have completed, with or without failures."""
-        return None, set(self.store.poll()) or None
+        return None, set(self.store.copies.poll()) or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Return and reset the blocks whose load failed."""
@@ -231,7 +272,3 @@ class BlockStore:
         """Copy blocks from the pool to the tier."""
         for block, key in stores:
             self.blocks[key] = [tensor[block].clone() for tensor in self.tensors]
-
-    def poll(self) -> list[str]:
-        """Return the requests whose asynchronous loads have completed since the last poll."""
-        return self.copies.poll()

@@ -8,6 +8,7 @@ would not work, because MultiConnector finds its parts by name.
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -36,17 +37,6 @@ class HostStream:
         return 0, 0
 
 
-class HostCuda:
-    """The part of `torch.cuda` that the worker uses."""
-
-    Stream = HostStream
-
-    @staticmethod
-    def current_stream() -> HostStream:
-        """Return a stream."""
-        return HostStream()
-
-
 class HostEvent:
     """Replaces a CUDA event. Work before a copy's submission is already complete, so there is nothing to record."""
 
@@ -57,7 +47,7 @@ class HostEvent:
 class HostTorch:
     """The module `torch` for the worker: the real one, except for `cuda` and `Event`."""
 
-    cuda = HostCuda
+    cuda = SimpleNamespace(Stream=HostStream, current_stream=HostStream)
     Event = HostEvent
 
     def __getattr__(self, name: str) -> Any:
