@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.openvino.setup import Output
@@ -63,12 +64,12 @@ class OpenVinoRequest(SteppedRequest):
 
 def first_batch(arrivals: Sequence[Arrival], waiting: Sequence[int], now_ms: int) -> list[int]:
     """Return the longest start of `waiting` whose requests have arrived and have the same model."""
-    batch: list[int] = []
-    for number in waiting:
-        if arrivals[number].offset_ms > now_ms or arrivals[number].request.model != arrivals[waiting[0]].request.model:
-            break
-        batch.append(number)
-    return batch
+
+    def joins(number: int) -> bool:
+        one = arrivals[number]
+        return one.offset_ms <= now_ms and one.request.model == arrivals[waiting[0]].request.model
+
+    return list(takewhile(joins, waiting))
 
 
 def completion_of(answer: Output) -> Completion | EngineError:

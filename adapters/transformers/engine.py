@@ -29,7 +29,6 @@ from coldproof.adapters.transformers.setup import (
     build,
     capabilities,
     check_installed,
-    close_log,
     fields,
     shape,
     version,
@@ -152,7 +151,7 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             if not self._silent:
                 self.driver.do(self.parts.loop.stop)
             self.driver.end()
-            close_log(self.parts.log)
+            self.parts.log.close()
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:

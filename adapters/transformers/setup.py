@@ -87,7 +87,7 @@ class PipelineParts(msgspec.Struct, frozen=True):
     loop: Loop
     model: Any
     tokenizer: Any
-    log: logging.Handler
+    log: EngineLog
 
 
 def fields(options: StartOptions) -> dict[str, object]:
@@ -121,7 +121,7 @@ def build(options: StartOptions) -> PipelineParts:
     of_engine = fields(options)
     of_model = {name: of_engine.pop(name) for name in MODEL_FIELDS}
     options.log.parent.mkdir(parents=True, exist_ok=True)
-    log = log_to(options.log)
+    log = EngineLog(options.log)
     try:
         model = load_model(options.model, **of_model)
         generation = importlib.import_module("transformers.generation.configuration_utils")
@@ -134,13 +134,13 @@ def build(options: StartOptions) -> PipelineParts:
                 f"transformers {version()} has no ContinuousBatchingManager.pause: install 5.23 or newer"
             )
         parts = PipelineParts(Loop(manager), model, load_tokenizer(options.model), log)
-        log_thread(log, manager._generation_thread)
+        log.threads.add(manager._generation_thread.ident)
         return parts
     except EngineStartError:
-        close_log(log)
+        log.close()
         raise
     except Exception as problem:
-        close_log(log)
+        log.close()
         raise EngineStartError(f"Transformers did not start ({json.dumps(fields(options))}): {problem}") from problem
 
 
@@ -179,38 +179,20 @@ def configure_logging() -> None:
             _frozen = True
 
 
-class ThreadFilter(logging.Filter):
-    """Passes the log records of an engine's two threads: the driver and the generation loop."""
+class EngineLog(logging.FileHandler):
+    """A file with the log records of an engine's two threads: the driver, which creates it, and the generation loop."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, mode="w", encoding="utf-8")
         self.threads = {threading.get_ident()}
+        self.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(message)s"))
+        self.addFilter(lambda record: record.thread in self.threads)
+        logging.getLogger(LOGGER).addHandler(self)
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether one of the threads made the record."""
-        return record.thread in self.threads
-
-
-def log_to(path: Path) -> logging.Handler:
-    """Write the log of this thread's engine to a file. Return the handler."""
-    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(message)s"))
-    handler.addFilter(ThreadFilter())
-    logging.getLogger(LOGGER).addHandler(handler)
-    return handler
-
-
-def log_thread(log: logging.Handler, thread: threading.Thread) -> None:
-    """Add another thread's records to a log."""
-    for each in log.filters:
-        if isinstance(each, ThreadFilter) and thread.ident is not None:
-            each.threads.add(thread.ident)
-
-
-def close_log(log: logging.Handler) -> None:
-    """Close a log."""
-    logging.getLogger(LOGGER).removeHandler(log)
-    log.close()
+    def close(self) -> None:
+        """Close the log. Safe to call twice."""
+        logging.getLogger(LOGGER).removeHandler(self)
+        super().close()
 
 
 def version() -> str:
