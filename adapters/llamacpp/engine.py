@@ -7,6 +7,7 @@ bind it to a registered adapter.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,7 +21,6 @@ from coldproof.adapters.llamacpp.setup import (
     Props,
     capabilities,
     command,
-    environment,
     flags,
     package_version,
     shape,
@@ -52,7 +52,8 @@ def start(options: StartOptions) -> LlamaCppEngine:
     digests = write_files(options)
     port = free_port()
     arguments, printed = command(flags(options, digests, port))
-    process = EngineProcess(arguments, environment(), options.log)
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # a tiny model cannot use more than one thread
+    process = EngineProcess(arguments, environment, options.log)
     options.on_process(process)
     client = LlamaCppClient(
         f"http://127.0.0.1:{port}",

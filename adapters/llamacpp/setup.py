@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import shlex
 import sys
 import time
@@ -130,11 +129,6 @@ def flags(options: StartOptions, digests: Sequence[str], port: int) -> list[str]
 def command(words: Sequence[str]) -> tuple[list[str], str]:
     """Return the command that starts the server here, and the equivalent `llama-server` command as text."""
     return [sys.executable, "-P", str(SERVER), *words], shlex.join(["llama-server", *words])
-
-
-def environment() -> dict[str, str]:
-    """Return the user's environment, with one OpenMP thread: a tiny model cannot use more."""
-    return {"OMP_NUM_THREADS": "1", **os.environ}
 
 
 def wait_ready(client: HttpClient, process: EngineProcess) -> None:

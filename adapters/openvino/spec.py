@@ -67,17 +67,13 @@ CELLS = (
 
 def variants(cell: Cell, _shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
     """Yield the variants of a cell that differ from it: a larger pool, and prefill in one step."""
-    all_arguments = (*cell.arguments, *arguments)
-
-    def variant(name: str, removes: str, *words: str) -> EngineVariant:
-        return EngineVariant(
-            name=name, removes=removes, cell=msgspec.structs.replace(cell, arguments=(*cell.arguments, *words))
-        )
-
-    if TIGHT in all_arguments:
-        yield variant("a pool of 2048 blocks", POOL, f"{BLOCKS}=2048")
-    if ODD_STEPS in all_arguments or TOKEN_STEPS in all_arguments:
-        yield variant("prefill in one piece", CHUNKS, f"{BUDGET}=4096")
+    for words, name, removes, instead in (
+        ({TIGHT}, "a pool of 2048 blocks", POOL, f"{BLOCKS}=2048"),
+        ({ODD_STEPS, TOKEN_STEPS}, "prefill in one piece", CHUNKS, f"{BUDGET}=4096"),
+    ):
+        if words.intersection((*cell.arguments, *arguments)):
+            changed = msgspec.structs.replace(cell, arguments=(*cell.arguments, instead))
+            yield EngineVariant(name=name, removes=removes, cell=changed)
 
 
 ENGINE = EngineSpec(

@@ -1,6 +1,6 @@
 """The specification of an engine: its cells, how to start it, its control variants, its faults and its reproducers.
 
-The adapter itself does not use it. See docs/adding-an-engine.md.
+The adapter itself uses only `StartOptions`. See docs/adding-an-engine.md.
 """
 
 from __future__ import annotations
