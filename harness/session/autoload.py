@@ -24,10 +24,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def names_our_suites(words: list[str]) -> bool:
     """Return whether a test path is the package of our suites or lies in its folder."""
-    return any(word == SUITES or word.startswith((f"{SUITES}.", f"{SUITES}::")) or is_inside(word) for word in words)
-
-
-def is_inside(word: str) -> bool:
-    """Return whether a path lies in the folder of our suites."""
-    path = Path(word.split("::")[0]).resolve()
-    return SUITES_FOLDER in (path, *path.parents)
+    if any(word == SUITES or word.startswith((f"{SUITES}.", f"{SUITES}::")) for word in words):
+        return True
+    paths = [Path(word.split("::")[0]).resolve() for word in words]
+    return any(SUITES_FOLDER in (path, *path.parents) for path in paths)

@@ -45,6 +45,7 @@ from coldproof.harness.session.budget import BudgetSpent
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.reports.schema.verdict import Verdict
 
 RUN = pytest.StashKey[ConformanceRun]()
 EXIT_HARNESS, EXIT_USAGE = 3, 4
@@ -258,7 +259,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
         requirement = requirement_of(item)
         if requirement is not None:
             trial = Trial(requirement, cell_name(item), statement_of(item), test_name(item))
-            item.config.stash[RUN].trials.fail_trial(trial, failure)
+            item.config.stash[RUN].trials.emit_verdict(trial, Verdict.ERROR, str(failure), None)
         raise
 
 

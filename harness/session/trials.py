@@ -167,10 +167,6 @@ class TrialRunner:
             of=self.plan.announced,
         )
 
-    def fail_trial(self, trial: Trial, failure: Exception) -> None:
-        """Emit the verdict ERROR for a trial whose engine did not start."""
-        self.emit_verdict(trial, Verdict.ERROR, str(failure), None)
-
 
 def raise_outcome(verdict: Verdict, trial: Trial, reason: str, problem: BaseException | None) -> None:
     """Return for CONFORMS; raise pytest's outcome for any other verdict.

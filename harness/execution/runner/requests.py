@@ -82,7 +82,7 @@ def outcome(plan: Outcome, served: Served, *, began: float, stall: str | None) -
     times = {"sent": round(served.sent - began, 6), "finished": round(served.finished - began, 6)}
     answer = served.result
     if isinstance(answer, EngineError):
-        refused = is_refusal(answer)
+        refused = isinstance(answer, RequestRefused) and answer.status < 500  # this one request
         silent = isinstance(answer, EngineSilent) or (stall is not None and not refused)
         said = stall if stall is not None and silent else str(answer)
         return msgspec.structs.replace(plan, **times, error=said, refused=refused, silent=silent)
@@ -105,8 +105,3 @@ def answered(plan: Outcome, answer: Completion) -> Outcome:
         preempted_at=answer.preempted_at,
         aborted=answer.aborted,
     )
-
-
-def is_refusal(problem: EngineError) -> bool:
-    """Return whether the engine refused this one request."""
-    return isinstance(problem, RequestRefused) and problem.status < 500
