@@ -15,23 +15,16 @@ from types import ModuleType
 
 from coldproof import adapters as package
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.engine_spec import ATTACH, MODEL, EngineSpec, FaultCatalogue
 from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
-from coldproof.adapters.spec.variant import EngineVariant
 
 ATTACHED = Cell(name="attached", about="the server as its owner configured it")
 
 SPEC = "spec"  # the name of the module that declares an engine, in the engine's folder
 GROUP = "coldproof.engines"  # entry points of other distributions
-
-
-def declared_in(module: ModuleType) -> tuple[EngineSpec, ...]:
-    """Return the engines that a module declares."""
-    one = getattr(module, "ENGINE", None)
-    return (one,) if one is not None else tuple(getattr(module, "ENGINES", ()))
 
 
 def own_modules() -> Iterator[ModuleType]:
@@ -42,22 +35,17 @@ def own_modules() -> Iterator[ModuleType]:
             yield importlib.import_module(name)
 
 
-def other_modules() -> Iterator[ModuleType]:
-    """Import every module of another distribution that declares engines."""
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        yield importlib.import_module(entry.module)
-
-
 def engines_of(modules: Iterable[ModuleType]) -> dict[str, EngineSpec]:
     """Return the engines of these modules by name. The default engine comes first, and its cells with it."""
-    declared = [declared_in(module) for module in modules]
+    declared = [(module.ENGINE,) if hasattr(module, "ENGINE") else getattr(module, "ENGINES", ()) for module in modules]
     declared.sort(key=lambda specs: not any(MODEL in spec.default_for for spec in specs))
     return {spec.name: spec for specs in declared for spec in specs}
 
 
 def discovered() -> dict[str, EngineSpec]:
     """Return all engines by name: Coldproof's and those of other distributions."""
-    return engines_of([*own_modules(), *other_modules()])
+    others = importlib.metadata.entry_points(group=GROUP)
+    return engines_of([*own_modules(), *(importlib.import_module(entry.module) for entry in others)])
 
 
 ENGINES: dict[str, EngineSpec] = discovered()

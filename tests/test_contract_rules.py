@@ -361,7 +361,7 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
     (statements.test_the_configuration_can_be_printed, lambda: Broken(said=SECRET), "Engine.config"),
     (statements.test_time_goes_forward, Unwinding, "Engine.clock"),
     (statements.test_counters_never_go_back, Forgets, "Metrics.queried_tokens"),
-    (statements.test_figures_are_there_or_none, lambda: Broken(without=(C.METRICS,)), "Metrics"),
+    (statements.test_figures_are_there_or_none, lambda: Broken(without=(C.METRICS,)), "Engine.metrics"),
     (
         statements.test_a_figure_with_a_capability_of_its_own_is_there_with_it,
         lambda: Broken(without=(C.PREEMPTION_COUNTS,)),

@@ -17,9 +17,8 @@ import requests
 from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.llamacpp.gguf import NotTranslated, write_adapter, write_model
-from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineStartError
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.spec.engine_spec import StartOptions

@@ -10,9 +10,8 @@ import msgspec
 from coldproof.adapters.llamacpp import engine, setup
 from coldproof.adapters.llamacpp.reproducer import LLAMACPP, LlamaCppCurl
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
-from coldproof.adapters.spec.variant import TIER, EngineVariant
 
 AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
 ONE_AT_A_TIME = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "MIXED")  # without CTRL: no request is queued long enough

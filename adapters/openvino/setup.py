@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.spec.engine_spec import StartOptions
 
 PACKAGE = "openvino-genai"

@@ -10,9 +10,8 @@ from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.reproducer import OPENVINO
 from coldproof.adapters.openvino.setup import PACKAGE, REGISTERED
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import CHUNKS, POOL, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
-from coldproof.adapters.spec.variant import CHUNKS, POOL, EngineVariant
 
 BLOCKS, BUDGET, SPLIT = "num_kv_blocks", "max_num_batched_tokens", "dynamic_split_fuse"
 ROOMY, TIGHT = f"{BLOCKS}=128", f"{BLOCKS}=24"

@@ -46,6 +46,14 @@ class Capability(enum.StrEnum):
     SEVERAL_GROUPS = "several KV-cache groups"
 
 
+# The evidence texts of capabilities that few engines have, for all engines without them.
+OPTIONAL_ABSENT = {
+    Capability.SAVED_STATE: "the engine cannot save its cache under a name and restore it",
+    Capability.MOVED_PIECES: "the engine reuses prefixes only",
+    Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
+}
+
+
 class Support(msgspec.Struct, frozen=True):
     """Whether an engine has a capability (None: undetermined), and the observation that shows it."""
 

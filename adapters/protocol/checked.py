@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from coldproof.adapters.protocol import violations
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import Engine, EngineError, RequestRefused, Served
+from coldproof.adapters.protocol.engine import Engine, EngineError, RequestRefused, SavesState, Served
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.optional import SavesState
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.shape import EngineShape
@@ -29,8 +28,8 @@ class AdapterError(Exception):
 class CheckedEngine:
     """An engine whose adapter is checked. `busy_seconds` is the time with at least one request in flight.
 
-    Methods raise AdapterError for results that only a bug of the adapter explains. Wrong results that an engine may
-    have produced pass: the checkers report those.
+    The methods are those of `Engine`. They raise AdapterError for results that only a bug of the adapter explains.
+    Wrong results that an engine may have produced pass: the checkers report those.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -44,58 +43,42 @@ class CheckedEngine:
 
     @property
     def name(self) -> str:
-        """Return the adapter's name."""
         return self.engine.name
 
     @property
     def version(self) -> str | None:
-        """Return the engine's version."""
         return self.engine.version
 
     @property
     def base_model(self) -> str:
-        """Return the base model's served name."""
         return self.engine.base_model
 
     @property
     def shape(self) -> EngineShape:
-        """Return the engine's sizes and limits."""
         return self.engine.shape
 
     @property
     def config(self) -> Mapping[str, str]:
-        """Return the engine's configuration."""
         return self.engine.config
 
     @property
     def capabilities(self) -> Mapping[Capability, Support]:
-        """Return the engine's capabilities."""
         return self.engine.capabilities
 
     def clock(self) -> float:
-        """Return the engine's clock, in seconds."""
         return self.engine.clock()
 
     def complete(self, request: CompletionRequest) -> Completion:
-        """Complete a request and check the answer. Raises AdapterError if the answer is invalid."""
-        self._enter(1)
-        try:
-            with self._engine_errors_only("complete"):
-                answer = self.engine.complete(request)
-        finally:
-            self._leave(1)
+        with self._requests_in_flight(1), self._engine_errors_only("complete"):
+            answer = self.engine.complete(request)
         self._check(violations.of_answer(answer, request))
         return answer
 
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Serve requests and check each answer. Raises AdapterError if one is invalid."""
-        self._enter(len(arrivals))
-        try:
+        with self._requests_in_flight(len(arrivals)):
             served = self.engine.serve(arrivals, on_token, between)
-        finally:
-            self._leave(len(arrivals))
         if len(served) != len(arrivals):
             raise AdapterError(f"adapter {self.name} returned {len(served)} results for {len(arrivals)} requests")
         for one, arrival in zip(served, arrivals, strict=True):
@@ -105,27 +88,22 @@ class CheckedEngine:
         return served
 
     def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Return the token ids of messages in the chat template."""
         with self._engine_errors_only("render"):
             return self.engine.render(messages)
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """Load or replace an adapter."""
         with self._engine_errors_only("load_adapter"):
             self.engine.load_adapter(name, path, in_place=in_place)
 
     def switch_adapter(self, name: str, path: str) -> None:
-        """Switch on an adapter for every request."""
         with self._engine_errors_only("switch_adapter"):
             self.engine.switch_adapter(name, path)
 
     def unload_adapter(self, name: str) -> None:
-        """Unload an adapter."""
         with self._engine_errors_only("unload_adapter"):
             self.engine.unload_adapter(name)
 
     def reset_cache(self) -> bool:
-        """Reset the cache. Return whether the engine reports success."""
         with self._engine_errors_only("reset_cache"):
             done = self.engine.reset_cache()
         if not isinstance(done, bool):
@@ -154,7 +132,6 @@ class CheckedEngine:
         return int(tokens)
 
     def metrics(self) -> Metrics:
-        """Scrape the counters and gauges."""
         with self._engine_errors_only("metrics"):
             read = self.engine.metrics()
         self._check(violations.of_metrics(read))
@@ -169,19 +146,15 @@ class CheckedEngine:
         return published
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
-        """Return the wrong KV reads that the engine reports."""
         return self.engine.wrong_reads()
 
     def alive(self) -> bool:
-        """Return whether the engine is alive."""
         return self.engine.alive()
 
     def log_tail(self) -> str:
-        """Return the last lines of the engine's log."""
         return self.engine.log_tail()
 
     def stop(self) -> None:
-        """Stop the engine."""
         self.engine.stop()
 
     def _check(self, found: Iterator[str]) -> None:
@@ -203,15 +176,18 @@ class CheckedEngine:
                 "errors of the engine as EngineDied, EngineSilent, RequestRefused or MalformedAnswer"
             ) from problem
 
-    def _enter(self, count: int) -> None:
+    @contextlib.contextmanager
+    def _requests_in_flight(self, count: int) -> Iterator[None]:
+        """Count requests, and the time with at least one of them."""
         with self._lock:
             self.requests += count
             if self._in_flight == 0:
                 self._busy_since = time.monotonic()
             self._in_flight += count
-
-    def _leave(self, count: int) -> None:
-        with self._lock:
-            self._in_flight -= count
-            if self._in_flight == 0:
-                self.busy_seconds += time.monotonic() - self._busy_since
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_flight -= count
+                if self._in_flight == 0:
+                    self.busy_seconds += time.monotonic() - self._busy_since

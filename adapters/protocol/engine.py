@@ -7,7 +7,7 @@ engine does not report is None, never 0. An action such as a load or a reset ret
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -137,7 +137,7 @@ class Engine(Protocol):
         """Request an empty prefix cache. Return True only if the engine confirms the reset."""
 
     def metrics(self) -> Metrics:
-        """Scrape the counters and gauges now."""
+        """Scrape the counters and gauges now. Returns `Metrics()` without the capability METRICS."""
 
     def take_events(self) -> Published:
         """Return the KV events since the last call or the start. Not called while requests run.
@@ -159,3 +159,18 @@ class Engine(Protocol):
 
     def stop(self) -> None:
         """Stop a spawned engine and all its processes, or detach from an attached one. Safe to call twice."""
+
+
+@runtime_checkable
+class SavesState(Protocol):
+    """An engine that can save its cache under a name and restore it (SAVED_STATE).
+
+    Restored KV must be complete, and it must not serve a request that could not have used it before it was saved. Both
+    methods raise EngineDied when the engine terminated and RequestRefused when it refuses. No request may be running.
+    """
+
+    def save_state(self, name: str) -> int:
+        """Save the whole cache under a name, replacing an earlier save. Return the number of tokens reported saved."""
+
+    def restore_state(self, name: str) -> int:
+        """Replace the whole cache by a saved one. Return the number of tokens that the engine reports as restored."""

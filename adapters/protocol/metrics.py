@@ -28,15 +28,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **{n: increase(getattr(start, n), getattr(self, n)) for n in COUNTERS})
 
 
-COUNTERS = (
-    "queried_tokens",
-    "hit_tokens",
-    "external_queried_tokens",
-    "external_hit_tokens",
-    "resumed_hit_tokens",
-    "failed_loads",
-    "preemptions",
-)
+GAUGES = ("running", "waiting", "pool_usage")
+COUNTERS = tuple(name for name in Metrics.__struct_fields__ if name not in GAUGES)
 
 
 def increase(before: float | None, after: float | None) -> float | None:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import RequestRefused, Served
+from coldproof.adapters.protocol.engine import Served
 from coldproof.adapters.protocol.kv_events import HashRule, Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
@@ -22,7 +23,7 @@ from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.event_socket import SLACK_SECONDS, EventSocket
-from coldproof.adapters.server.probes import NO_SWITCH, ProbeResult
+from coldproof.adapters.server.probes import ProbeResult
 
 
 class EventStream(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class CollectiveResults(msgspec.Struct, frozen=True):
     results: list[list[WrongRead]]
 
 
-class ServerEngine:
+class ServerEngine(AbsentFeatures):
     """An OpenAI-compatible server: spawned if it has a process, otherwise attached.
 
     `config`: how it was started or attached. The server's cache configuration is added.
@@ -93,10 +94,6 @@ class ServerEngine:
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Send POST /v1/load_lora_adapter."""
         self.client.load_adapter(name, path, in_place=in_place)
-
-    def switch_adapter(self, name: str, path: str) -> None:
-        """Raise RequestRefused: these servers cannot switch on an adapter for all requests."""
-        raise RequestRefused(501, f"{name}, {path}: {NO_SWITCH}")
 
     def unload_adapter(self, name: str) -> None:
         """Send POST /v1/unload_lora_adapter."""

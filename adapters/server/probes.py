@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.client import Families, HttpClient

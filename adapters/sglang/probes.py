@@ -8,9 +8,8 @@ import msgspec
 import requests
 
 from coldproof.adapters.common.redact import KEY_VARIABLE, redacted
-from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineError
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.answers import malformed
 from coldproof.adapters.server.probe_options import probe_response_options

@@ -1,4 +1,4 @@
-"""A cell: one named engine configuration with its flags."""
+"""A cell: one named engine configuration with its flags. A control variant: a changed cell, for the diagnosis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import msgspec
 
 KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")  # requirements for a pool of any size
 ROOM = ("PRESS", "PREEMPT", "CTRL", "MIXED")  # requirements that need a small pool
+# What control variants remove.
+CACHING, POOL, CHUNKS, TIER = "prefix caching", "a pool this small", "prefill in chunks", "the second tier"
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,3 +54,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def chunked(self) -> bool:
         """Return whether even a short prompt is computed in several steps."""
         return False
+
+
+class EngineVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine configuration. `removes`: the feature of the case's configuration that this one does not have."""
+
+    name: str
+    removes: str
+    cell: Cell

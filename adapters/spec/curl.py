@@ -14,7 +14,6 @@ import msgspec
 
 from coldproof.adapters.spec.reproduction import RecordedEngine
 
-LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 QUOTE = '"'
 
 
@@ -73,22 +72,31 @@ class CurlSteps(Protocol):
 class LoraRouteCurl:
     """The commands for adapters on a server that loads and unloads them by routes and saves no cache."""
 
-    load_path, unload_path = LOAD, UNLOAD
+    load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
     def __init__(self, engine: RecordedEngine) -> None:
         self.engine = engine
 
     def set_adapter(self, change: AdapterChange) -> str:
         """Return the commands that copy the adapter's files and load them."""
-        return load(change, self.load_path, self.unload_path)
+        folder = f'"$FILES"/{shlex.quote(change.folder)}'
+        lines = [f'mkdir -p {folder} && cp "$FILES"/{shlex.quote(f"adapter-{change.content}")}/* {folder}/']
+        if change.unload_first:
+            lines.append(self.unload(change.name, change.served))
+        body: dict[str, object] = {"lora_name": change.served, "lora_path": f"@/{change.folder}"}
+        if change.in_place:
+            body["load_inplace"] = True
+        before, _, after = json.dumps(body).partition('"@')
+        lines.append(post(self.load_path, f'{shlex.quote(before + QUOTE)}"$FILES"{shlex.quote(after)}'))
+        return "\n".join(lines)
 
     def unload(self, _name: str, served: str) -> str:
         """Return the command that unloads a name."""
-        return unload_call(self.unload_path, served)
+        return post(self.unload_path, shlex.quote(json.dumps({"lora_name": served})))
 
     def move_state(self, action: str, name: str, _served: str) -> str:
         """Return a comment: there is no route."""
-        return no_state(action, name)
+        return f"# {action} the cache as {name!r}: this server has no route for it"
 
 
 class OpenAiCurl(LoraRouteCurl):
@@ -106,30 +114,6 @@ class OpenAiCurl(LoraRouteCurl):
             chat = json.dumps({"messages": request.messages} | body)
             return post("/v1/chat/completions", shlex.quote(chat), request.options)
         return post_prompt("/v1/completions", request, body)
-
-
-def load(change: AdapterChange, load_path: str, unload_path: str) -> str:
-    """Return the commands that copy an adapter's files to a folder that the server reads, and load them."""
-    folder = f'"$FILES"/{shlex.quote(change.folder)}'
-    lines = [f'mkdir -p {folder} && cp "$FILES"/{shlex.quote(f"adapter-{change.content}")}/* {folder}/']
-    if change.unload_first:
-        lines.append(unload_call(unload_path, change.served))
-    body: dict[str, object] = {"lora_name": change.served, "lora_path": f"@/{change.folder}"}
-    if change.in_place:
-        body["load_inplace"] = True
-    before, _, after = json.dumps(body).partition('"@')
-    lines.append(post(load_path, f'{shlex.quote(before + QUOTE)}"$FILES"{shlex.quote(after)}'))
-    return "\n".join(lines)
-
-
-def unload_call(path: str, served: str) -> str:
-    """Return the command that unloads an adapter."""
-    return post(path, shlex.quote(json.dumps({"lora_name": served})))
-
-
-def no_state(action: str, name: str) -> str:
-    """Return a comment for engines that cannot save their cache."""
-    return f"# {action} the cache as {name!r}: this server has no route for it"
 
 
 def post_prompt(path: str, request: CurlRequest, body: Mapping[str, object], *, field: str = "prompt") -> str:

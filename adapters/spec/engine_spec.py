@@ -16,11 +16,10 @@ import msgspec
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
-from coldproof.adapters.spec.variant import EngineVariant
 
 MODEL = "model"  # the worker of every engine: a neural network
 ATTACH = "--engine-url"  # in `default_for`: the engine is the default for attached servers
@@ -62,11 +61,6 @@ class FaultCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     acted: Callable[[Path], bool]
 
 
-def no_variants(_cell: Cell, _shape: EngineShape, _arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
-    """Return no variants: for an engine without control variants."""
-    return iter(())
-
-
 AdapterFor = Callable[[str | None], str | None]  # the model's folder or None -> the folder of an adapter that fits it
 
 
@@ -103,7 +97,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     many_examples: bool = True
     workers: tuple[str, ...] = (MODEL,)
     default_for: tuple[str, ...] = ()
-    variants: Callable[[Cell, EngineShape, tuple[str, ...]], Iterator[EngineVariant]] = no_variants
+    variants: Callable[[Cell, EngineShape, tuple[str, ...]], Iterator[EngineVariant]] = lambda *_: iter(())
     check_arguments: Callable[[tuple[str, ...]], object] | None = None
     faults: Callable[[], FaultCatalogue] | None = None
     noise: Callable[[str, Path], AbstractContextManager[None]] | None = None

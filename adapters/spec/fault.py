@@ -42,18 +42,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 def collector(mechanism: str) -> tuple[dict[str, Fault], Callable[..., Callable[[Plant], Plant]]]:
     """Return an empty dictionary for a mechanism's faults, and a decorator that adds a fault to it.
 
-    The fault's name is the name of the decorated function, its summary the function's docstring.
+    The fault's name is the name of the decorated function, its summary the function's docstring. Other options are
+    fields of `Fault`.
     """
     found: dict[str, Fault] = {}
 
-    def fault(
-        *about: str,
-        stands_for: str,
-        cells: tuple[str, ...] = (),
-        workers: tuple[str, ...] = ("model", "fingerprint"),
-        rare: str = "",
-        equivalent: str = "",
-    ) -> Callable[[Plant], Plant]:
+    def fault(*about: str, stands_for: str, **options: Any) -> Callable[[Plant], Plant]:
         def add(plant: Plant) -> Plant:
             name = plant.__name__.replace("_", "-")
             found[name] = Fault(
@@ -63,10 +57,7 @@ def collector(mechanism: str) -> tuple[dict[str, Fault], Callable[..., Callable[
                 stands_for=stands_for,
                 summary=" ".join(inspect.cleandoc(plant.__doc__ or "").split()),
                 plant=plant,
-                cells=cells,
-                workers=workers,
-                rare=rare,
-                equivalent=equivalent,
+                **options,
             )
             return plant
 

@@ -28,11 +28,6 @@ class RecordedEngine(msgspec.Struct, frozen=True, kw_only=True):
     cell: Cell | None
 
 
-def no_note(_engine: RecordedEngine) -> str:
-    """Return an empty note."""
-    return ""
-
-
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     """How a script uses an engine. `template`: the template of the script's class `Server`.
 
@@ -46,7 +41,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ("requests",)
     carries: tuple[Path, ...] = ()
     in_process: bool = False
-    note: Callable[[RecordedEngine], str] = no_note
+    note: Callable[[RecordedEngine], str] = lambda _engine: ""
 
     @property
     def needs(self) -> str:

@@ -20,9 +20,8 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineStartError
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Loop

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
-from coldproof.adapters.spec.variant import CHUNKS, POOL, TIER, EngineVariant
 from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
 

@@ -36,6 +36,8 @@ OFFLOAD = Tier(
         "offload_prompt_only": False,
     },
 )
+# Coldproof's own connector; see fingerprint/connectors/failing.py for its options.
+RELIABLE = Tier(connector="FailingConnector", module=f"{CONNECTORS_PACKAGE}.failing")
 SIMPLE = Tier(connector="SimpleCPUOffloadConnector", options={"cpu_bytes_to_use": OFFLOADED_BYTES})
 
 
@@ -44,16 +46,7 @@ def with_options(tier: Tier, **options: Any) -> Tier:
     return msgspec.structs.replace(tier, options={**tier.options, **options})
 
 
-def failing_connector(*, ends_requests: bool = False, **options: Any) -> Tier:
-    """Return Coldproof's own connector; see fingerprint/connectors/failing.py for its options."""
-    return Tier(
-        connector="FailingConnector",
-        module=f"{CONNECTORS_PACKAGE}.failing",
-        options=options,
-        ends_requests=ends_requests,
-    )
-
-
+FAILING = with_options(RELIABLE, failing=True)
 TIERS = {
     "offload": OFFLOAD,
     "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * 4096, block_size=64),
@@ -61,10 +54,10 @@ TIERS = {
     "simple-lazy": with_options(SIMPLE, lazy_offload=True),
     "example": Tier(connector="ExampleConnector", options={"shared_storage_path": FOLDER}),
     "multi": Tier(connector="MultiConnector", parts=(OFFLOAD, SIMPLE)),
-    "kept": failing_connector(),
-    "failing": failing_connector(failing=True),
-    "failing-late": failing_connector(failing=True, asynchronous=True),
-    "failing-ends": failing_connector(failing=True, ends_requests=True),
+    "kept": RELIABLE,
+    "failing": FAILING,
+    "failing-late": with_options(FAILING, asynchronous=True),
+    "failing-ends": msgspec.structs.replace(FAILING, ends_requests=True),
     "lmcache": Tier(connector="LMCacheConnectorV1"),
 }
 

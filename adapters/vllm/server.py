@@ -5,6 +5,7 @@ The server is started as a user would start it. Only environment variables are a
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import math
 import os
@@ -85,17 +86,18 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     process = EngineProcess([sys.executable, *command[1:]], environment(events=options.events), options.log)
     on_process(process)
     client = HttpClient(f"http://127.0.0.1:{port}", alive=process.running)
-    try:
-        wait_ready(client, process)
-        process.record_processes()
-        probed = options.probed or probe(client, spawned=True, adapter_path=options.adapter_path)
-    except (EngineDied, MalformedAnswer) as problem:
-        tail = process.tail()
-        stop_server(process, events)
-        raise EngineStartError(f"{problem} (during the capability probes); the end of its log:\n{tail}") from problem
-    except BaseException:
-        stop_server(process, events)
-        raise
+    with contextlib.ExitStack() as failed_start:
+        if events is not None:
+            failed_start.callback(events.close)
+        failed_start.callback(process.stop)
+        try:
+            wait_ready(client, process)
+            process.record_processes()
+            probed = options.probed or probe(client, spawned=True, adapter_path=options.adapter_path)
+        except (EngineDied, MalformedAnswer) as problem:
+            how = "(during the capability probes); the end of its log"
+            raise EngineStartError(f"{problem} {how}:\n{process.tail()}") from problem
+        failed_start.pop_all()
     shown = effective_environment(events=options.events)
     config = {"command": redacted(shlex.join(command)), "environment": environment_text(shown)}
     groups = options.groups if options.topology is None else group_shapes(options.topology, BLOCK)
@@ -116,13 +118,6 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     probed = msgspec.structs.replace(probed, shape=shape, capabilities=capabilities)
     stream = None if events is None else EventStream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
     return ServerEngine(name="vllm", client=client, probed=probed, config=config, process=process, stream=stream)
-
-
-def stop_server(process: EngineProcess, events: EventSocket | None) -> None:
-    """Stop a server that did not start, and close its event socket."""
-    process.stop()
-    if events is not None:
-        events.close()
 
 
 def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) -> list[str]:

@@ -17,9 +17,8 @@ from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.server.probes import ProbeResult
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
-from coldproof.adapters.spec.variant import CHUNKS, POOL, TIER, EngineVariant
 from coldproof.adapters.vllm import server
 from coldproof.adapters.vllm.cells import CELLS, CHUNK_OF_ONE, CHUNK_TOKENS, FINGERPRINT, IN_PROCESS, SERVER, VllmCell
 from coldproof.adapters.vllm.faults import plugin

@@ -118,7 +118,7 @@ def test_what_is_no_capability_is_no_lever(engine: CheckedEngine) -> None:
 def test_what_was_saved_is_there_again_once_it_is_restored(engine: CheckedEngine) -> None:
     """With as many tokens as the engine says; and nothing is restored that nobody saved."""
     need(engine, Capability.SAVED_STATE, Capability.CACHED_TOKENS)
-    with refused("SavesState.restore_state", "RequestRefused for what was not saved (adapters/protocol/optional.py)"):
+    with refused("SavesState.restore_state", "RequestRefused for what was not saved (adapters/protocol/engine.py)"):
         engine.restore_state(new_name())
     if engine.shape.prefix_caching is not True:
         return
@@ -133,6 +133,6 @@ def test_what_was_saved_is_there_again_once_it_is_restored(engine: CheckedEngine
     hold(
         after > 0,
         "SavesState.restore_state",
-        "put what was saved in place of what is cached (adapters/protocol/optional.py)",
+        "put what was saved in place of what is cached (adapters/protocol/engine.py)",
         after,
     )

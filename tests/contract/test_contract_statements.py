@@ -46,9 +46,10 @@ def test_sizes_are_sane(engine: CheckedEngine) -> None:
 
 def test_the_cache_is_on_or_off_as_it_was_asked_for(engine: CheckedEngine, uncached: CheckedEngine) -> None:
     """An engine that is said to run without its cache is the control of every counterexample."""
-    rule = "whether prefix caching is on, as it was started, or None where the engine does not say"
+    rule = "True for an engine that was started with its cache, None where it does not say; not for one that has none"
     hold(engine.shape.prefix_caching in (True, None), "EngineShape.prefix_caching", rule, engine.shape)
     if uncached is not engine:
+        rule = "False for an engine that was started without its cache, also for one that has none"
         hold(uncached.shape.prefix_caching is False, "EngineShape.prefix_caching", rule, uncached.shape)
 
 
@@ -89,7 +90,7 @@ def test_figures_are_there_or_none(engine: CheckedEngine) -> None:
     if can(engine, Capability.METRICS):
         hold(figures != Metrics(), "Engine.metrics", "an engine with metrics has one at least", figures)
     else:
-        hold(figures == Metrics(), "Metrics", "None where the engine publishes none", figures)
+        hold(figures == Metrics(), "Engine.metrics", "Metrics() without the capability METRICS", figures)
 
 
 def test_a_figure_with_a_capability_of_its_own_is_there_with_it(engine: CheckedEngine) -> None:

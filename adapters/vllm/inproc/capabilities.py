@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.kv_events import ALGORITHM
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.requests import Message
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support

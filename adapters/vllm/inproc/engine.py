@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.process import log_tail
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.common.stepping import SteppedEngine
@@ -26,10 +27,8 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.server.probes import NO_SWITCH
-from coldproof.adapters.vllm.inproc.adapter_names import AdapterNames
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
-from coldproof.adapters.vllm.inproc.request import InprocRequest, engine_input, sampling
+from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, sampling
 from coldproof.adapters.vllm.inproc.setup import (
     LOCK,
     LOGGER,
@@ -62,7 +61,7 @@ def start(options: VllmOptions) -> InprocEngine:
         raise
 
 
-class InprocEngine(SteppedEngine[InprocRequest]):
+class InprocEngine(AbsentFeatures, SteppedEngine[InprocRequest]):
     """The adapter of an in-process engine. The engine runs only inside `serve`, one burst at a time."""
 
     name = "vllm-inproc"
@@ -116,10 +115,6 @@ class InprocEngine(SteppedEngine[InprocRequest]):
         """Load or replace an adapter between two steps. Raises RequestRefused."""
         with self.entered():
             self._adapters.load(name, path, in_place=in_place)
-
-    def switch_adapter(self, name: str, path: str) -> None:
-        """Raise RequestRefused: vLLM has no such operation."""
-        raise RequestRefused(501, f"{name}, {path}: {NO_SWITCH}")
 
     def unload_adapter(self, name: str) -> None:
         """Unload an adapter. Raises RequestRefused for an unknown name."""

@@ -113,7 +113,10 @@ def build(options: VllmOptions) -> InprocEngineParts:
                 gc.freeze()  # a start and a stop collect garbage seven times; this excludes the imported modules
             engine = make_engine(arguments, stats)
             _running.add(id(engine))
-            return InprocEngineParts(engine, arguments, stats, log, record_events(engine) if options.events else None)
+            parts = InprocEngineParts(engine, arguments, stats, log, EventRecorder() if options.events else None)
+            if parts.events is not None:
+                parts.core.scheduler.kv_event_publisher = parts.events
+            return parts
     except EngineStartError:
         log.close()
         raise
@@ -163,13 +166,6 @@ def make_engine(arguments: Any, stats: StatCounters) -> Any:
     abort_all = client.abort_requests
     client.abort_requests = lambda names: [abort_all([name]) for name in names]
     return engine
-
-
-def record_events(engine: Any) -> EventRecorder:
-    """Replace the engine's KV event publisher by a recorder, and return it."""
-    events = EventRecorder()
-    engine.engine_core.engine_core.scheduler.kv_event_publisher = events
-    return events
 
 
 def shut_down(parts: InprocEngineParts) -> None:

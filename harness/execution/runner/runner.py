@@ -14,10 +14,17 @@ from typing import TypeVar
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.engine import Engine, EngineDied, EngineError, EngineSilent, RequestRefused, Served
+from coldproof.adapters.protocol.engine import (
+    Engine,
+    EngineDied,
+    EngineError,
+    EngineSilent,
+    RequestRefused,
+    SavesState,
+    Served,
+)
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.optional import SavesState
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.runner.adapter_names import AdapterNames

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from coldproof.adapters.spec.variant import CACHING, CHUNKS, POOL, TIER
+from coldproof.adapters.spec.cell import CACHING, CHUNKS, POOL, TIER
 from coldproof.harness.proof.diagnose.controls import (
     ADAPTERS,
     CONCURRENT,

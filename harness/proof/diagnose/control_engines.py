@@ -6,8 +6,7 @@ from types import TracebackType
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError
-from coldproof.adapters.spec.cell import Cell
-from coldproof.adapters.spec.variant import EngineVariant
+from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.engines.standby import Standby
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
-from coldproof.adapters.spec.variant import CACHING, EngineVariant
+from coldproof.adapters.spec.cell import CACHING, EngineVariant
 from coldproof.harness.judgement.checkers.tokens import closest
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes

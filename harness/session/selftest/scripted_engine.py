@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape

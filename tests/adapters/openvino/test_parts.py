@@ -25,7 +25,7 @@ from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.requests import Abort, CompletionRequest, ResponseOptions, Stage
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.registry import variants_of
-from coldproof.adapters.spec.variant import CHUNKS, POOL
+from coldproof.adapters.spec.cell import CHUNKS, POOL
 
 SHAPE = EngineShape(block_size=16, pool_blocks=24, max_model_tokens=512, adapter_slots=0, prefix_caching=True)
 

@@ -12,9 +12,8 @@ from support.fake_server import FakeServer, serving
 from coldproof.adapters.common.process import free_port
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.openai.spec import attach
-from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.server import attach as endpoint
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.probes import ProbeResult, probe

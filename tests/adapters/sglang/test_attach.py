@@ -17,10 +17,9 @@ from support.fake_sglang import LONGEST, MODEL, ROOT, VERSION, FakeSglang, Fault
 from support.histories import ask, burst, put
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
-from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError, MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.requests import Abort, CompletionRequest, Message, ResponseOptions, Stage
 from coldproof.adapters.registry import attached
 from coldproof.adapters.server.client import HttpClient

@@ -27,7 +27,7 @@ from coldproof.adapters.protocol.requests import (
     Stage,
 )
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.spec.variant import CHUNKS, POOL
+from coldproof.adapters.spec.cell import CHUNKS, POOL
 from coldproof.adapters.transformers import engine as transformers
 from coldproof.adapters.transformers import setup
 from coldproof.adapters.transformers.engine import TransformersEngine

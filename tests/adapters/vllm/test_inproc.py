@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineStartError, RequestRefused, Served
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.protocol.requests import (
     Abort,
     Arrival,

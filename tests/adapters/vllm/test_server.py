@@ -18,10 +18,9 @@ import psutil
 import pytest
 from support.paths import ROOT
 
-from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import Served
-from coldproof.adapters.protocol.optional import OPTIONAL_ABSENT
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.vllm.server import VllmOptions, spawn
 from coldproof.harness.execution.models.cache_folder import generated_files

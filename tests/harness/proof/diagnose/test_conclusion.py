@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coldproof.adapters.spec.variant import CACHING, POOL, TIER
+from coldproof.adapters.spec.cell import CACHING, POOL, TIER
 from coldproof.harness.proof.diagnose.conclusion import ControlFacts, conclude, runs_needed, strength_of
 from coldproof.harness.proof.diagnose.controls import CONCURRENT, DISCONNECT, NAME, OTHER_REQUESTS, PATH
 from coldproof.reports.schema.case import ControlRow, Strength

@@ -11,8 +11,7 @@ import pytest
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError
 from coldproof.adapters.registry import CELLS
-from coldproof.adapters.spec.cell import Cell
-from coldproof.adapters.spec.variant import EngineVariant
+from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.harness.execution.engines.standby import Standby
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 

@@ -19,7 +19,7 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.adapters.registry import CELLS
-from coldproof.adapters.spec.variant import CACHING, EngineVariant
+from coldproof.adapters.spec.cell import CACHING, EngineVariant
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
