@@ -75,7 +75,7 @@ class Runner:
         self.writes = WriteHistory()
         self.version = self.step = 0
         self.wrong_reads: list[WrongRead] = []
-        self.steps: list[RequestStep] = []
+        self.request_steps: list[RequestStep] = []
         self.connector_output: Any = None
         self.draft_count = config.speculative_config.num_speculative_tokens if config.speculative_config else 0
         self.drafts: DraftTokenIds | None = None
@@ -101,9 +101,9 @@ class Runner:
             for name in self.tensors if connector is not None else ():
                 connector.wait_for_layer_load(name)
             counts = scheduled.num_scheduled_tokens
-            self.steps = [self.prepare(name, count, scheduled) for name, count in counts.items()]
-            self.batch = repr([(one.start, one.end, int(one.expected[one.end - 1])) for one in self.steps])
-            for step in self.steps:
+            self.request_steps = [self.prepare(name, count, scheduled) for name, count in counts.items()]
+            self.batch = repr([(one.start, one.end, int(one.expected[one.end - 1])) for one in self.request_steps])
+            for step in self.request_steps:
                 self.compute(step)
             for name, tensor in self.tensors.items() if connector is not None else ():
                 connector.save_kv_layer(name, tensor, None)
@@ -226,14 +226,14 @@ class Runner:
 
     def sample(self, grammar: Any) -> ModelRunnerOutput:
         """Return the tokens of the executed step. Requests in prefill get none."""
-        rows = grammar_rows(grammar, {one.sequence.name: len(one.drafts) for one in self.steps})
-        answers = [self.sample_request(one, rows.get(one.sequence.name)) for one in self.steps]
-        wanted = [one.sequence.sampling.logprobs for one in self.steps]
-        names = [one.sequence.name for one in self.steps]
+        rows = grammar_rows(grammar, {one.sequence.name: len(one.drafts) for one in self.request_steps})
+        answers = [self.sample_request(one, rows.get(one.sequence.name)) for one in self.request_steps]
+        wanted = [one.sequence.sampling.logprobs for one in self.request_steps]
+        names = [one.sequence.name for one in self.request_steps]
         self.propose_drafts()
-        sampled = [one.sequence.name for one in self.steps if one.states]
+        sampled = [one.sequence.name for one in self.request_steps if one.states]
         complete = {name: self.prompt_scores.pop(name) for name in sampled if name in self.prompt_scores}
-        self.steps = []
+        self.request_steps = []
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: i for i, name in enumerate(names)},
@@ -265,7 +265,9 @@ class Runner:
         """Propose draft tokens for each request, some of them wrong on purpose."""
         if not self.draft_count:
             return
-        ends = [(one.sequence, one.sequence.expected(one.sequence.seed or 0)) for one in self.steps if one.states]
+        ends = [
+            (one.sequence, one.sequence.expected(one.sequence.seed or 0)) for one in self.request_steps if one.states
+        ]
         drafts = [draft_tokens(sequence, int(digests[-1]), self.draft_count) for sequence, digests in ends]
         self.drafts = DraftTokenIds([sequence.name for sequence, _ in ends], drafts)
 
