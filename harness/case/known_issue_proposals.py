@@ -20,7 +20,6 @@ from coldproof.harness.options import PROPOSED_SUFFIX
 from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.format.text import one_line, storable
-from coldproof.reports.format.waivers import scope, waiver_state
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results, Waiver
 from coldproof.reports.schema.verdict import Verdict
@@ -147,7 +146,7 @@ def entry(proposal: Proposal, folder: Path) -> str:
 def removals(waivers: list[Waiver]) -> list[str]:
     """Return comments that list the entries of the file in use that waived nothing."""
     idle = [waiver for waiver in waivers if waiver.state in ("stale", "expired")]
-    lines = [f"{one.requirement} in {one.cell}, '{scope(one)}': {waiver_state(one)}" for one in idle]
+    lines = [f"{one.requirement} in {one.cell}, '{one.scope}': {one.state_text}" for one in idle]
     return [comments(["To remove from the file in use, if you agree:", *lines])] if lines else []
 
 

@@ -84,8 +84,7 @@ def assemble(events: list[Event]) -> Results:
     finished = last_of(events, "run_finished") or {}
     requirements = requirement_results(events)
     cases = [msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"]
-    selftest = msgspec.convert((last_of(events, "selftest") or {}).get("rows", []), list[SelfTestRow])
-    problem = (last_of(events, "problem") or {}).get("message", "")
+    problem = last_of(events, "problem") or {}
     complete = bool(finished.get("complete")) and tests_of(events, "requirement") == tests_of(events, "verdict")
     engine = last_of(events, "engine")
     calibration = last_of(events, "calibration")
@@ -96,14 +95,14 @@ def assemble(events: list[Event]) -> Results:
         complete=complete,
         headline="",
         exit_code=0,
-        problem=problem,
+        problem=problem.get("message", ""),
         command=first["command"],
         profile=first["profile"],
         seed=first["seed"],
         shard=first.get("shard", ""),
         engine=msgspec.convert(engine["engine"], EngineResult) if engine else None,
         environment=first["environment"],
-        selftest=selftest,
+        selftest=msgspec.convert((last_of(events, "selftest") or {}).get("rows", []), list[SelfTestRow]),
         calibration=msgspec.convert(calibration["calibration"], Calibration) if calibration else None,
         requirements=requirements,
         cases=cases,
@@ -116,11 +115,8 @@ def assemble(events: list[Event]) -> Results:
         losses=losses(events, first["at"]),
         growth=growths(events, first["at"]),
     )
-    code = exit_code(
-        results,
-        usage=(last_of(events, "problem") or {}).get("usage", False),
-        allowed={Verdict(name) for name in first["allowed"]},
-    )
+    allowed = {Verdict(name) for name in first["allowed"]}
+    code = exit_code(results, usage=problem.get("usage", False), allowed=allowed)
     results = msgspec.structs.replace(results, exit_code=code)
     conclusion, summary = headline(results)
     return msgspec.structs.replace(

@@ -78,14 +78,9 @@ def hit_lengths(history: History, _: dict[str, float]) -> Iterator[int]:
     return (request.cached_tokens for request in history.outcomes if request.cached_tokens is not None)
 
 
-def evictions(_: History, evidence: dict[str, float]) -> Iterator[int]:
-    """Yield the number of evicted prompt tokens of one example."""
-    yield int(evidence.get(ReportedEvidence.EVICTED, 0))
-
-
-def preemptions(_: History, evidence: dict[str, float]) -> Iterator[int]:
-    """Yield the number of preemptions in one example."""
-    yield int(evidence.get(ReportedEvidence.PREEMPTIONS, 0))
+def counter(name: str) -> Callable[[History, dict[str, float]], Iterator[int]]:
+    """Return a function for the value of one evidence counter in an example."""
+    return lambda _, evidence: iter([int(evidence.get(name, 0))])
 
 
 def abort_stages(history: History, _: dict[str, float]) -> Iterator[str]:
@@ -104,8 +99,8 @@ def routes(history: History, _: dict[str, float]) -> Iterator[str]:
 
 KINDS = (
     DistributionKind("Cached tokens of a request", "requests", hit_lengths, first=16, show_zeros=True),
-    DistributionKind("Evicted prompt tokens in an example", "examples", evictions, first=16),
-    DistributionKind("Preemptions in an example", "examples", preemptions),
+    DistributionKind("Evicted prompt tokens in an example", "examples", counter(ReportedEvidence.EVICTED), first=16),
+    DistributionKind("Preemptions in an example", "examples", counter(ReportedEvidence.PREEMPTIONS)),
     DistributionKind("Stage of a request when its client disconnected", "requests", abort_stages),
     DistributionKind("Routes of adapter changes", "changes", routes),
 )

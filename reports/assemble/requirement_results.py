@@ -55,12 +55,8 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
 def statement_parts(tests: list[Event]) -> StatementParts:
     """Return the parts of all different statements of one requirement."""
     different = {test["statement"]: msgspec.convert(test["parts"], StatementParts) for test in tests}.values()
-    return StatementParts(
-        required=[words for parts in different for words in parts.required],
-        why_it_can_break=[words for parts in different for words in parts.why_it_can_break],
-        oracle=[words for parts in different for words in parts.oracle],
-        vacuous=[words for parts in different for words in parts.vacuous],
-    )
+    topics = StatementParts.__struct_fields__
+    return StatementParts(**{name: [words for parts in different for words in getattr(parts, name)] for name in topics})
 
 
 def cell_result(test: Event, verdict: Event | None) -> CellResult:

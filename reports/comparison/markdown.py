@@ -13,7 +13,7 @@ from coldproof.reports.comparison.comparison import (
     headline,
     of_kind,
 )
-from coldproof.reports.format.markdown import MAX_ITEMS, code, escaped, section
+from coldproof.reports.format.markdown import MAX_ITEMS, code, escaped, section, table
 from coldproof.reports.format.text import number
 from coldproof.reports.schema.verdict import Verdict
 
@@ -24,15 +24,12 @@ _NAMED = 3  # case ids of each run
 def comparison_markdown(comparison: Comparison) -> str:
     """Return the headline, the warnings, the facts of both runs, the findings (most urgent first) and the slowdowns."""
     blocks = ["## Coldproof: two runs compared", "", f"**{escaped(headline(comparison))}**", ""]
-    blocks += [*_warnings(comparison), *_facts(comparison)]
+    blocks += section("Comparability warnings", (f"- {escaped(warning)}" for warning in comparison.warnings))
+    blocks += _facts(comparison)
     for kind in _LISTED:
         blocks += section(kind.value.capitalize(), _findings(of_kind(comparison, kind)))
     blocks += [*_slower(comparison), *_unchanged(of_kind(comparison, ChangeKind.UNCHANGED))]
     return "\n".join(blocks).rstrip() + "\n"
-
-
-def _warnings(comparison: Comparison) -> list[str]:
-    return section("Comparability warnings", (f"- {escaped(warning)}" for warning in comparison.warnings))
 
 
 def _facts(comparison: Comparison) -> list[str]:
@@ -72,14 +69,10 @@ def _details(finding: Finding) -> Iterator[str]:
         yield f"  - Replay: {code(finding.case.replay)}"
 
 
-def _said(verdict: Verdict | None) -> str:
-    return verdict.value if verdict is not None else "not in the run"
-
-
 def _way(transition: Transition) -> str:
     """Return the change of the verdict, and why there is none now."""
-    why = f": {transition.reason}" if transition.reason else ""
-    return f"{_said(transition.was)} → {_said(transition.now)}{why}"
+    was, now = (verdict.value if verdict else "not in the run" for verdict in (transition.was, transition.now))
+    return f"{was} → {now}" + (f": {transition.reason}" if transition.reason else "")
 
 
 def _ids(ids: list[str]) -> str:
@@ -88,13 +81,13 @@ def _ids(ids: list[str]) -> str:
 
 
 def _slower(comparison: Comparison) -> list[str]:
-    rows = [
-        f"| {escaped(row.what)} | {row.before} | {row.now} | by a factor of {row.factor:.1f} ({row.counted}) |"
-        for row in comparison.slowdowns
-    ]
-    head = ["| What | Before | Now | Slower |", "|---|--:|--:|---|"] if rows else []
-    more = [f"\nAnd {len(rows) - MAX_ITEMS} more."] if len(rows) > MAX_ITEMS else []
-    return ["### Slower", "", *head, *rows[:MAX_ITEMS], *more, ""] if rows else []
+    found = comparison.slowdowns
+    rows = (
+        (escaped(r.what), r.before, r.now, f"by a factor of {r.factor:.1f} ({r.counted})") for r in found[:MAX_ITEMS]
+    )
+    lines = table(("What", "Before", "Now", "Slower"), rows, numbers=("Before", "Now"))
+    more = [f"And {len(found) - MAX_ITEMS} more.", ""] if len(found) > MAX_ITEMS else []
+    return ["### Slower", "", *lines, *more] if found else []
 
 
 def _unchanged(findings: list[Finding]) -> list[str]:

@@ -1,5 +1,4 @@
-"""Renders a comparison as one self-contained page. The template environment escapes all text, because sentences,
-signatures and names may contain engine output."""
+"""Renders a comparison as one self-contained page."""
 
 from __future__ import annotations
 

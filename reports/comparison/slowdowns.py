@@ -42,13 +42,7 @@ def _requests(old: Results, new: Results) -> Iterator[Slowdown]:
     counts = old.totals.get("requests", 0), new.totals.get("requests", 0)
     before, now = old.timing.requests_per_minute, new.timing.requests_per_minute
     if before and now and min(counts) >= MIN_REQUESTS and before / now >= FACTOR:
-        yield Slowdown(
-            what="requests per minute, whole run",
-            before=number(before),
-            now=number(now),
-            factor=before / now,
-            counted=_counted(*counts, "requests"),
-        )
+        yield _slowdown("requests per minute, whole run", number(before), number(now), before / now, counts)
 
 
 def _starts(old: Results, new: Results) -> Iterator[Slowdown]:
@@ -57,13 +51,7 @@ def _starts(old: Results, new: Results) -> Iterator[Slowdown]:
         return
     before, now = statistics.median(old.timing.engine_start), statistics.median(new.timing.engine_start)
     if before > 0 and now / before >= FACTOR and now - before >= MIN_START_DIFFERENCE:
-        yield Slowdown(
-            what="engine start, median",
-            before=duration(before),
-            now=duration(now),
-            factor=now / before,
-            counted=_counted(*counts, "starts"),
-        )
+        yield _slowdown("engine start, median", duration(before), duration(now), now / before, counts, "starts")
 
 
 def _cells(old: Results, new: Results) -> Iterator[Slowdown]:
@@ -74,20 +62,18 @@ def _cells(old: Results, new: Results) -> Iterator[Slowdown]:
             continue
         before, now = past.drawn / past.requests, cell.drawn / cell.requests
         if now / before >= FACTOR:
-            yield Slowdown(
-                what=f"one request of {place[0]} in {place[1]}",
-                before=duration(before),
-                now=duration(now),
-                factor=now / before,
-                counted=_counted(past.requests, cell.requests, "requests"),
-            )
+            what, counts = f"one request of {place[0]} in {place[1]}", (past.requests, cell.requests)
+            yield _slowdown(what, duration(before), duration(now), now / before, counts)
+
+
+def _slowdown(
+    what: str, before: str, now: str, factor: float, counts: tuple[int, int], unit: str = "requests"
+) -> Slowdown:
+    counted = f"{number(counts[0])} and {number(counts[1])} {unit}"
+    return Slowdown(what=what, before=before, now=now, factor=factor, counted=counted)
 
 
 def _by_place(results: Results) -> Iterator[tuple[tuple[str, str], CellResult]]:
     for requirement in results.requirements:
         for cell in requirement.cells:
             yield (requirement.id, cell.cell), cell
-
-
-def _counted(before: int, now: int, what: str) -> str:
-    return f"{number(before)} and {number(now)} {what}"

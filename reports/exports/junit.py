@@ -28,13 +28,15 @@ def junit_xml(results: Results) -> str:
     """Return the JUnit file: one test case for each requirement and cell, and one named `run` if the run failed."""
     suite = ElementTree.Element("testsuite", name="coldproof", timestamp=visible(results.started))
     _properties(suite, _run_facts(results))
-    if overview.failed_selftests(results):
-        _missed_self_tests(suite, results)
-    else:
-        _requirements(suite, results)
+    failed = overview.failed_selftests(results)
+    for test in failed:
+        _error(suite, "coldproof.selftest", test.planted, "RUN INVALID", test.said, message=f"RUN INVALID: {test.said}")
+    for requirement in results.requirements if not failed else ():
+        for row in overview.cell_rows(requirement):
+            _test_case(suite, requirement, row, results)
     trouble = _trouble(results)
     if trouble:
-        _run_error(suite, trouble)
+        _error(suite, "coldproof", "run", "ERROR", trouble, message=trouble)
     _count(suite, results)
     root = ElementTree.Element("testsuites", suite.attrib | {"name": "coldproof"})
     root.append(suite)
@@ -52,12 +54,6 @@ def _run_facts(results: Results) -> dict[str, str]:
         "exit_code": str(results.exit_code),
         "coldproof_version": results.coldproof_version,
     }
-
-
-def _requirements(suite: ElementTree.Element, results: Results) -> None:
-    for requirement in results.requirements:
-        for row in overview.cell_rows(requirement):
-            _test_case(suite, requirement, row, results)
 
 
 def _test_case(suite: ElementTree.Element, requirement: RequirementResult, row: CellResult, results: Results) -> None:
@@ -80,10 +76,9 @@ def _case_lines(requirement: RequirementResult, row: CellResult, results: Result
     ]
 
 
-def _missed_self_tests(suite: ElementTree.Element, results: Results) -> None:
-    for row in overview.failed_selftests(results):
-        case = _element(suite, "testcase", classname="coldproof.selftest", name=row.planted, time="0.000")
-        _element(case, "error", message=f"RUN INVALID: {row.said}", type="RUN INVALID").text = visible(row.said)
+def _error(suite: ElementTree.Element, group: str, name: str, kind: str, text: str, *, message: str) -> None:
+    case = _element(suite, "testcase", classname=group, name=name, time="0.000")
+    _element(case, "error", message=message, type=kind).text = visible(text)
 
 
 def _trouble(results: Results) -> str:
@@ -93,11 +88,6 @@ def _trouble(results: Results) -> str:
     if not results.complete:
         return "INCOMPLETE RUN: it was interrupted before everything was tested"
     return "" if results.requirements else "nothing was tested"
-
-
-def _run_error(suite: ElementTree.Element, trouble: str) -> None:
-    case = _element(suite, "testcase", classname="coldproof", name="run", time="0.000")
-    _element(case, "error", message=trouble, type="ERROR").text = visible(trouble)
 
 
 def _count(suite: ElementTree.Element, results: Results) -> None:

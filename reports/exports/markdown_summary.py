@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 
-from coldproof.reports.assemble import resource_growth
 from coldproof.reports.assemble.causes import cause_places, cause_summary, causes_of
-from coldproof.reports.format.markdown import code, escaped, section
+from coldproof.reports.assemble.resource_growth import growth_text
+from coldproof.reports.format.markdown import code, escaped, section, table
 from coldproof.reports.format.text import duration, many, number
-from coldproof.reports.format.waivers import scope, waiver_state
-from coldproof.reports.run_report.fleet_section import fleet_counts
 from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import Cause, RequirementResult, Results, Waiver
+from coldproof.reports.schema.results import Growth, RequirementResult, Results, Waiver
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views import overview
 
@@ -29,8 +27,11 @@ def summary_markdown(results: Results) -> str:
         blocks += _self_test(results)
     else:
         blocks += [*_counts(results), *_table(results), *_conforming(results)]
-        blocks += [*_causes(results), *_violations(results), *_waivers(results), *_not_shown(results)]
-        blocks += _growth(results)
+        violations = [case for case in overview.ordered_cases(results.cases) if case.known_issue is None]
+        blocks += [*_causes(results), *_section("Violations", map(_violation, violations))]
+        blocks += _section("Waivers", map(_waiver, overview.waivers(results)))
+        blocks += _section("Not verified", map(_not_verified, overview.not_verified(results)))
+        blocks += _section("Resource usage", map(_growth, results.growth))
     return "\n".join([*blocks, *_where(results)]).rstrip() + "\n"
 
 
@@ -43,7 +44,7 @@ def _head(results: Results) -> list[str]:
         lines += [f"**The run could not go on:** {escaped(results.problem)}", ""]
     facts = f"{overview.engine_name(results)}, profile {results.profile}, seed {results.seed}"
     lines += [f"{escaped(facts)}, {duration(results.duration_s)}, exit code {results.exit_code}", ""]
-    runs = f"{many(len(results.fleet), 'run')} of a fleet: {fleet_counts(results)}"
+    runs = f"{many(len(results.fleet), 'run')} of a fleet: {overview.fleet_counts(results)}"
     return [*lines, runs, ""] if results.fleet else lines
 
 
@@ -60,30 +61,17 @@ def _where(results: Results) -> list[str]:
 
 
 def _self_test(results: Results) -> list[str]:
-    rows = [f"| {escaped(row.planted)} | {escaped(row.said)} |" for row in overview.failed_selftests(results)]
-    return [
-        "### Failed self-tests of the detector",
-        "",
-        "| Planted fault | Detector's result |",
-        "|---|---|",
-        *rows,
-        "",
-    ]
+    rows = ((escaped(row.planted), escaped(row.said)) for row in overview.failed_selftests(results))
+    return ["### Failed self-tests of the detector", "", *table(("Planted fault", "Detector's result"), rows)]
 
 
 def _table(results: Results) -> list[str]:
     if not results.requirements:
         return ["No requirement was tested, so nothing is verified.", ""]
-    order = {verdict: place for place, (verdict, _) in enumerate(overview.counts(results))}
     wanting = [one for one in results.requirements if one.verdict is not Verdict.CONFORMS]
-    head = [
-        "### Requirements that do not conform",
-        "",
-        "| Requirement | Verdict | Examples | Why |",
-        "|---|---|--:|---|",
-    ]
-    rows = map(_row, sorted(wanting, key=lambda one: order[one.verdict]))
-    return [*head, *rows, ""] if wanting else []
+    rows = map(_row, sorted(wanting, key=lambda one: overview.WORST_FIRST.index(one.verdict)))
+    lines = table(("Requirement", "Verdict", "Examples", "Why"), rows, numbers=("Examples",))
+    return ["### Requirements that do not conform", "", *lines] if wanting else []
 
 
 def _conforming(results: Results) -> list[str]:
@@ -91,24 +79,18 @@ def _conforming(results: Results) -> list[str]:
     return [f"Conforming: {', '.join(ids)}", ""] if ids else []
 
 
-def _row(requirement: RequirementResult) -> str:
+def _row(requirement: RequirementResult) -> tuple[str, ...]:
     verdict = f"{overview.GLYPH[requirement.verdict]} {requirement.verdict.value}"
     name = f"{escaped(requirement.id)} {escaped(requirement.title)}"
-    return f"| {name} | {verdict} | {number(requirement.examples)} | {escaped(requirement.reason, _LONGEST)} |"
+    return name, verdict, number(requirement.examples), escaped(requirement.reason, _LONGEST)
 
 
 def _causes(results: Results) -> list[str]:
     found = causes_of(results)
-    return _section(cause_summary(found), map(_cause, found))
-
-
-def _cause(cause: Cause) -> str:
-    return f"- {code(cause.fingerprint)} {escaped(cause_places(cause))}: {escaped(cause.sentence)}"
-
-
-def _violations(results: Results) -> list[str]:
-    cases = [case for case in overview.ordered_cases(results.cases) if case.known_issue is None]
-    return _section("Violations", map(_violation, cases))
+    return _section(
+        cause_summary(found),
+        (f"- {code(one.fingerprint)} {escaped(cause_places(one))}: {escaped(one.sentence)}" for one in found),
+    )
 
 
 def _violation(case: Case) -> str:
@@ -116,30 +98,17 @@ def _violation(case: Case) -> str:
     return f"- {where}: {escaped(case.sentence)}\n  Replay: {code(case.replay)}"
 
 
-def _waivers(results: Results) -> list[str]:
-    return _section("Waivers", map(_waiver, overview.waivers(results)))
-
-
 def _waiver(waiver: Waiver) -> str:
-    where = f"{escaped(waiver.requirement)} in {escaped(waiver.cell)}, {code(scope(waiver))}"
+    where = f"{escaped(waiver.requirement)} in {escaped(waiver.cell)}, {code(waiver.scope)}"
     expiry = f", expires {escaped(waiver.expires)}" if waiver.expires and waiver.state != "expired" else ""
     said = f"{escaped(waiver.reason)} ({escaped(waiver.link)}{expiry})"
-    return f"- **{escaped(waiver_state(waiver))}**: {where}: {said}"
+    return f"- **{escaped(waiver.state_text)}**: {where}: {said}"
 
 
-def _growth(results: Results) -> list[str]:
-    rows = (
-        f"- {escaped(one.process)}, {one.what}: {escaped(resource_growth.growth_text(one))}" for one in results.growth
-    )
-    return _section("Resource usage", rows)
+def _not_verified(entry: overview.NotVerified) -> str:
+    where = f"**{entry.row.verdict.value}** {escaped(entry.requirement)} in {escaped(entry.row.cell)}"
+    return f"- {where}: {escaped(entry.row.reason or 'no reason was recorded')}"
 
 
-def _not_shown(results: Results) -> list[str]:
-    return _section(
-        "Not verified",
-        (
-            f"- **{entry.row.verdict.value}** {escaped(entry.requirement)} in {escaped(entry.row.cell)}: "
-            + escaped(entry.row.reason or "no reason was recorded")
-            for entry in overview.not_verified(results)
-        ),
-    )
+def _growth(one: Growth) -> str:
+    return f"- {escaped(one.process)}, {one.what}: {escaped(growth_text(one))}"

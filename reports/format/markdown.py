@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from coldproof.reports.format.text import one_line
 
@@ -39,6 +39,13 @@ def section(title: str, items: Iterable[str], *, elsewhere: str = "") -> list[st
         return []
     more = [f"- and {len(lines) - MAX_ITEMS} more{elsewhere}"] if len(lines) > MAX_ITEMS else []
     return [f"### {title}", "", *lines[:MAX_ITEMS], *more, ""]
+
+
+def table(heads: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: Sequence[str] = ()) -> list[str]:
+    """Return a table of cells that are Markdown already. Columns of numbers are aligned right."""
+    ruler = "|".join("--:" if head in numbers else "---" for head in heads)
+    lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+    return [lines[0], f"|{ruler}|", *lines[1:], ""]
 
 
 def _longest(text: str) -> int:

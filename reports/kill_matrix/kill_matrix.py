@@ -1,7 +1,4 @@
-"""Renders power.json as one self-contained page: the kill matrix, undetected faults first.
-
-The template environment escapes all text, because a case's sentence may contain engine output.
-"""
+"""Renders power.json as one self-contained page: the kill matrix, undetected faults first."""
 
 from __future__ import annotations
 
@@ -111,16 +108,6 @@ def detection(row: FaultRow, requirement: str) -> Detection | None:
     return min(found, key=lambda d: d.requests, default=None)
 
 
-def scripts(results: PowerResults) -> list[str]:
-    """Return the names of the field scripts."""
-    return list(dict.fromkeys(script.name for row in results.faults for script in row.literal))
-
-
-def found_by(row: FaultRow, script: str) -> str:
-    """Return what a field script detected of a fault; "" for nothing."""
-    return next((s.found for s in row.literal if s.name == script), "")
-
-
 TEMPLATES = PageTemplates(folders=(Path(__file__).parent / "templates",))
 
 
@@ -136,9 +123,8 @@ def render_power(results: PowerResults) -> str:
         meaning=MEANING,
         mechanisms=by_mechanism(results),
         columns=columns(results),
-        field_scripts=scripts(results),
+        field_scripts=list(dict.fromkeys(script.name for row in results.faults for script in row.literal)),
         detection=detection,
         tested=tested,
-        found_by=found_by,
         longest_case=SHORT_CASE_STEPS,
     )

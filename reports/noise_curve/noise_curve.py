@@ -1,7 +1,4 @@
-"""Renders curve.json as one self-contained page: false positives against detected faults, and the operating point.
-
-The template environment escapes all text.
-"""
+"""Renders curve.json as one self-contained page: false positives against detected faults, and the operating point."""
 
 from __future__ import annotations
 
@@ -44,11 +41,6 @@ def detected_share(point: Point) -> float:
     return point.caught / point.faults if point.faults else 0.0
 
 
-def false_positive_rate(point: Point) -> float:
-    """Return the false positives per request."""
-    return point.alarms / point.requests if point.requests else 0.0
-
-
 def upper_bound(alarms: int, requests: int) -> float:
     """Return the upper 95 % confidence bound of the false-positive rate."""
     if alarms == 0:
@@ -65,7 +57,7 @@ def curve_drawing(curve: Curve, number: int) -> CurveDrawing:
 
 def plot_point(point: Point) -> PlotPoint:
     """Return the drawn point. x: false-positive rate on a logarithmic axis; y: share of detected faults."""
-    rate = max(MIN_RATE, false_positive_rate(point))
+    rate = max(MIN_RATE, point.alarms / point.requests if point.requests else 0.0)
     x = LEFT + (RIGHT - LEFT) * math.log10(rate / MIN_RATE) / -math.log10(MIN_RATE)
     y = BOTTOM - (BOTTOM - TOP) * detected_share(point)
     words = (

@@ -1,8 +1,8 @@
 """Renders pages: shared templates, escaping and the Content-Security-Policy.
 
 Invariants: the same results give the same bytes. A page loads no other file. Every value passes through `visible` and
-is escaped, because prompts, answers, names and logs come from the engine. Only our own style sheets and scripts pass
-unchanged, and the page's policy allows only these, by hash.
+is escaped, because prompts, answers, names, sentences and logs come from the engine. Only our own style sheets and
+scripts pass unchanged, and the page's policy allows only these, by hash.
 """
 
 from __future__ import annotations
@@ -26,25 +26,11 @@ from coldproof.reports.views.requirements import areas, verdict_class
 SHARED = Path(__file__).parent / "templates"
 
 
-def _in_order(mapping: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the items sorted by key, so that results read from a file give the same page as those in memory."""
-    return sorted(mapping.items())
-
-
+_NUMBERS: tuple[Callable[..., object], ...] = (text.number, text.duration, text.moment, text.day_and_time)
+_TEXTS = (text.token_text, text.tail, text.one_line, text.web_link, text.slug, text.report_name, areas)
 FILTERS: Mapping[str, Callable[..., object]] = {
-    "number": text.number,
-    "duration": text.duration,
-    "moment": text.moment,
-    "day_and_time": text.day_and_time,
-    "token_text": text.token_text,
-    "tail": text.tail,
-    "one_line": text.one_line,
-    "web_link": text.web_link,
-    "slug": text.slug,
-    "report_name": text.report_name,
-    "areas": areas,
+    **{function.__name__: function for function in (*_NUMBERS, *_TEXTS)},
     "kind": verdict_class,
-    "in_order": _in_order,
 }
 VALUES: Mapping[str, object] = {
     "glyph": overview.GLYPH,

@@ -6,27 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from coldproof.reports.assemble import causes
-from coldproof.reports.format import waivers
 from coldproof.reports.format.text import file_link
 from coldproof.reports.page.environment import PageTemplates
-from coldproof.reports.run_report import fleet_section
 from coldproof.reports.run_report.case import cached_token_bounds
 from coldproof.reports.run_report.case import view as caseview
 from coldproof.reports.run_report.case.adapter_spans import change_texts
 from coldproof.reports.run_report.case.prompt_bars import segments_text
 from coldproof.reports.run_report.run_section.view import run_view
 from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import RequirementResult, Results
+from coldproof.reports.schema.results import Results
 from coldproof.reports.views import overview
 from coldproof.reports.views import requirements as requirementview
 from coldproof.reports.views.requirements import main_figures
 
 _UNFOLDED = 3  # the first cases are open, all others are folded
-
 _DRAWN = 100  # cases with all charts: 4 MB; a page with a thousand would be ten times as large
-
-_LINKED = 3  # case links in one row of the table of requirements
-
 _FILES = ("results.json", "summary.md", "junit.xml", "badge.svg")  # in the folder of the page
 
 
@@ -68,25 +62,13 @@ def drawn_and_listed(cases: list[Case], *, most: int) -> tuple[list[Case], list[
     return [c for i, c in enumerate(cases) if i in drawn], [c for i, c in enumerate(cases) if i not in drawn]
 
 
-def _linked_cases(requirement: RequirementResult) -> tuple[list[str], int]:
-    """Return the case ids to link from a row of the table, and the number of further cases."""
-    return requirement.cases[:_LINKED], max(0, len(requirement.cases) - _LINKED)
-
-
-def _seconds_of(requirement: RequirementResult) -> float:
-    return sum(cell.seconds for cell in requirement.cells)
-
-
 def _shown_capabilities(capabilities: dict[str, dict[str, Any]]) -> list[tuple[str, str, str]]:
     """Return name, state and evidence of each capability. A capability that was not probed is unknown."""
+    states: dict[object, str] = {True: "supported", False: "unsupported"}
     return [
-        (name, _presence(facts.get("present")), str(facts.get("evidence") or ""))
+        (name, states.get(facts.get("present"), "unknown"), str(facts.get("evidence") or ""))
         for name, facts in sorted(capabilities.items())
     ]
-
-
-def _presence(present: object) -> str:
-    return "supported" if present is True else "unsupported" if present is False else "unknown"
 
 
 _HERE = Path(__file__).parent
@@ -94,15 +76,10 @@ TEMPLATES = PageTemplates(
     folders=(_HERE / "templates", _HERE / "case" / "templates", _HERE / "run_section"),
     filters={
         "main_figures": main_figures,
-        "linked_cases": _linked_cases,
         "fingerprint": causes.fingerprint,
         "cause_summary": causes.cause_summary,
         "waived_text": causes.waived_text,
-        "waiver_state": waivers.waiver_state,
         "shown_capabilities": _shown_capabilities,
-        "fleet_rows": fleet_section.fleet_rows,
-        "fleet_link": fleet_section.fleet_link,
-        "seconds_of": _seconds_of,
     },
     values={
         "caseview": caseview,

@@ -136,6 +136,20 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     cases: list[str] = []
     fingerprint: str | None = None
 
+    @property
+    def state_text(self) -> str:
+        """The state as text, with a hint if it needs action."""
+        if self.state == "expired" and self.expires:
+            return f"expired on {self.expires}: it no longer waives anything"
+        if self.state == "stale":
+            return "stale: the known issue did not occur in this run; this does not fail the run"
+        return self.state
+
+    @property
+    def scope(self) -> str:
+        """Which failures it matches."""
+        return f"{self.signature}, fingerprint {self.fingerprint}" if self.fingerprint else self.signature
+
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time went. Seconds; idle is the share of the suites' time with no request in the engine."""

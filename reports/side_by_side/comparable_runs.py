@@ -12,18 +12,12 @@ import msgspec
 
 from coldproof.reports.format.text import duration, listed, number
 from coldproof.reports.schema.results import Results
-from coldproof.reports.views import overview, run_facts
+from coldproof.reports.side_by_side.columns import Column
+from coldproof.reports.views import run_facts
 from coldproof.reports.views.run_facts import CONSEQUENCE, LARGE_FACTOR
 
 UNKNOWN = "unknown"  # what an environment reports outside a checkout
 _NAMED = 6  # requirements named in a sentence; the page lists all of them
-
-
-class ComparableRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, and its label in sentences."""
-
-    label: str
-    results: Results
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +34,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(f"{value} in {listed(labels)}" for value, labels in self.sides)
 
 
-class Trait(msgspec.Struct, frozen=True, kw_only=True):
+class Trait(msgspec.Struct, frozen=True):
     """One property that runs are compared by. If a decisive one differs, verdicts cannot be compared."""
 
     what: str
@@ -70,16 +64,16 @@ class Suite(Trait, frozen=True):
         return one.coldproof_version == other.coldproof_version or _commit(one) == _commit(other) != UNKNOWN
 
 
-def differences(runs: Sequence[ComparableRun]) -> list[Difference]:
+def differences(runs: Sequence[Column]) -> list[Difference]:
     """Return the properties that differ, the decisive ones first. A single run has none."""
     pairs = list(itertools.combinations([run.results for run in runs], 2))
     return [_difference(trait, runs) for trait in _TRAITS if not all(trait.alike(*pair) for pair in pairs)]
 
 
-def notes(runs: Sequence[ComparableRun]) -> list[str]:
+def notes(runs: Sequence[Column]) -> list[str]:
     """Return notes on incomplete or invalid runs, and on requirements that a run lacks."""
     said = [note for run in runs for note in run_facts.run_problems(run.results, f"The run of {run.label}")]
-    valid = _valid(runs)
+    valid = [run for run in runs if not run.invalid]
     asked = {requirement.id for run in valid for requirement in run.results.requirements}
     for run in valid:
         lacking = sorted(asked - {requirement.id for requirement in run.results.requirements})
@@ -89,19 +83,15 @@ def notes(runs: Sequence[ComparableRun]) -> list[str]:
     return said
 
 
-def comparable_groups(runs: Sequence[ComparableRun]) -> list[str]:
+def comparable_groups(runs: Sequence[Column]) -> list[str]:
     """Return a sentence for each group of comparable runs. A single run has none."""
-    groups = _groups(_valid(runs))
+    groups = _groups([run for run in runs if not run.invalid])
     return [_sentence(group, groups[0]) for group in groups] if len(runs) > 1 else []
 
 
-def _valid(runs: Sequence[ComparableRun]) -> list[ComparableRun]:
-    return [run for run in runs if not overview.failed_selftests(run.results)]
-
-
-def _groups(runs: Sequence[ComparableRun]) -> list[list[ComparableRun]]:
+def _groups(runs: Sequence[Column]) -> list[list[Column]]:
     """Return groups of runs that are pairwise comparable, the largest group first, else in the order given."""
-    groups: list[list[ComparableRun]] = []
+    groups: list[list[Column]] = []
     for run in runs:
         home = next((group for group in groups if not any(_unlike(run, other) for other in group)), None)
         if home is None:
@@ -111,7 +101,7 @@ def _groups(runs: Sequence[ComparableRun]) -> list[list[ComparableRun]]:
     return sorted(groups, key=lambda group: -len(group))
 
 
-def _sentence(group: list[ComparableRun], first: list[ComparableRun]) -> str:
+def _sentence(group: list[Column], first: list[Column]) -> str:
     said = "Can be compared with each other" if len(group) > 1 else "Not comparable with the other runs"
     named = f"{said}: {listed([run.label for run in group])}"
     if group is first:
@@ -121,12 +111,12 @@ def _sentence(group: list[ComparableRun], first: list[ComparableRun]) -> str:
     return f"{named}. Differs from {other.label} in: {listed(why)}."
 
 
-def _unlike(one: ComparableRun, other: ComparableRun) -> list[str]:
+def _unlike(one: Column, other: Column) -> list[str]:
     """Return the decisive properties that differ between two runs."""
     return [trait.what for trait in _TRAITS if trait.decisive and not trait.alike(one.results, other.results)]
 
 
-def _difference(trait: Trait, runs: Sequence[ComparableRun]) -> Difference:
+def _difference(trait: Trait, runs: Sequence[Column]) -> Difference:
     sides: dict[str, list[str]] = {}
     for run in runs:
         sides.setdefault(trait.value(run.results), []).append(run.label)
@@ -152,55 +142,40 @@ def _noise(results: Results) -> str:
     return "not used, comparison is token-exact" if calibration.exact else f"{number(calibration.noise_nats)} nats"
 
 
-def _trait(what: str, *, of: str = "", consequence: str = "", decisive: bool = True) -> Trait:
+def _trait(what: str, *, of: str = "", decisive: bool = True) -> Trait:
     """Return a property that is also used to compare two runs of one engine."""
     name = of or what
-    return Trait(
-        what=what,
-        value=lambda results: run_facts.traits(results)[name],
-        consequence=consequence or CONSEQUENCE[name],
-        decisive=decisive,
-    )
+    return Trait(what, lambda results: run_facts.traits(results)[name], CONSEQUENCE[name], decisive)
 
 
 _TRAITS = (
     _trait("profile"),
     Budget(
-        what="budget",
-        value=lambda results: f"{duration(_given(results) or None)} for each requirement and cell",
-        consequence="With the smaller budget, less was searched: violations may be missed.",
+        "budget",
+        lambda results: f"{duration(_given(results) or None)} for each requirement and cell",
+        "With the smaller budget, less was searched: violations may be missed.",
     ),
     _trait("worker"),
     _trait("comparison rule", of="rule"),
     _trait("oracle"),
     _trait("injected fault"),
     Suite(
-        what="Coldproof",
-        value=lambda results: results.coldproof_version,
-        consequence="One version may test for violations that the other does not test for.",
+        "Coldproof",
+        lambda results: results.coldproof_version,
+        "One version may test for violations that the other does not test for.",
     ),
+    Trait("commit of Coldproof", _commit, "Requirements may be tested in different ways.", decisive=False),
+    Trait("noise floor", _noise, "Differences below the noise floor are INCONCLUSIVE.", decisive=False),
     Trait(
-        what="commit of Coldproof",
-        value=_commit,
-        consequence="Requirements may be tested in different ways.",
+        "seed",
+        lambda results: results.seed,
+        "Different examples were drawn for the same requirements.",
         decisive=False,
     ),
     Trait(
-        what="noise floor",
-        value=_noise,
-        consequence="Differences below the noise floor are INCONCLUSIVE.",
-        decisive=False,
-    ),
-    Trait(
-        what="seed",
-        value=lambda results: results.seed,
-        consequence="Different examples were drawn for the same requirements.",
-        decisive=False,
-    ),
-    Trait(
-        what="known issues",
-        value=lambda results: "used" if results.waivers else "none",
-        consequence="A requirement that is VIOLATED in one run may be a KNOWN ISSUE in the other.",
+        "known issues",
+        lambda results: "used" if results.waivers else "none",
+        "A requirement that is VIOLATED in one run may be a KNOWN ISSUE in the other.",
         decisive=False,
     ),
     _trait("machine", decisive=False),

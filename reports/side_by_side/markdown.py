@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from coldproof.reports.format.markdown import MAX_ITEMS, escaped, section
+from coldproof.reports.format.markdown import MAX_ITEMS, escaped, section, table
 from coldproof.reports.format.text import day_and_time, duration, listed
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.side_by_side.columns import Column
@@ -18,7 +18,7 @@ _LONGEST = 300  # characters of a reason
 
 def matrix_markdown(lineup: EngineMatrix) -> str:
     """Return the engines, which runs are comparable, the matrix, and the reasons of verdicts other than CONFORMS."""
-    blocks = ["## Coldproof: engines side by side", "", *_table(_HEAD, map(_engine, lineup.columns))]
+    blocks = ["## Coldproof: engines side by side", "", *table(_HEAD, map(_engine, lineup.columns))]
     blocks += [*_likeness(lineup), *_matrix(lineup), *section("Why", _reasons(lineup))]
     return "\n".join(blocks).rstrip() + "\n"
 
@@ -40,7 +40,7 @@ def _engine(column: Column) -> list[str]:
 
 
 def _likeness(lineup: EngineMatrix) -> list[str]:
-    said = [*comparable_groups(lineup.runs), *notes(lineup.runs), *map(_difference, differences(lineup.runs))]
+    said = [*comparable_groups(lineup.columns), *notes(lineup.columns), *map(_difference, differences(lineup.columns))]
     return section("What can be compared", (f"- {escaped(sentence, 2000)}" for sentence in said))
 
 
@@ -54,7 +54,7 @@ def _matrix(lineup: EngineMatrix) -> list[str]:
         return ["No run has a valid verdict.", ""]
     head = ["Requirement", *(escaped(column.label) for column in lineup.columns)]
     more = [f"And {len(rows) - MAX_ITEMS} more requirements.", ""] if len(rows) > MAX_ITEMS else []
-    return ["### Requirements", "", *_table(head, (_row(row, lineup.columns) for row in rows[:MAX_ITEMS])), *more]
+    return ["### Requirements", "", *table(head, (_row(row, lineup.columns) for row in rows[:MAX_ITEMS])), *more]
 
 
 def _row(row: Row, columns: list[Column]) -> list[str]:
@@ -76,20 +76,9 @@ def _reasons(lineup: EngineMatrix) -> Iterator[str]:
             if cell is not None and cell.requirement.verdict is not Verdict.CONFORMS:
                 why = cell.requirement.reason.rstrip(".") or "no reason was recorded"
                 alike[row.id, cell.requirement.verdict, why, cell.help].append(cell.column.label)
-    for (name, verdict, why, helps), labels in sorted(alike.items(), key=lambda one: _rank(one[0][1])):
+    for (name, verdict, why, helps), labels in sorted(
+        alike.items(), key=lambda one: overview.WORST_FIRST.index(one[0][1])
+    ):
         what = f" What would help: {escaped(helps, _LONGEST)}." if helps else ""
         who = f"{overview.GLYPH[verdict]} {verdict.value} {escaped(listed(labels), _LONGEST)}"
         yield f"- **{escaped(name)}** {who}: {escaped(why, _LONGEST)}.{what}"
-
-
-def _rank(verdict: Verdict) -> int:
-    return overview.WORST_FIRST.index(verdict)
-
-
-def _table(head: Iterable[str], rows: Iterable[list[str]]) -> list[str]:
-    names = list(head)
-    return [_line(names), "|" + "---|" * len(names), *map(_line, rows), ""]
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

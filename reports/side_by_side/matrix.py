@@ -15,7 +15,6 @@ from coldproof.reports.format.text import many, slug, unique
 from coldproof.reports.schema.results import Cause, RequirementResult, StatementParts
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.side_by_side.columns import Column, Source, columns
-from coldproof.reports.side_by_side.comparable_runs import ComparableRun
 from coldproof.reports.views import overview, run_facts
 from coldproof.reports.views.requirements import (
     AREA_TITLES,
@@ -90,11 +89,6 @@ class EngineMatrix:
     def facts(self) -> list[tuple[str, list[str]]]:
         """The facts of the runs: for each fact its name and one value for each column."""
         return run_facts.facts([column.results for column in self.columns])
-
-    @property
-    def runs(self) -> list[ComparableRun]:
-        """The runs with their labels."""
-        return [ComparableRun(label=column.label, results=column.results) for column in self.columns]
 
     @property
     def wide(self) -> bool:

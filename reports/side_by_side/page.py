@@ -1,5 +1,4 @@
-"""Renders several engines side by side as one self-contained page. The template environment escapes all text, because
-names, reasons and sentences may contain engine output."""
+"""Renders several engines side by side as one self-contained page."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ def render_matrix(lineup: EngineMatrix) -> str:
         filtered="rows",
         traits=traits,
         kinds=verdict_classes,
-        together=comparable_groups(lineup.runs),
-        notes=notes(lineup.runs),
-        differences=differences(lineup.runs),
+        together=comparable_groups(lineup.columns),
+        notes=notes(lineup.columns),
+        differences=differences(lineup.columns),
     )
 
 

@@ -9,8 +9,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coldproof.reports.format.text import file_link
 from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import CellResult, RequirementResult, Results, SelfTestRow, Waiver
+from coldproof.reports.schema.results import CellResult, FleetRow, RequirementResult, Results, SelfTestRow, Waiver
 from coldproof.reports.schema.verdict import Verdict
 
 GLYPH = {
@@ -36,6 +37,7 @@ EXIT_MEANING = {
 
 _NOT_VERIFIED = (Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED, Verdict.UNSUPPORTED)
 _WAIVER_ORDER = ("expired", "stale", "used")  # entries that need an edit first
+_FLEET_ORDER = ("failed", "missing", "done")
 
 
 class RunStatus(enum.StrEnum):
@@ -174,3 +176,23 @@ def engine_name(results: Results) -> str:
     if results.engine is None:
         return "no engine (not reached)"
     return f"{results.engine.name} {results.engine.version or '(version unknown)'}"
+
+
+def fleet_rows(results: Results) -> list[FleetRow]:
+    """Return the runs, failed and missing ones first, otherwise in the order of the matrix."""
+    return sorted(
+        results.fleet, key=lambda row: _FLEET_ORDER.index(row.state) if row.state in _FLEET_ORDER else len(_FLEET_ORDER)
+    )
+
+
+def fleet_link(row: FleetRow) -> str:
+    """Return the relative link to a run's own report."""
+    return file_link(*row.report.split("/"), "index.html")
+
+
+def fleet_counts(results: Results) -> str:
+    """Return the number of runs in each state as text; "" for the results of a single run."""
+    found = {state: sum(row.state == state for row in results.fleet) for state in _FLEET_ORDER}
+    lost = sum(len(row.lost) for row in results.fleet)
+    parts = [f"{count} {state}" for state, count in reversed(found.items()) if count]
+    return ", ".join([*parts, *([f"{lost} lost and repeated"] if lost else [])])

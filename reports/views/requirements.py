@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coldproof.reports.format.text import slug, unique
-from coldproof.reports.schema.results import CellResult, Distribution, RequirementResult
+from coldproof.reports.schema.results import CellResult, RequirementResult
 from coldproof.reports.schema.verdict import Verdict
 
 MAX_FIGURES = 3  # evidence figures in one row of the table
@@ -45,32 +45,12 @@ class CellView:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar of a plot. `share`: its length in percent of the longest bar."""
-
-    label: str
-    count: int
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One distribution as bars."""
-
-    name: str
-    unit: str
-    bars: list[Bar]
-
-
-@dataclass(frozen=True, slots=True)
 class RequirementView:
-    """A requirement with its anchor, its cells and its plots."""
+    """A requirement with its anchor, its cells and its evidence."""
 
     requirement: RequirementResult
     anchor: str
-    area: str
     cells: list[CellView]
-    plots: list[Plot]
     needed: dict[str, float]  # the evidence that the requirement needs to be exercised
     further: dict[str, float]  # all other evidence
 
@@ -116,7 +96,7 @@ def matrix(views: Sequence[RequirementView]) -> Matrix:
     areas: dict[str, list[Row]] = {}
     for view in views:
         by_name = {cell.row.cell: cell for cell in view.cells}
-        areas.setdefault(view.area, []).append(Row(view, [by_name.get(name) for name in cells]))
+        areas.setdefault(area(view.requirement.id), []).append(Row(view, [by_name.get(name) for name in cells]))
     one_cell_each = all([cell.row.verdict for cell in view.cells] == [view.requirement.verdict] for view in views)
     return Matrix(
         cells=[(name, unique(f"cell-{slug(name)}", taken)) for name in cells],
@@ -136,25 +116,13 @@ def areas(requirement_ids: Sequence[str]) -> str:
     return " ".join(dict.fromkeys(slug(area(one)).lower() for one in requirement_ids))
 
 
-def plots(distributions: Sequence[Distribution]) -> list[Plot]:
-    """Return a plot of each distribution. The longest bar of a plot has the full width."""
-    return [Plot(one.name, one.unit, _bars(one)) for one in distributions]
-
-
-def _bars(distribution: Distribution) -> list[Bar]:
-    most = max((part.count for part in distribution.bins), default=0)
-    return [Bar(part.label, part.count, round(100 * part.count / max(most, 1), 1)) for part in distribution.bins]
-
-
 def _view(requirement: RequirementResult, taken: set[str]) -> RequirementView:
     anchor = unique(f"requirement-{slug(requirement.id).lower()}", taken)
     needed = {name: requirement.evidence[name] for name in requirement.needed if name in requirement.evidence}
     return RequirementView(
         requirement=requirement,
         anchor=anchor,
-        area=area(requirement.id),
         cells=[CellView(row, unique(f"{anchor}-in-{slug(row.cell)}", taken)) for row in requirement.cells],
-        plots=plots(requirement.distributions),
         needed=needed,
         further={name: value for name, value in requirement.evidence.items() if name not in needed},
     )

@@ -16,7 +16,6 @@ from coldproof.harness.session.terminal.progress import RunProgress, elapsed_tex
 from coldproof.reports.assemble.causes import cause_summary, causes_of
 from coldproof.reports.assemble.resource_growth import growth_text as in_words_of
 from coldproof.reports.format.text import visible
-from coldproof.reports.format.waivers import scope, waiver_state
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import Verdict
 
@@ -193,8 +192,8 @@ class Terminal:
             self.line(cause_summary(causes_of(results)))
         self.print_first(
             [
-                f"known issue {waiver_state(waiver)}: {waiver.requirement} in {waiver.cell}, "
-                f"'{scope(waiver)}' {waiver.link}"
+                f"known issue {waiver.state_text}: {waiver.requirement} in {waiver.cell}, "
+                f"'{waiver.scope}' {waiver.link}"
                 for waiver in sorted(results.waivers, key=lambda waiver: waiver.state == "used")
                 if waiver.state in ("used", "stale", "expired")
             ],

@@ -13,20 +13,11 @@ from coldproof.reports.schema.case import Case, RequestRow
 
 WIDTH = 1000.0
 LEFT = 150.0  # the lane labels are left of it
-RIGHT = 800.0  # the notes of a lane are right of it
-NOTES = 812.0
+RIGHT = 800.0  # the notes of a lane are right of it, from 812
 MAX_LANES = 48  # more are not readable; the tables have all requests
 ROOMY = 14  # up to this many lanes, there is room for text at the bars
 TONES = 6  # in the style sheet; further names reuse the tones and are distinguished by their labels
 _LETTER = 6.4  # the width of an 11 px letter: the average, rounded up
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A labelled position on the axis."""
-
-    x: float
-    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +65,6 @@ def shown_requests(case: Case) -> list[RequestRow]:
 def lane_label(row: RequestRow) -> str:
     """Return the number of a lane's request and its adapter or model."""
     return one_line(f"r{row.request} {row.adapter or row.model}", 21)
-
-
-def name_tones(names: Iterable[str]) -> dict[str, int]:
-    """Return the tone of each name, in the order of first appearance."""
-    return {name: index % TONES for name, index in name_indices(names).items()}
 
 
 def name_indices(names: Iterable[str]) -> dict[str, int]:

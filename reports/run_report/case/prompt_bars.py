@@ -13,7 +13,6 @@ from coldproof.reports.run_report.case.geometry import (
     TONES,
     Label,
     Scale,
-    Tick,
     axis_ticks,
     label_within,
     lane_label,
@@ -96,7 +95,7 @@ class PromptBars:
     bar: float
     roomy: bool
     lanes: list[PromptLane]
-    ticks: list[Tick]
+    ticks: list[tuple[float, str]]  # x and label
     keys: list[LegendEntry]
     block_size: int | None
     blocks_shown: bool
@@ -124,7 +123,7 @@ def prompt_bars(case: Case) -> PromptBars | None:
         bar=BAR if roomy else NARROW_BAR,
         roomy=roomy,
         lanes=lanes,
-        ticks=[Tick(scale.x(at), f"{at:g}") for at in _ticks(end, block)],
+        ticks=[(scale.x(at), f"{at:g}") for at in _ticks(end, block)],
         keys=[LegendEntry(one_line(name, 24), i % TONES, i >= TONES) for name, i in list(index.items())[:_KEYS]],
         block_size=case.block_size,
         blocks_shown=block is not None,

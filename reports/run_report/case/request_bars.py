@@ -60,7 +60,7 @@ def bar(row: RequestRow, lane: float, scale: Scale, *, failing: bool, roomy: boo
         roomy=roomy,
         label=lane_label(row),
         identity=one_line(row.identity, 22),
-        kind=answer_class(row),
+        kind={True: "right", False: "wrong", None: "unknown"}[row.correct],
         failing=failing,
         phases=_phases(row, x, width, scale),
         written=min(scale.x(row.first_token if row.first_token is not None else row.finished), x + width),
@@ -70,11 +70,6 @@ def bar(row: RequestRow, lane: float, scale: Scale, *, failing: bool, roomy: boo
         notes=_notes(row) if roomy else [_short(row)],
         title=one_line("; ".join([_cached(row), *_notes(row)]), 300),
     )
-
-
-def answer_class(row: RequestRow) -> str:
-    """Return the CSS class for the correctness of the answer."""
-    return {True: "right", False: "wrong", None: "unknown"}[row.correct]
 
 
 def _phases(row: RequestRow, x: float, width: float, scale: Scale) -> list[Phase]:

@@ -14,11 +14,11 @@ from coldproof.reports.run_report.case.geometry import (
     LEFT,
     RIGHT,
     ROOMY,
+    TONES,
     Label,
     Scale,
-    Tick,
     axis_ticks,
-    name_tones,
+    name_indices,
     shown_requests,
     text_width,
 )
@@ -86,7 +86,7 @@ class Timeline:
     bars: list[Bar]
     arrows: list[Arrow]
     pool: Pool | None
-    ticks: list[Tick]
+    ticks: list[tuple[float, str]]  # x and label
     kinds: frozenset[str]
     names_left_out: int
     requests: int  # of the case; `bars` may have fewer
@@ -102,7 +102,8 @@ def timeline(case: Case) -> Timeline | None:
     drawn_marks = marks(case, scale)
     spans = name_spans(case, end)
     names = list(spans)[:_MAX_NAMES]
-    tone = name_tones(span.content for name in spans for span in spans[name])
+    index = name_indices(span.content for name in spans for span in spans[name])
+    tone = {content: place % TONES for content, place in index.items()}
     head = labels_bottom(drawn_marks)
     strips = [
         AdapterLane(name, head + STRIP * i, _bands(spans[name], head + STRIP * i, STRIP - 3, tone, scale, words=True))
@@ -126,7 +127,7 @@ def timeline(case: Case) -> Timeline | None:
         bars=bars,
         arrows=_arrows(shown, bars),
         pool=pool,
-        ticks=[Tick(scale.x(at), f"{at:g} s") for at in axis_ticks(end)],
+        ticks=[(scale.x(at), f"{at:g} s") for at in axis_ticks(end)],
         kinds=_kinds(bars),
         names_left_out=len(spans) - len(names),
         requests=len(case.requests),

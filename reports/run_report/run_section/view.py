@@ -59,38 +59,31 @@ class TimeBar:
     drawn_share: float
 
 
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """The derived data of the run's section."""
-
-    panels: list[Panel]
-    until: float
-    spans: list[TimeBar]
-    work: list[TimeBar]
-    starts: str
-    repeat: str
-    resources: list[ResourceCurve]
-
-
-def run_view(results: Results) -> RunView:
-    """Return the charts and texts of the run's section."""
-    until = max([results.duration_s, *(point.at for point in results.progress)])
-    return RunView(
-        panels=panels(results.progress, results.losses, until),
-        until=until,
-        spans=time_by_requirement(results.requirements),
-        work=time_by_work(results),
-        starts=engine_starts(results.timing.engine_start, results.losses),
-        repeat=repeat_command(results),
-        resources=[resource_curve(one, until) for one in results.growth],
-    )
+def run_view(results: Results) -> dict[str, object]:
+    """Return the charts and texts of the run's section, by the names that its templates use."""
+    until = time_axis(results)
+    return {
+        "panels": panels(results),
+        "until": until,
+        "spans": time_by_requirement(results.requirements),
+        "work": time_by_work(results),
+        "starts": engine_starts(results.timing.engine_start, results.losses),
+        "repeat": repeat_command(results),
+        "resources": [resource_curve(one, until) for one in results.growth],
+    }
 
 
-def panels(points: list[ProgressPoint], losses: list[EngineLoss], until: float) -> list[Panel]:
+def time_axis(results: Results) -> float:
+    """Return the seconds at which the time axis of the charts ends."""
+    return max([results.duration_s, *(point.at for point in results.progress)])
+
+
+def panels(results: Results) -> list[Panel]:
     """Return one chart for each counter, all with the same time axis; none if no progress was recorded."""
+    points, until = results.progress, time_axis(results)
     if not points or until <= 0:
         return []
-    lost = tuple(_x(loss.at, until) for loss in losses)
+    lost = tuple(_x(loss.at, until) for loss in results.losses)
     return [_panel(title, meaning, [(p.at, value(p)) for p in points], lost, until) for title, meaning, value in PANELS]
 
 

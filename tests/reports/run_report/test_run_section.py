@@ -93,7 +93,7 @@ def test_results_hold_progress_and_losses_as_the_events_told_them(tmp_path: Path
 def test_each_panel_rises_to_its_total_and_marks_what_was_lost() -> None:
     """The curve begins at the bottom, ends at the top and spans the run; one that never rose lies at the bottom."""
     results = samples.results()
-    drawn = {panel.title: panel for panel in view.run_view(results).panels}
+    drawn = {panel.title: panel for panel in view.panels(results)}
     hits = drawn["Hit tokens"]
     assert hits.total == results.progress[-1].hit_tokens
     assert hits.line.startswith(f"M0 {view.HEIGHT:.1f}H")

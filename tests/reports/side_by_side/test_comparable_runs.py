@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples as samples
-from support.side_by_side_samples import run
+from support.side_by_side_samples import run, source
 
 from coldproof.reports.schema.results import InjectedFault, Results, SelfTestRow
-from coldproof.reports.side_by_side.comparable_runs import ComparableRun, comparable_groups, differences, notes
+from coldproof.reports.side_by_side.columns import Column
+from coldproof.reports.side_by_side.comparable_runs import comparable_groups, differences, notes
 from coldproof.reports.views.run_facts import LARGE_FACTOR
 
 BLIND = [SelfTestRow(planted="x", caught=False, said="")]
@@ -18,9 +19,9 @@ CALIBRATION = samples.results().calibration
 assert CALIBRATION is not None
 
 
-def named(**runs: Results) -> list[ComparableRun]:
+def named(**runs: Results) -> list[Column]:
     """Runs by their labels."""
-    return [ComparableRun(label=label, results=results) for label, results in runs.items()]
+    return [Column(label, label, source(results), []) for label, results in runs.items()]
 
 
 def asked(share: float, *ids: str) -> dict[str, Any]:
