@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coldproof.harness.workload.steps import Burst, Idle, Request, RestoreState, SetAdapter, Unload, Workload, save_of
+from coldproof.harness.workload.steps import Burst, Idle, Request, RestoreState, Route, SetAdapter, Unload, Workload, save_of
 
 
 def is_valid(workload: Workload) -> bool:
@@ -40,12 +40,19 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
 
 
 def names_are_loaded(workload: Workload) -> bool:
-    """Return whether every name is loaded when a request uses it, or when it is changed or unloaded."""
+    """Return whether every name is loaded when a request uses it, or when it is changed or unloaded, and not loaded when
+    it is loaded by a plain load, which engines refuse.
+    """
     loaded: set[str] = set()
     for step in workload.steps:
         match step:
-            case SetAdapter(name=name):
+            case SetAdapter(name=name, route=Route.LOAD | Route.SWITCH as route):
+                if route is Route.LOAD and name in loaded:
+                    return False
                 loaded.add(name)
+            case SetAdapter(name=name):
+                if name not in loaded:
+                    return False
             case Unload(name=name):
                 if name not in loaded:
                     return False
