@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from coldproof.harness.workload.steps import Burst, Idle, Request, RestoreState, Route, SetAdapter, Unload, Workload, save_of
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Request,
+    RestoreState,
+    Route,
+    SetAdapter,
+    Unload,
+    Workload,
+    save_of,
+)
 
 
 def is_valid(workload: Workload) -> bool:
@@ -40,7 +50,7 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
 
 
 def names_are_loaded(workload: Workload) -> bool:
-    """Return whether every name is loaded when a request uses it, or when it is changed or unloaded, and not loaded when
+    """Return whether every name is loaded when a request uses it or it is changed or unloaded, and is not loaded when
     it is loaded by a plain load, which engines refuse.
     """
     loaded: set[str] = set()

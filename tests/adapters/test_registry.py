@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from support.paths import ROOT
 
 from coldproof.adapters import registry
 from coldproof.adapters.registry import ENGINES, catalogue, default_engine, fault_of, measured_engine, title_of
@@ -16,7 +17,6 @@ from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.run.record import packages
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.environment import environment
-from support.paths import ROOT
 
 HEAVY = (
     "vllm",

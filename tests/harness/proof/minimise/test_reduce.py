@@ -159,6 +159,10 @@ IN_MIDST = Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B", route=Ro
         ([put("A"), Unload("tenant")], False),
         ([Unload("tenant")], False),
         ([put("A"), Unload("tenant"), burst(ask(adapter="tenant"))], False),
+        ([put("A"), put("B"), burst(ask(adapter="tenant"))], False),  # vLLM answers HTTP 400
+        ([put("A"), put("B", route=Route.IN_PLACE), burst(ask(adapter="tenant"))], True),
+        ([put("B", route=Route.IN_PLACE), burst(ask(adapter="tenant"))], False),
+        ([put("A"), Unload("tenant"), put("B"), burst(ask(adapter="tenant"))], True),
         ([put("A"), IN_MIDST], True),
         ([IN_MIDST], False),
         ([Burst(requests=())], False),
