@@ -65,6 +65,13 @@ def measured_engine() -> EngineSpec:
     return next(spec for spec in ENGINES.values() if spec.faults is not None and spec.quick)
 
 
+def layer_of(engine: str, worker: str) -> str:
+    """Return the name of the layer that an engine with this worker is."""
+    declared = (layer for spec in ENGINES.values() for layer in spec.layers if layer.engine == engine)
+    own = ENGINES[engine].layer if engine in ENGINES else ""
+    return next((layer.name for layer in declared if layer.worker == worker), own)
+
+
 def attached(engine: str, url: str | None) -> EngineSpec | None:
     """Return the specification of an attached engine; None for an engine that Coldproof starts."""
     spec = ENGINES.get(engine)

@@ -19,9 +19,10 @@ CONFIRMING = "confirming"  # the stage of a phase that replays a counterexample;
 class EventLog:
     """Appends events to a file and passes them on to subscribers (the terminal)."""
 
-    def __init__(self, path: Path) -> None:
-        """Raise OSError if the file cannot be appended to."""
+    def __init__(self, path: Path, layer: str = "") -> None:
+        """Every event names the layer, if there is one. Raise OSError if the file cannot be appended to."""
         self.path = path
+        self._layer = {"layer": layer} if layer else {}
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._listeners: list[Callable[[str, dict[str, object]], None]] = []
 
@@ -31,7 +32,7 @@ class EventLog:
 
     def emit(self, kind: str, **fields: object) -> None:
         """Write one event. Values are plain data or msgspec structs."""
-        line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), **fields}) + b"\n"
+        line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), **self._layer, **fields}) + b"\n"
         while line:  # on a full disk a write may be incomplete; then the next one raises
             line = line[os.write(self._file, line) :]
         for listener in self._listeners:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.adapters.registry import ENGINES, attached
+from coldproof.adapters.registry import ENGINES, attached, layer_of
+from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 INVALID_DURATION = "invalid duration; use for example 90s, 20m or 2h"
@@ -31,9 +32,6 @@ class Profile(msgspec.Struct, frozen=True):
     shrink_seconds: float
     replays: int  # on a fresh engine, to measure the reproduction rate
     controls_seconds: float  # for the controls of one case
-    # A qualification requires for each requirement this many examples, or this many requests if examples are long.
-    min_examples: int = 0
-    min_requests: int = 0
     requirements: str | None = None  # default of --requirements; None: all
 
 
@@ -57,9 +55,9 @@ PROFILES = {
         seconds=180,
         tokens=6_000,
         cells=("default", "tight"),
-        fingerprint_cells=("default", "tight", "groups-window"),
+        fingerprint_cells=("default", "tight", "groups-window", "groups-state", *EVENT_AND_TIER_CELLS),
         fingerprint_examples=60,
-        fingerprint_seconds=45,
+        fingerprint_seconds=180,
         shrink_seconds=15,
         replays=3,
         controls_seconds=90,
@@ -78,7 +76,7 @@ PROFILES = {
     ),
     "release": RELEASE,
     # The strict form: a frozen list of requirements, every cell, no exclusions. See harness/release.
-    "qualify": msgspec.structs.replace(RELEASE, min_examples=30, min_requests=100),
+    "qualify": RELEASE,
     # Everything in one workload, for hours: see harness/session/soak.py. `examples` is the number in one round.
     "soak": msgspec.structs.replace(
         RELEASE,
@@ -104,7 +102,7 @@ PROFILES = {
         controls_seconds=10,
     ),
 }
-QUALIFY, SOAK = "qualify", "soak"
+SMOKE, QUALIFY, SOAK = "smoke", "qualify", "soak"
 DIAGNOSE_CHOICES = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 OTHER_ENGINE_PREFIX = "engine:"  # prefix of an oracle that is another engine, on the command line and in reports
@@ -140,6 +138,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     seed: str = "0"
     shard: str = ""  # as "2/3"
+    layers: tuple[Layer, ...] = ()  # of the run as a whole
+    joined: tuple[Layer, ...] = ()  # the layers of the run of which this process is one; it adds its events to theirs
 
     @property
     def seconds(self) -> float:
@@ -147,6 +147,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         budget = parse_duration(self.budget) if self.budget is not None else None
         profile = PROFILES[self.profile]
         return budget or (profile.fingerprint_seconds if self.fingerprint else profile.seconds)
+
+    @property
+    def layer(self) -> str:
+        """Return the name of the layer of this process; "" for the process that runs several layers."""
+        return "" if len(self.layers) > 1 else layer_of(self.engine, self.worker)
+
+    def is_sample(self, requirement_id: str) -> bool:
+        """Return whether a few examples of a requirement are enough here: another layer draws the rest."""
+        others = (layer for layer in self.joined if layer.name != SERVER_LAYER)
+        return self.layer == SERVER_LAYER and any(layer.covers(requirement_id) for layer in others)
+
+    def waives_at_once(self, requirement_id: str) -> bool:
+        """Return whether a known issue waives a counterexample here that was not replayed on a fresh engine.
+
+        Starting a server takes longer than the sample, and another layer replays the same known issue in process.
+        """
+        return self.profile == SMOKE and self.is_sample(requirement_id)
 
     @property
     def attached(self) -> bool:

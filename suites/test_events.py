@@ -59,12 +59,8 @@ def test_events_identify_their_requests(sut: SystemUnderTest, data: st.DataObjec
     (llm-d-router #1389, sglang#24568). Oracle: the same consumer; a block's adapter and extra keys must be those of a
     request with its tokens. Vacuous when nothing was hit.
     """
-    lifecycle = AdapterLifecycle(routes=ROUTES, goes_back=True)
-    named = st.one_of(
-        salted(sut.limits, with_adapter=True),
-        adapter_lifecycles(sut.limits, lifecycle),
-        coexisting_adapters(sut.limits),
-    )
+    life_cycles = adapter_lifecycles(sut.limits, AdapterLifecycle(routes=ROUTES, goes_back=True))
+    named = st.one_of(salted(sut.limits, with_adapter=True), life_cycles, coexisting_adapters(sut.limits))
     sut.check(data.draw(named, label="workload"))
 
 

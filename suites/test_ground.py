@@ -1,6 +1,4 @@
-"""The precondition of all other requirements: a cold engine's answer does not depend on the other requests in its
-batch.
-"""
+"""The precondition of all other requirements: a cold engine's answer does not depend on its batch."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.batches import mixed_bursts
+from coldproof.harness.workload.generators.lora import mixed_bursts
 
 
 @requirement(

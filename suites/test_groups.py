@@ -15,14 +15,8 @@ from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter
 from coldproof.harness.workload.generators.reuse import long_returns, returns
 from coldproof.harness.workload.steps import Route
 
-NEEDS = (
-    Capability.TOKEN_PROMPTS,
-    Capability.TOKEN_OUTPUTS,
-    Capability.CACHED_TOKENS,
-    Capability.BLOCK_SIZE,
-    Capability.POOL_SIZE,
-    Capability.SEVERAL_GROUPS,
-)
+TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+NEEDS = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE, Capability.SEVERAL_GROUPS)
 
 
 @requirement(

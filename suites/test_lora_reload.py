@@ -67,11 +67,8 @@ def test_in_place_reload_of_changed_files(sut: SystemUnderTest, data: st.DataObj
     the same folder. Oracle: cold start. Vacuous in the same cases as LORA-1, or when no path was used again with other
     files.
     """
-    sut.check(
-        data.draw(
-            adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.IN_PLACE,), same_path=True)), label="workload"
-        )
-    )
+    lifecycle = AdapterLifecycle(routes=(Route.IN_PLACE,), same_path=True)
+    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
 
 
 @requirement(
@@ -88,9 +85,8 @@ def test_unload_and_load_from_another_path(sut: SystemUnderTest, data: st.DataOb
     Why it can break: unloading removes the name from the front end and leaves the blocks in the pool (vllm#42125).
     Oracle: cold start. Vacuous in the same cases as LORA-1.
     """
-    sut.check(
-        data.draw(adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.UNLOAD_LOAD,))), label="workload")
-    )
+    lifecycle = AdapterLifecycle(routes=(Route.UNLOAD_LOAD,))
+    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
 
 
 @requirement(
@@ -103,12 +99,8 @@ def test_unload_and_load_from_another_path(sut: SystemUnderTest, data: st.DataOb
 def test_unload_and_load_of_changed_files(sut: SystemUnderTest, data: st.DataObject) -> None:
     """After unload + load from the same path whose files changed, a conforming engine answers as the new adapter
     cold."""
-    sut.check(
-        data.draw(
-            adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.UNLOAD_LOAD,), same_path=True)),
-            label="workload",
-        )
-    )
+    lifecycle = AdapterLifecycle(routes=(Route.UNLOAD_LOAD,), same_path=True)
+    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
 
 
 @requirement(

@@ -25,11 +25,7 @@ SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 
 
 @requirement(
-    "PRESS-1",
-    "eviction",
-    needs=SIZED,
-    shows=(Evidence.EVICTED, Evidence.HITS),
-    upstream=("vllm#24084", "kvcached#362"),
+    "PRESS-1", "eviction", needs=SIZED, shows=(Evidence.EVICTED, Evidence.HITS), upstream=("vllm#24084", "kvcached#362")
 )
 @given(data=st.data())
 def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -39,11 +35,8 @@ def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObj
     kvcached#362). Oracle: cold start; evictions show as prefixes that were computed and later not hit. Vacuous when
     nothing was evicted, or nothing was hit in between.
     """
-    limits = sut.limits
-    workloads = st.one_of(
-        working_sets(limits), prefix_sharers(limits), queued_for_blocks(limits), partly_evicted(limits)
-    )
-    sut.check(data.draw(workloads, label="workload"))
+    generators = (working_sets, prefix_sharers, queued_for_blocks, partly_evicted)
+    sut.check(data.draw(st.one_of([generator(sut.limits) for generator in generators]), label="workload"))
 
 
 @requirement(

@@ -11,11 +11,7 @@ from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.mixed import mixed
 
-NEEDS = (
-    Capability.TOKEN_PROMPTS,
-    Capability.TOKEN_OUTPUTS,
-    Capability.STREAMING,
-)
+NEEDS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 
 
 @requirement(

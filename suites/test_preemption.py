@@ -11,14 +11,8 @@ from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
 
-NEEDS = (
-    Capability.TOKEN_PROMPTS,
-    Capability.TOKEN_OUTPUTS,
-    Capability.BLOCK_SIZE,
-    Capability.POOL_SIZE,
-    Capability.METRICS,
-    Capability.PREEMPTION_COUNTS,
-)
+SIZED = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
+NEEDS = (*SIZED, Capability.METRICS, Capability.PREEMPTION_COUNTS)
 
 
 @requirement(

@@ -12,13 +12,8 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.non_prefix_reuse import rearranged
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 
-COUNTED = (
-    Capability.TOKEN_PROMPTS,
-    Capability.TOKEN_OUTPUTS,
-    Capability.CACHED_TOKENS,
-    Capability.BLOCK_SIZE,
-    Capability.POOL_SIZE,
-)
+TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+COUNTED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 
 
 @requirement(

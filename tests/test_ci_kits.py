@@ -20,8 +20,7 @@ from support.paths import ROOT
 
 from coldproof.harness.cli.main import SUBCOMMANDS
 from coldproof.harness.cli.main import main as coldproof
-from coldproof.harness.fleet.matrix import read_matrix
-from coldproof.harness.fleet.units import units_of
+from coldproof.harness.fleet.matrix import read_matrix, units_of
 
 CI = ROOT / "ci"
 PAGES = [ROOT / "docs" / name for name in ("ci.md", "fleet.md", "qualifying-a-gpu-target.md")]

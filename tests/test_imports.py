@@ -35,7 +35,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "harness/workload": ("adapters/protocol",),
     "harness/history": ("harness/workload", "adapters/protocol"),
     "adapters/registry": ("adapters/spec", "adapters/protocol"),
-    "harness/options": ("adapters/registry",),
+    "harness/options": ("adapters/registry", "adapters/spec"),
     "harness/judgement": (*DATA, "harness/options", "adapters/protocol", "reports/schema"),
     "harness/execution": (
         *DATA,

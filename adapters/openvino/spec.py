@@ -12,6 +12,7 @@ from coldproof.adapters.openvino.setup import PACKAGE, REGISTERED
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import CHUNKS, POOL, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.spec.layer import MODEL_LAYER
 
 BLOCKS, BUDGET, SPLIT = "num_kv_blocks", "max_num_batched_tokens", "dynamic_split_fuse"
 ROOMY, TIGHT = f"{BLOCKS}=128", f"{BLOCKS}=24"
@@ -80,6 +81,7 @@ ENGINE = EngineSpec(
     about="OpenVINO GenAI's continuous batching",
     cells=CELLS,
     start=engine.start,
+    layer=MODEL_LAYER,
     package=PACKAGE,
     variants=variants,
     reproduction=OPENVINO,

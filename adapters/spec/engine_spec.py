@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.fault import Fault
+from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
 
 MODEL = "model"  # the worker of every engine: a neural network
@@ -83,6 +84,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     `faults` imports the catalogue. None: faults cannot be injected.
     `noise(KIND:NATS, folder)`: a context manager. Every engine that starts inside it has this noise in its scores.
     `reproduction`: how a stand-alone script uses the engine. None: in the same way as the default engine's server.
+    `layer`: the name of the layer that this engine is. `more_layers`: layers that run beside it, first ones first.
     `preload` imports the modules for a start, in processes that fork before they start engines.
     """
 
@@ -104,7 +106,14 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     reproduction: Reproduction | None = None
     curl: Callable[[RecordedEngine], CurlSteps] = OpenAiCurl
     preload: Callable[[], None] | None = None
+    layer: str = SERVER_LAYER
+    more_layers: tuple[Layer, ...] = ()
     known_issues: Path | None = None  # the file with the engine's waivers
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the layers of a run on this engine: its own is the last."""
+        return (*self.more_layers, Layer(name=self.layer, engine=self.name))
 
     @property
     def packages(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import msgspec
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.spec.layer import MODEL_LAYER
 from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
 
@@ -48,6 +49,7 @@ ENGINE = EngineSpec(
     about="Transformers' continuous batching",
     cells=CELLS,
     start=engine.start,
+    layer=MODEL_LAYER,
     package="transformers peft",
     variants=variants,
     reproduction=TRANSFORMERS,

@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.server.probes import ProbeResult
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
+from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
 from coldproof.adapters.vllm import server
 from coldproof.adapters.vllm.cells import CELLS, CHUNK_OF_ONE, CHUNK_TOKENS, FINGERPRINT, IN_PROCESS, SERVER, VllmCell
 from coldproof.adapters.vllm.faults import plugin
@@ -51,6 +52,7 @@ MODULES = (
 HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
 POOL_FLAG, HASH_FLAG, DRAFTS_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo", "--speculative-config"
 ROOMY_BLOCKS = 2048
+NUMERIC_AREAS = ("GROUND", "SURFACE")  # where numbers matter: batch invariance, log probabilities
 SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's default
 Started = TypeVar("Started", bound=Engine)
 
@@ -210,6 +212,10 @@ VLLM = EngineSpec(
     faults=faults,
     noise=noise,
     reproduction=OPENAI,
+    more_layers=(
+        Layer(name=EXACT_LAYER, engine=IN_PROCESS, worker=FINGERPRINT),
+        Layer(name=MODEL_LAYER, engine=IN_PROCESS, areas=NUMERIC_AREAS),
+    ),
     known_issues=Path(__file__).with_name("known_issues.toml"),
 )
 VLLM_INPROC = msgspec.structs.replace(
@@ -221,6 +227,8 @@ VLLM_INPROC = msgspec.structs.replace(
     start=start_in_process,
     quick=True,
     default_for=(FINGERPRINT,),
+    layer=MODEL_LAYER,
+    more_layers=(),
     preload=preload,
 )
 ENGINES = (VLLM, VLLM_INPROC)

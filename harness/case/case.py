@@ -29,6 +29,7 @@ def make_case(
     *,
     requirement: Requirement,
     cell: str,
+    layer: str = "",
     judgement: Judgement,
     failure_class: FailureClass,
     reproduction: Reproduction,
@@ -40,17 +41,21 @@ def make_case(
     history_dependent: bool,
     log_tail: str,
 ) -> Case:
-    """Return the case for the judgement of the smallest failing run, on a fresh engine if it failed there."""
+    """Return the case for the judgement of the smallest failing run, on a fresh engine if it failed there.
+
+    `layer`: in a run of several, the layer that found it; else "".
+    """
     history, finding = judgement.history, judgement.worst()
     used = {step.content for step in adapter_changes(history.workload)}
     raw = msgspec.json.encode(history.workload)
     sign = signature(history, failure_class, finding.request)
-    case_id = f"{requirement.id}-{hashlib.sha256(raw + cell.encode() + sign.encode()).hexdigest()[:8]}"
+    case_id = f"{requirement.id}-{hashlib.sha256(raw + layer.encode() + cell.encode() + sign.encode()).hexdigest()[:8]}"
     failing = next((o for o in comparable_outcomes(history) if o.request == finding.request), None)
     return Case(
         id=case_id,
         requirement=requirement.id,
         cell=cell,
+        layer=layer,
         failure_class=failure_class,
         sentence=finding.sentence,
         signature=sign,
@@ -71,7 +76,7 @@ def make_case(
         findings=[f.sentence for f in judgement.findings],
         reproduction=reproduction,
         history_dependent=history_dependent,
-        replay=f"coldproof replay {report_dir}/cases/{case_id}.json{oracle_option(oracle)}",
+        replay=f"coldproof replay {report_dir}/cases/{case_id}.json{layer_option(layer)}{oracle_option(oracle)}",
         log_tail=log_tail,
         provenance=list(describe_wrong_reads(history, finding.request)),
         counters=counters(history),
@@ -81,6 +86,11 @@ def make_case(
         noise_nats=None if rule.exact else rule.noise,
         band=rule.band,
     )
+
+
+def layer_option(layer: str) -> str:
+    """Return the --layers option that the replay of a case of a layered run needs."""
+    return f" --layers {layer}" if layer else ""
 
 
 def oracle_option(oracle: str) -> str:

@@ -24,9 +24,8 @@ from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results, Waiver
 from coldproof.reports.schema.verdict import Verdict
 
-EXPIRES_AFTER = datetime.timedelta(
-    days=90
-)  # enough time to release a fix, short enough that the entry is reviewed again
+# Enough time to release a fix, short enough that the entry is reviewed again.
+EXPIRES_AFTER = datetime.timedelta(days=90)
 FIELDS = ("requirement", "cell", "signature", "fingerprint", "versions", "reason", "link", "expires")
 MAX_COMMENT = 2000  # characters; paths are long
 REVIEW_LINES = (
@@ -73,16 +72,12 @@ def propose(results: Results, *, today: datetime.date) -> list[Proposal]:
     for case in results.cases:
         if verdict_of_case(case)[0] is Verdict.VIOLATED:
             alike[case.requirement, case.signature, version_range(case.engine_version)].append(case)
+    ran = {one.id: {cell.cell for cell in one.cells if cell.examples} for one in results.requirements}
     return [
         proposal(cases, cell, today=today)
         for (requirement, _, _), found in alike.items()
-        for cell, cases in group_by_cell(found, cells_run(results, requirement)).items()
+        for cell, cases in group_by_cell(found, ran.get(requirement, set())).items()
     ]
-
-
-def cells_run(results: Results, requirement: str) -> set[str]:
-    """Return the cells in which a requirement had an example."""
-    return {cell.cell for one in results.requirements if one.id == requirement for cell in one.cells if cell.examples}
 
 
 def group_by_cell(cases: list[Case], ran: set[str]) -> dict[str, list[Case]]:
@@ -132,7 +127,7 @@ def to_toml(proposals: list[Proposal], results: Results, waivers: list[Waiver], 
 
 def comments(lines: list[str]) -> str:
     """Return the lines as TOML comments."""
-    return "\n".join(map(comment, lines))
+    return "\n".join(f"# {one_line(words, MAX_COMMENT)}" for words in lines)
 
 
 def entry(proposal: Proposal, folder: Path) -> str:
@@ -148,11 +143,6 @@ def removals(waivers: list[Waiver]) -> list[str]:
     idle = [waiver for waiver in waivers if waiver.state in ("stale", "expired")]
     lines = [f"{one.requirement} in {one.cell}, '{one.scope}': {one.state_text}" for one in idle]
     return [comments(["To remove from the file in use, if you agree:", *lines])] if lines else []
-
-
-def comment(words: str) -> str:
-    """Return text as a comment of one line."""
-    return f"# {one_line(words, MAX_COMMENT)}"
 
 
 def literal(value: str | datetime.date) -> str:

@@ -13,8 +13,7 @@ from pathlib import Path
 from coldproof.harness.cli.io import Subcommand, argument, out_folder, say, writing
 from coldproof.harness.fleet.cluster import LOCAL
 from coldproof.harness.fleet.fleet import FleetOptions, run_fleet
-from coldproof.harness.fleet.matrix import read_matrix
-from coldproof.harness.fleet.units import units_of
+from coldproof.harness.fleet.matrix import read_matrix, units_of
 
 
 def positive(text: str) -> int:

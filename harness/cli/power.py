@@ -21,7 +21,7 @@ from coldproof.adapters.registry import CELLS
 from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, out_folder, say
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.options import INVALID_DURATION, UsageError, parse_duration
-from coldproof.harness.power.measure import Budgets, Measurement, installed_engine, measure_power, select_faults
+from coldproof.harness.power.measure import Measurement, installed_engine, measure_power, select_faults
 from coldproof.harness.power.noise import with_faults, without_faults
 from coldproof.harness.power.noise.curve import detection_curves
 from coldproof.harness.session.environment import coldproof_version
@@ -93,7 +93,8 @@ def prepared(options: argparse.Namespace) -> Measurement:
     measurement = Measurement(
         worker=options.worker,
         seed=options.seed,
-        budgets=Budgets(aimed=time_span(options.budget), wide=time_span(options.wide_budget)),
+        aimed_seconds=time_span(options.budget),
+        wide_seconds=time_span(options.wide_budget),
         out=options.out.resolve(),
         wide=options.wide,
         scripts=not options.no_literal,

@@ -5,7 +5,9 @@ A fleet that is started again with the same folder resumes: finished units are n
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,19 +16,22 @@ from pathlib import Path
 
 from coldproof import IMPORT_ROOT
 from coldproof.harness.fleet.cluster import LOCAL, Cluster
-from coldproof.harness.fleet.merge.cases import copy_cases, with_unique_case_names
+from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.merge.results import fleet_results
-from coldproof.harness.fleet.merge.unit_report import Fleet, read_part
+from coldproof.harness.fleet.merge.unit_report import Fleet, copy_cases, read_part, with_unique_case_names
 from coldproof.harness.fleet.node import Order
 from coldproof.harness.fleet.scheduler import Driver
-from coldproof.harness.fleet.shipping import copy_sources, sent_name
 from coldproof.harness.fleet.store import Store
-from coldproof.harness.fleet.units import Unit
 from coldproof.harness.options import UsageError
-from coldproof.harness.release.run.sources import sources_digest
+from coldproof.harness.release.run.record import digest_of
+from coldproof.harness.release.run.sources import ROOT, source_files, sources_digest
 from coldproof.harness.session.environment import coldproof_version, commit
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.format.text import many
+
+PACKAGE = "coldproof"
+ALSO = ("__init__.py", "__main__.py", "py.typed")  # of the package, beside its rooms
+WAIVERS = "fleet-known-issues"  # a folder beside the package
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +52,8 @@ class FleetOptions:
 
 def run_fleet(options: FleetOptions, units: Sequence[Unit]) -> int:
     """Run all unfinished units, write the merged report and return the exit code. Raises UsageError, OSError."""
-    store = Store(options.out)
-    try:
+    with contextlib.closing(Store(options.out)) as store:
         return run_and_report(options, store, units)
-    finally:
-        store.close()
 
 
 def run_and_report(options: FleetOptions, store: Store, units: Sequence[Unit]) -> int:
@@ -75,7 +77,7 @@ def run_and_report(options: FleetOptions, store: Store, units: Sequence[Unit]) -
     fleet = Fleet(
         command=options.command,
         version=coldproof_version(),
-        started=iso_time(begun),
+        started=datetime.datetime.fromtimestamp(begun, datetime.UTC).isoformat(timespec="seconds"),
         at=begun,
         environment={"coldproof commit": commit(), "coldproof sources": f"SHA-256 {sources}"},
         interrupted=interrupted,
@@ -85,11 +87,6 @@ def run_and_report(options: FleetOptions, store: Store, units: Sequence[Unit]) -
     write_all(results, options.out)
     options.say(f"{results.headline}\nreport: {options.out / 'index.html'}")
     return results.exit_code
-
-
-def iso_time(at: float) -> str:
-    """Return a time as ISO 8601 in UTC."""
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
 
 
 def run_units(options: FleetOptions, store: Store, units: Sequence[Unit], sources: str) -> None:
@@ -129,3 +126,25 @@ def order_of(unit: Unit, out: Path, *, local: bool) -> Order:
         root=str(IMPORT_ROOT) if local else "",
         python=unit.run.python,
     )
+
+
+def copy_sources(units: Sequence[Unit], folder: Path) -> Path:
+    """Copy the package and the units' known issues into the folder for remote nodes, and return it. Raises OSError."""
+    for path in source_files(ROOT):
+        copy_file(path, folder / PACKAGE / path.relative_to(ROOT))
+    for name in ALSO:
+        copy_file(IMPORT_ROOT / PACKAGE / name, folder / PACKAGE / name)
+    for waivers in {unit.waivers for unit in units if unit.waivers is not None}:
+        copy_file(waivers, folder / sent_name(waivers))
+    return folder
+
+
+def copy_file(path: Path, to: Path) -> None:
+    """Copy one file; its folder is made if need be."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, to)
+
+
+def sent_name(waivers: Path) -> str:
+    """Return where a node finds a file of known issues. Two files of one name get two."""
+    return f"{WAIVERS}/{digest_of(waivers)[:12]}-{waivers.name}"

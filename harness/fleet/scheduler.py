@@ -10,27 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from coldproof.harness.fleet.cluster import NodeLost, TaskFailed
-from coldproof.harness.fleet.matrix import Machine
+from coldproof.harness.fleet.cluster import Cluster, NodeLost, TaskFailed
+from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import EventLines, Message, Order, RunEnded, RunStarted
 from coldproof.harness.fleet.store import Record, Store, failed_record
-from coldproof.harness.fleet.units import Unit
 from coldproof.reports.format.text import duration, many, one_line
 
 POLL_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
-
-
-class Nodes(Protocol):
-    """What executes the runs: Ray, or a fake in tests."""
-
-    def start(self, order: Order, machine: Machine) -> None:
-        """Schedule a run."""
-
-    def messages(self, seconds: float) -> Sequence[tuple[str, Message | NodeLost | TaskFailed]]:
-        """Wait at most `seconds` and return the new messages with their units."""
 
 
 @dataclass(slots=True)
@@ -43,27 +31,21 @@ class Attempt:
     node: str = ""
 
 
+@dataclass(slots=True, kw_only=True)
 class Driver:
     """Runs the units of one start of a fleet."""
 
-    def __init__(
-        self,
-        *,
-        nodes: Nodes,
-        store: Store,
-        order: Callable[[Unit], Order],
-        digest: Callable[[Unit], str],
-        tell: Callable[[str], None],
-        workers: int | None,
-        retries: int,
-    ) -> None:
-        """`workers` limits the number of runs at a time; `retries` limits the retries of each lost unit."""
-        self.nodes, self.store, self.order, self.digest, self.tell = nodes, store, order, digest, tell
-        self.workers, self.retries = workers, retries
-        self.waiting: deque[Attempt] = deque()
-        self.out: dict[str, Attempt] = {}  # by unit
-        self.done: list[Record] = []
-        self.reported_at = time.monotonic()
+    nodes: Cluster
+    store: Store
+    order: Callable[[Unit], Order]
+    digest: Callable[[Unit], str]
+    tell: Callable[[str], None]
+    workers: int | None  # the most runs at a time
+    retries: int  # of each lost unit
+    waiting: deque[Attempt] = field(default_factory=deque)
+    out: dict[str, Attempt] = field(default_factory=dict)  # by unit
+    done: list[Record] = field(default_factory=list)
+    reported_at: float = field(default_factory=time.monotonic)
 
     def drive(self, units: Sequence[Unit]) -> list[Record]:
         """Run all units, and return a record of each."""

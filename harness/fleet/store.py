@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import EVENTS, RunEnded
-from coldproof.harness.fleet.units import Unit
 from coldproof.harness.options import UsageError
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_OK
 from coldproof.reports.exports.write import write_text

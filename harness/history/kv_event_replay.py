@@ -45,9 +45,7 @@ class EventCache:
     def __init__(
         self, before: Iterable[ResidentBlock] = (), *, expected: int | None = 0, in_pool: int = 0, forgets: bool = False
     ) -> None:
-        """Start with what could be hit already (`before`), the number of copies in the pool and, if it is known, the
-        number of the next batch (`expected`).
-        """
+        """Start with what could be hit already, the copies in the pool and, if known, the next batch's number."""
         self.expected, self.forgets = expected, forgets
         self.blocks: dict[BlockKey, Block] = {}
         self.children: dict[tuple[int | None, str | None], list[Block]] = {}
@@ -168,9 +166,7 @@ class EventCache:
         return any(span.first <= first and span.last > last for span in self.spans.get(place, ()))
 
     def chain(self, group: int | None, prompt: tuple[int, ...], keys: Keys) -> Iterator[list[Block]]:
-        """Yield the known blocks for the beginning of a prompt with these keys, for one depth after the other. A depth
-        has several blocks where events distinguish them only by hash.
-        """
+        """Yield a prompt's known blocks with these keys, by depth: several if events distinguish them only by hash."""
         parents: list[tuple[str | None, int]] = [(None, 0)]
         depth = 0
         while True:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.harness.history.computed_tokens import common_prefix, requests_with_same_identity, written_tokens
-from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.history.records import (
+    History,
+    Outcome,
+    common_prefix,
+    requests_with_same_identity,
+    written_tokens,
+)
 
 
 def reusable_tokens(shape: EngineShape, tokens: tuple[int, ...], prompt: tuple[int, ...]) -> int:
     """Return how many tokens of a prompt may come from a computed sequence: the common prefix and, with non-prefix
-    reuse, all later parts of it that occur in the sequence and are long enough.
-    """
+    reuse, all later parts of it that are long enough."""
     shared = common_prefix(tokens, prompt)
     return shared + (non_prefix_tokens(tokens, prompt[shared:], shape.moves_pieces_of) if shape.moves_pieces_of else 0)
 
@@ -52,24 +56,16 @@ def may_be_changed(history: History) -> frozenset[int]:
     while changed:
         changed = False
         for outcome in history.outcomes:
-            found = [first_changed_token(shape, other, outcome, since) for other in possible_sources(history, outcome)]
-            first = min(found, default=math.inf)
+            missed = outcome.hit_at_most == 0 and outcome.answered
+            sources = [] if missed else requests_with_same_identity(history, outcome)
+            first = min((first_changed_token(shape, o, outcome, since) for o in sources), default=math.inf)
             if first < since[outcome.request]:
                 since[outcome.request], changed = first, True
     return frozenset(request for request, first in since.items() if first < math.inf)
 
 
-def possible_sources(history: History, outcome: Outcome) -> list[Outcome]:
-    """Return requests whose KV this one may have reused; none if it reports no hit."""
-    if outcome.hit_at_most == 0 and outcome.answered:
-        return []
-    return requests_with_same_identity(history, outcome)
-
-
 def first_changed_token(shape: EngineShape, other: Outcome, outcome: Outcome, since: dict[int, float]) -> float:
-    """Return the position of the first prompt token that another request may have given keys that differ from cold
-    ones.
-    """
+    """Return the first prompt token that another request may have given keys that differ from cold ones."""
     shared = common_prefix(written_tokens(other), outcome.prompt)
     if may_reuse_non_prefix(shape, other, outcome):
         return shared

@@ -14,9 +14,7 @@ def tokens_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> 
     """Return the tokens of a prompt with a nonce, after the earlier request and its answer if it continues one."""
     own = tuple(t for segment in request.prompt.segments for t in segment_tokens(nonce, segment))
     before = outcomes.get(request.prompt.continues) if request.prompt.continues is not None else None
-    if before is None:
-        return nonce_tokens(nonce) + own
-    return before.prompt + before.token_ids + own
+    return (nonce_tokens(nonce) if before is None else before.prompt + before.token_ids) + own
 
 
 def messages_of(

@@ -52,13 +52,9 @@ def request_number(name: str, history: History) -> int | None:
 def describe_wrong_read(number: int, read: WrongRead, history: History) -> str:
     """Return which block was wrong, and what it contained."""
     place = f"block {read.column} of group {read.group}, physical block {read.block}, layer {read.layer}"
-    where = f"Request {number} read wrong KV at {format_positions(read.first, read.last)} ({place})"
+    positions = f"position {read.first}" if read.first == read.last else f"positions {read.first}-{read.last}"
+    where = f"Request {number} read wrong KV at {positions} ({place})"
     return f"{where}: {describe_content(number, read, history)}."
-
-
-def format_positions(first: int, last: int) -> str:
-    """Format one position or a range of positions."""
-    return f"position {first}" if first == last else f"positions {first}-{last}"
 
 
 def describe_content(number: int, read: WrongRead, history: History) -> str:

@@ -1,7 +1,8 @@
 """The record of one run of a workload: frozen facts that can be written to JSON and read again, without judgement.
 
 A history can be judged without the engine. So it contains all that a checker or a report needs: tokens with times,
-counts, errors, the adapter versions that a request may have used, and the metrics around each step.
+counts, errors, the adapter versions that a request may have used, and the metrics around each step. What follows from
+its tokens alone is here too: of which tokens a request left KV, and which requests may share KV.
 """
 
 from __future__ import annotations
@@ -74,9 +75,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hit_at_least(self) -> int:
         """Return the known lower bound of the prompt tokens that came from the cache; 0 if nothing is known."""
-        if self.cached_tokens is not None:
-            return self.cached_tokens
-        return 0 if self.cached_between is None else self.cached_between[0]
+        known = self.cached_between or (0, 0)
+        return known[0] if self.cached_tokens is None else self.cached_tokens
 
     @property
     def hit_at_most(self) -> int | None:
@@ -174,3 +174,33 @@ def hit_shares(history: History) -> str:
     """Return the cached share of each prompt as text, in the order of sending."""
     shares = (f"{100 * (o.cached_tokens or 0) / len(o.prompt):.1f} % of {len(o.prompt):,}" for o in history.outcomes)
     return ", ".join(shares) + " tokens"
+
+
+def common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """Return how many leading tokens two sequences share."""
+    for i, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return i
+    return min(len(left), len(right))
+
+
+def written_tokens(outcome: Outcome) -> tuple[int, ...]:
+    """Return the tokens whose KV a request wrote: not the last sampled one, whose KV no pass computes (vllm#54193)."""
+    return outcome.prompt + outcome.token_ids[:-1]
+
+
+def written_sequences(outcome: Outcome) -> list[tuple[int, ...]]:
+    """Return the written tokens of each answer: another prompt may continue as a sampled answer does."""
+    answers = (outcome.tokens, *outcome.others)
+    return [outcome.prompt + tuple(token.id for token in tokens[:-1]) for tokens in answers]
+
+
+def requests_with_same_identity(history: History, outcome: Outcome) -> list[Outcome]:
+    """Return other requests that may have had the same identity and were sent before this one ended."""
+    return [
+        other
+        for other in history.outcomes
+        if other.request != outcome.request
+        and other.sent < outcome.finished
+        and set(other.identities) & set(outcome.identities)
+    ]

@@ -20,6 +20,7 @@ from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, 
 from coldproof.harness.judgement.checkers.preemption_order import check_order
 from coldproof.harness.judgement.checkers.response_options import check_surface
 from coldproof.harness.judgement.checkers.tokens import check_tokens
+from coldproof.harness.judgement.criteria import CHECKS
 from coldproof.harness.judgement.evidence.collect import evidence, older_identities
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import (
@@ -30,19 +31,6 @@ from coldproof.harness.judgement.oracle import (
     question,
     questions,
     scoring_questions,
-)
-
-ORDER = (
-    "liveness",
-    "tokens",
-    "surface",
-    "bounds",
-    "accounting",
-    "concurrency",
-    "order",
-    "conservation",
-    "events",
-    "hashes",
 )
 
 
@@ -74,7 +62,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     def worst(self) -> Finding:
         """Return the gravest finding: by the order of the checkers, then the first request."""
-        return min(self.findings, key=lambda f: (ORDER.index(f.checker), f.request if f.request is not None else -1))
+        gravest_first = list(CHECKS)
+        return min(
+            self.findings, key=lambda f: (gravest_first.index(f.checker), -1 if f.request is None else f.request)
+        )
 
 
 def needed_questions(history: History, rule: Rule) -> Iterator[Question]:
@@ -87,8 +78,7 @@ def needed_questions(history: History, rule: Rule) -> Iterator[Question]:
 
 
 def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> Judgement:
-    """Query the oracle and judge the history. For wrong answers, also query every other adapter content, to find out
-    whose answer it may be. Raises OracleError."""
+    """Judge with the oracle, which is also asked whose answers the wrong ones may be. Raises OracleError."""
     answers = {asked: oracle.ask(asked) for asked in needed_questions(history, rule)}
     suspects = {f.request for f in check_tokens(history, answers, rule) if needs_explanation(history, f, answers, rule)}
     for outcome in history.outcomes:

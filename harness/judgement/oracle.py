@@ -1,7 +1,6 @@
 """Questions to an oracle and its answers.
 
-A question names an adapter's content, never its name. Its answer therefore holds under every name, and is asked only
-once.
+A question names an adapter's content, never its name. So its answer holds under every name, and is asked only once.
 """
 
 from __future__ import annotations
@@ -14,6 +13,9 @@ import msgspec
 
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
 from coldproof.harness.history.records import History, Identity, Outcome
+
+SCORED = ResponseOptions(prompt_logprobs=True)
+TELLING_TOKENS = 4  # enough to distinguish two random adapters, and cheap: asked whenever a stale hit is possible
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -63,9 +65,6 @@ def question(outcome: Outcome, identity: Identity) -> Question:
     return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.surface)
 
 
-SCORED = ResponseOptions(prompt_logprobs=True)
-
-
 def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Question | None:
     """Return the question that lets a cold engine score every token of an answer: one prefill of prompt and answer.
 
@@ -77,9 +76,6 @@ def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Q
     if not plain or len(tokens) <= len(outcome.prompt):
         return None
     return Question(tokens, identity.adapter, 1, SCORED)
-
-
-TELLING_TOKENS = 4  # enough to distinguish two random adapters, and cheap: asked whenever a stale hit is possible
 
 
 def distinguishing_question(outcome: Outcome, identity: Identity) -> Question:

@@ -15,9 +15,15 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.harness.history.computed_tokens import common_prefix, requests_with_same_identity, written_tokens
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
-from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.history.records import (
+    History,
+    Outcome,
+    common_prefix,
+    requests_with_same_identity,
+    written_sequences,
+    written_tokens,
+)
 from coldproof.harness.workload.steps import Burst, RestoreState, save_of
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
@@ -30,11 +36,6 @@ class Bounds(msgspec.Struct, frozen=True):
 
     at_least: int | None
     at_most: int
-
-
-def all_computed(outcome: Outcome) -> list[tuple[int, ...]]:
-    """Return the computed tokens of each answer of a request: another prompt may continue as a sampled answer does."""
-    return [written_tokens(outcome), *(outcome.prompt + tuple(t.id for t in tokens[:-1]) for tokens in outcome.others)]
 
 
 def bounds(history: History) -> dict[int, Bounds]:
@@ -62,7 +63,7 @@ def at_most(history: History, outcome: Outcome) -> int:
     shared = (
         reusable_tokens(history.shape, tokens, outcome.prompt)
         for other in writers(history, outcome)
-        for tokens in all_computed(other)
+        for tokens in written_sequences(other)
     )
     longest = max(by_chance(history.shape), max(shared, default=0))
     return min(longest, len(outcome.prompt) - (0 if history.shape.second_tier else 1))
@@ -74,10 +75,7 @@ def by_chance(shape: EngineShape) -> int:
 
 
 def writers(history: History, outcome: Outcome) -> list[Outcome]:
-    """Return the other requests that may have written blocks of this request's identity before its lookup.
-
-    A request that ended before a successful reset leaves nothing behind, except in a second tier.
-    """
+    """Return the other requests that may have left blocks of this identity; resets clear all but a second tier."""
     resets = [] if history.shape.second_tier else [r for r in history.resets if r.success]
     return [
         other
@@ -102,9 +100,8 @@ def at_least(
     known = history.shape.uniform or history.shape.groups  # else the unit of hits is unknown
     if block is None or history.shape.prefix_caching is None or not known:
         return None
-    if not history.shape.prefix_caching or outcome.overlapped or outcome.surface.prompt_logprobs:
-        return 0
-    if outcome.surface.answers > 1:
+    surface = outcome.surface
+    if not history.shape.prefix_caching or outcome.overlapped or surface.prompt_logprobs or surface.answers > 1:
         return 0
     reset = max((r.ended for r in history.resets if r.began < outcome.finished), default=-math.inf)
     shared = (
@@ -263,8 +260,7 @@ def latest_before(history: History, outcome: Outcome) -> int | None:
 
 
 def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:
-    """Return the blocks that a request shares with others. It may share none if it has several answers or prompt
-    logprobs, or overlaps an adapter change."""
+    """Return the shared blocks. There may be none with several answers, prompt logprobs or an adapter change."""
     surface = outcome.surface
     if not outcome.answered or outcome.overlapped or surface.answers > 1 or surface.prompt_logprobs:
         return ()

@@ -1,7 +1,12 @@
-"""The declaration of a requirement, which a suite's test carries as a mark."""
+"""The declaration of a requirement, which a suite's test carries as a mark, and the parts of its docstring.
+
+A paragraph states what is required of the engine. A paragraph that begins with "Why it can break: " has the reason,
+then after "Oracle: " what is compared, then from "Vacuous" on the sentences that say when the test shows nothing.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -11,9 +16,23 @@ import pytest
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.harness.judgement.evidence.names import Evidence
-from coldproof.harness.judgement.upstream_reports import address
+from coldproof.reports.schema.results import StatementParts
 
 OF_ADAPTERS = {Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS, Capability.RUNTIME_LORA}
+_RATIONALE = re.compile(r"Why it can break: (.*?)(?: Oracle: (.*?))?(?: (Vacuous .*))?")
+# Repositories of public reports, by the short names of `upstream`.
+REPOSITORIES = {
+    "LMCache": "LMCache/LMCache",
+    "TRT": "NVIDIA/TensorRT-LLM",
+    "ascend": "vllm-project/vllm-ascend",
+    "kvcached": "ovg-project/kvcached",
+    "llama.cpp": "ggml-org/llama.cpp",
+    "llmd-router": "llm-d/llm-d-router",
+    "omni": "vllm-project/vllm-omni",
+    "sglang": "sgl-project/sglang",
+    "vllm": "vllm-project/vllm",
+    "vllm-mlx": "waybarrios/vllm-mlx",
+}
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -59,8 +78,7 @@ def requirement(
     upstream: tuple[str, ...] = (),
     shows_where: dict[Capability, Evidence] | None = None,
 ) -> pytest.MarkDecorator:
-    """Mark a test as the check of a requirement. The report shows the test's docstring as the statement;
-    `coldproof.harness.judgement.statement` describes its parts.
+    """Mark a test as the check of a requirement. The report shows the test's docstring as the statement.
 
     `upstream` names public reports, such as "vllm#42125". Raises ValueError if `shows` is empty.
     """
@@ -107,3 +125,29 @@ def missing(engine: Engine, needs: tuple[Capability, ...], *, contents: int) -> 
         if support.present is not True:
             absent.append(Absent(f"{need.value}: {support.evidence}", need))
     return absent
+
+
+def address(report: str) -> str:
+    """Return the URL of a report such as "vllm#42125"; GitHub redirects the numbers of pull requests.
+
+    Raises ValueError for any other text.
+    """
+    found = re.fullmatch(r"([\w.-]+)#([1-9]\d*)", report)
+    if found is None or found[1] not in REPOSITORIES:
+        raise ValueError(f"{report!r} is not a report of a known repository; use for example vllm#42125")
+    return f"https://github.com/{REPOSITORIES[found[1]]}/issues/{found[2]}"
+
+
+def statement_parts(docstring: str) -> StatementParts:
+    """Return the parts of a docstring, each paragraph on one line."""
+    parts = StatementParts()
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        words = " ".join(paragraph.split())
+        rationale = _RATIONALE.fullmatch(words)
+        if rationale is None:
+            parts.required.extend([words] if words else [])
+            continue
+        reasons = (parts.why_it_can_break, parts.oracle, parts.vacuous)
+        for place, part in zip(reasons, rationale.groups(), strict=True):
+            place.extend([part] if part else [])
+    return parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 
@@ -40,7 +41,7 @@ class Counterexamples(msgspec.Struct, frozen=True, kw_only=True):
     """The first and the smallest counterexample of a trial.
 
     `replayed`: it is a saved case that fails again. `waivable`: a known issue may waive it, so that less effort is
-    spent on it.
+    spent on it. `causes`: the signatures of the violations that the run has confirmed and minimised before.
     """
 
     requirement: Requirement
@@ -48,6 +49,7 @@ class Counterexamples(msgspec.Struct, frozen=True, kw_only=True):
     smallest: Failing
     replayed: bool = False
     waivable: bool = False
+    causes: frozenset[str] = frozenset()
 
 
 class Trial:
@@ -65,8 +67,12 @@ class Trial:
         self.passed: set[bytes] = set()
         self.shrinking_since: float | None = None
         self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
+        self.least_examples = self.least_requests = 0  # with fewer of both it may exceed its share
+        self.enough = math.inf  # examples with which it ends if it lacks nothing
         self.replaying = False
         self.waivable = False  # a known issue may waive its counterexample
+        self.exhausted = False  # there are no other examples: more time would find none
+        self.causes: frozenset[str] = frozenset()  # signatures of the violations that the run has confirmed before
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
@@ -97,6 +103,7 @@ class Trial:
             smallest=self.best,
             replayed=self.replaying,
             waivable=self.waivable,
+            causes=self.causes,
         )
 
     def missing(self) -> list[Evidence]:

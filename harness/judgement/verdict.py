@@ -56,10 +56,9 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     missing = trial.missing()
     if missing:
         reason = "missing evidence: " + "; ".join(name.value for name in missing)
-        hints = [
-            hint for hint, about in ((trial.hint, PRESSURE), (trial.uncounted, COUNTS)) if hint and about & set(missing)
-        ]
-        return Verdict.NOT_EXERCISED, ". ".join([reason, *hints])
+        hints = ((trial.hint, PRESSURE), (trial.uncounted, COUNTS))
+        said = [hint for hint, about in hints if hint and about & set(missing)]
+        return Verdict.NOT_EXERCISED, ". ".join([reason, *said])
     not_compared = trial.evidence[Evidence.MAY_BE_CHANGED]
     if trial.lossy and not_compared and not_compared >= trial.evidence[Evidence.REQUESTS]:
         return Verdict.NOT_EXERCISED, f"no answer could be compared with its cold answer: {describe_lossy(trial)}"

@@ -9,6 +9,7 @@ findings as JSON.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,18 +99,12 @@ SCRIPTS = (
 )
 
 
-def options(worker: str, fault: str | None, folder: Path) -> Options:
-    """Return the options of an in-process run."""
-    oracle = "closed-form" if worker == "fingerprint" else "cold-engine"
-    return Options(engine=measured_engine().name, report_dir=folder, oracle=oracle, worker=worker, fault=fault)
-
-
 def run_scripts(worker: str, fault: str | None, folder: Path) -> Iterator[FieldReport]:
     """Run each script on a fresh engine and yield what was detected. An engine that does not start detects nothing."""
     folder.mkdir(parents=True, exist_ok=True)
-    log = EventLog(folder / "events.ndjson")
-    session = EnginePool(options(worker, fault, folder), log)
-    try:
+    oracle = "closed-form" if worker == "fingerprint" else "cold-engine"
+    options = Options(engine=measured_engine().name, report_dir=folder, oracle=oracle, worker=worker, fault=fault)
+    with contextlib.closing(EnginePool(options, EventLog(folder / "events.ndjson"))) as session:
         session.prepare()
         for script in SCRIPTS:
             engines = CellEngines.open(session, script.cells[worker])
@@ -117,8 +112,6 @@ def run_scripts(worker: str, fault: str | None, folder: Path) -> Iterator[FieldR
             judgement = judge(history, engines.oracle, engines.rule, exclusive=True)
             yield FieldReport(name=script.name, found=judgement.findings[0].sentence if judgement.findings else "")
             session.close_engine(engines.engine)
-    finally:
-        session.close()
 
 
 def main(words: tuple[str, ...] | None = None) -> int:

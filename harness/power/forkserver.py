@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ PRELOAD = "coldproof.harness.power.preload"
 
 class RunTimedOut(Exception):
     """A run exceeded its time limit and was killed."""
-
-
-def forkserver_context() -> ForkServerContext:
-    """Return the context of the fork server. The first run starts the server."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([PRELOAD])
-    return context
 
 
 def pytest_main(words: tuple[str, ...]) -> int:
@@ -37,7 +29,9 @@ def run_in_fork(
 
     Raises RunTimedOut if it takes longer than `seconds`.
     """
-    process = forkserver_context().Process(target=child_main, args=(function, words, folder), daemon=False)
+    context = multiprocessing.get_context("forkserver")  # the first run starts its server
+    context.set_forkserver_preload([PRELOAD])
+    process = context.Process(target=child_main, args=(function, words, folder), daemon=False)
     process.start()
     process.join(seconds)
     if process.exitcode is None:

@@ -18,7 +18,7 @@ import psutil
 from coldproof.adapters.registry import catalogue, measured_engine
 from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.options import UsageError
-from coldproof.harness.power import field_scripts, plan, suite_run
+from coldproof.harness.power import field_scripts, suite_run
 from coldproof.harness.power.forkserver import RunTimedOut, run_in_fork
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.format.text import duration
@@ -29,23 +29,16 @@ RUN_BYTES = 4 * 2**30  # memory that one run's engines may need
 Measured = TypeVar("Measured", FaultRow, SuiteRun)
 
 
-class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds for drawing examples in each run."""
-
-    aimed: float
-    wide: float
-
-
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of a measurement: worker, seed and budgets of every run, and the folder for results and logs."""
 
     worker: str
     seed: int
-    budgets: Budgets
+    aimed_seconds: float  # for drawing examples in a run of the requirements about a fault
+    wide_seconds: float  # the same in a run of all requirements
     out: Path
-    wide: str = (
-        "always"  # when to run all requirements: "always", "missed" (if the aimed run missed the fault) or "never"
-    )
+    # when to run all requirements: "always", "missed" (if the aimed run missed the fault) or "never"
+    wide: str = "always"
     scripts: bool = True  # whether to run the scripts of the field reports too
     calibration: Path | None = None  # results.json of the unmodified engine, with its comparison rule
     noise: str | None = None  # noise that is added to all engines' scores
@@ -53,10 +46,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def calibrated(self) -> Measurement:
         """Return the measurement with the comparison rule of the unmodified engine, found once for all faults."""
         folder = self.out / "runs" / "calibration"
-        found = folder / "report" / "results.json"
-        if not found.exists():
-            ask = plan.calibration_plan(worker=self.worker, seed=self.seed)
-            suite_run.run(msgspec.structs.replace(ask, noise=self.noise), folder)
+        found = suite_run.calibrate(folder, worker=self.worker, seed=self.seed, noise=self.noise)
         return msgspec.structs.replace(self, calibration=found if found.exists() else None)
 
     def against(self, ask: suite_run.RunPlan, folder: Path) -> SuiteRun:
@@ -83,10 +73,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         scripts: list[FieldReport] = []
         if not fault.equivalent:
             folder = self.out / "runs" / fault.name
-            ask = plan.aimed_plan(fault, worker=self.worker, seconds=self.budgets.aimed, seed=self.seed)
+            ask = suite_run.aimed_plan(fault, worker=self.worker, seconds=self.aimed_seconds, seed=self.seed)
             aimed = self.against(ask, folder / "aimed")
-            if self.wide == "always" or (self.wide == "missed" and not detected_by_own_requirement(fault, aimed)):
-                ask = plan.wide_plan(fault, worker=self.worker, seconds=self.budgets.wide, seed=self.seed)
+            missed = not any(detection.requirement in fault.about for detection in aimed.detections)
+            if self.wide == "always" or (self.wide == "missed" and missed):
+                ask = suite_run.wide_plan(fault, worker=self.worker, seconds=self.wide_seconds, seed=self.seed)
                 wide = self.against(ask, folder / "wide")
             scripts = self.literally(fault.name, folder / "literal")
         return FaultRow(
@@ -117,15 +108,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     def clean(self, faults: list[Fault], number: int) -> SuiteRun:
         """Run the suites on the unmodified engine, with its own seed and both budgets of a fault."""
-        seconds = self.budgets.aimed + self.budgets.wide
-        ask = plan.clean_plan(faults, worker=self.worker, seconds=seconds, seed=self.seed + number)
+        seconds = self.aimed_seconds + self.wide_seconds
+        ask = suite_run.clean_plan(faults, worker=self.worker, seconds=seconds, seed=self.seed + number)
         folder = self.out / "runs" / f"clean-{number}"
         return self.remembered(f"(clean {number})", SuiteRun, lambda: suite_run.run(ask, folder))
-
-
-def detected_by_own_requirement(fault: Fault, run: SuiteRun) -> bool:
-    """Return whether a requirement about the fault detected it."""
-    return any(detection.requirement in fault.about for detection in run.detections)
 
 
 def fault_outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
@@ -142,7 +128,7 @@ def fault_outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
 def select_faults(names: str | None, worker: str) -> list[Fault]:
     """Return the faults with these names or mechanisms that fit the worker. Raises UsageError for an unknown name."""
     faults = catalogue(measured_engine().name).faults
-    fitting = [fault for fault in faults.values() if worker in fault.workers and plan.fault_cells(fault, worker)]
+    fitting = [fault for fault in faults.values() if worker in fault.workers and suite_run.fault_cells(fault, worker)]
     if names is None:
         return fitting
     wanted = names.split(",")
@@ -203,7 +189,7 @@ def measure_power(
         engine=installed_engine(),
         worker=measurement.worker,
         seed=measurement.seed,
-        budgets={"aimed": measurement.budgets.aimed, "wide": measurement.budgets.wide},
+        budgets={"aimed": measurement.aimed_seconds, "wide": measurement.wide_seconds},
         faults=[rows[fault.name] for fault in faults if fault.name in rows],
         clean=[clean[number] for number in sorted(clean)],
         clean_literal=field_scripts,

@@ -1,14 +1,16 @@
-"""Runs the suites once in a separate process, and reads from the run's events what they detected."""
+"""Plans the runs for a fault, runs the suites once in a separate process, and reads what they detected."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from coldproof.adapters.registry import measured_engine
+from coldproof.adapters.registry import CELLS, measured_engine
+from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.power.forkserver import RunTimedOut, pytest_main, run_in_fork
 from coldproof.harness.release.run.sources import ROOT
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK, assemble, read_events
@@ -16,6 +18,8 @@ from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.power import Detection, SuiteRun
 from coldproof.reports.schema.verdict import Verdict
 
+WIDE_CELLS = ("default", "tight")
+WIDE_PROFILE = "wide"
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
 
 
@@ -43,31 +47,72 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--fault", self.fault] if self.fault is not None else []
         words += ["--noise", self.noise] if self.noise is not None else []
         words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
-        return [
-            *words,
-            "--report-dir",
-            str(report),
-            "-q",
-            "-W",
-            "ignore",
-            "-p",
-            "no:logging",
-            "--diagnose",
-            "none",
-            "--allow-not-exercised",
-        ]
+        words += ["--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging"]
+        return [*words, "--diagnose", "none", "--allow-not-exercised"]
 
 
-def run(ask: RunPlan, folder: Path) -> SuiteRun:
+def fault_cells(fault: Fault, worker: str) -> tuple[str, ...]:
+    """Return the cells for the requirements about a fault: the fault's own cells, else the default ones."""
+    named = [CELLS[name] for name in fault.cells] or [CELLS[name] for name in WIDE_CELLS]
+    fitting = [cell for cell in named if cell.installed and cell.fits(measured_engine().name, worker)]
+    covering = [cell for cell in fitting if any(cell.covers(requirement) for requirement in fault.about)]
+    return tuple(cell.name for cell in covering or fitting)
+
+
+def calibrate(folder: Path, *, worker: str, seed: int, noise: str | None) -> Path:
+    """Return results.json of a minimal run of the unmodified engine, which has the comparison rule. Run it if needed.
+
+    The file is missing if the run failed.
+    """
+    found = folder / "report" / "results.json"
+    if not found.exists():
+        ask = RunPlan(
+            worker=worker, seed=seed, seconds=1, cells=("default",), profile=WIDE_PROFILE, requirements=("REUSE-1",)
+        )
+        run(msgspec.structs.replace(ask, noise=noise), folder)
+    return found
+
+
+def aimed_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPlan:
+    """Plan a run of the requirements about a fault; counterexamples are minimised."""
+    return RunPlan(
+        worker=worker,
+        seed=seed,
+        seconds=seconds,
+        cells=fault_cells(fault, worker),
+        profile="smoke",
+        requirements=fault.about,
+        fault=fault.name,
+    )
+
+
+def wide_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPlan:
+    """Plan a run of all requirements in the default cells and the fault's own cells."""
+    cells = dict.fromkeys((*WIDE_CELLS, *fault_cells(fault, worker)))
+    return RunPlan(
+        worker=worker, seed=seed, seconds=seconds, cells=tuple(cells), profile=WIDE_PROFILE, fault=fault.name
+    )
+
+
+def clean_plan(faults: list[Fault], *, worker: str, seconds: float, seed: int) -> RunPlan:
+    """Plan a run of all requirements in all cells of these faults, on the unmodified engine."""
+    cells = dict.fromkeys((*WIDE_CELLS, *(cell for fault in faults for cell in fault_cells(fault, worker))))
+    return RunPlan(worker=worker, seed=seed, seconds=seconds, cells=tuple(cells), profile="smoke")
+
+
+def run(
+    ask: RunPlan, folder: Path, main: Callable[[tuple[str, ...]], int] = pytest_main, *, stopped: int = EXIT_OK
+) -> SuiteRun:
     """Run the plan, wait for its end and return the result. A run that hangs is killed.
 
-    The run's folder is its working directory, so that it does not reuse stored examples of other runs.
+    The run's folder is its working directory, so that it does not reuse stored examples of other runs. `stopped`: the
+    exit code with which `main` ends a run early.
     """
     folder.mkdir(parents=True, exist_ok=True)
     words, problem = ask.words(folder / "report"), ""
     try:
-        code = run_in_fork(FACTOR * ask.seconds + SLACK, pytest_main, tuple(words), folder)
-        if code not in (EXIT_OK, EXIT_FAILED):
+        code = run_in_fork(FACTOR * ask.seconds + SLACK, main, tuple(words), folder)
+        if code not in (EXIT_OK, EXIT_FAILED, stopped):
             problem = f"exit code {code}"
     except RunTimedOut as late:
         problem = str(late)

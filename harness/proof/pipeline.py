@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -34,6 +35,7 @@ from coldproof.reports.schema.case import Case, Diagnosis
 from coldproof.reports.schema.verdict import FailureClass
 
 WAIVABLE_SECONDS = 15.0  # for minimising a counterexample that a known issue may waive: enough for its signature
+FAMILIAR_SECONDS = 3.0  # the same where the run has confirmed a violation: it may be of the same cause
 RETRIES_WHILE_SHRINKING = 3  # runs of a workload that depends on timing
 FURTHER = 2  # times the seconds for minimising, if the counterexample does not fail on a fresh engine by itself
 
@@ -56,10 +58,13 @@ class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
             replays=profile.replays,
         )
 
-    def minimising(self, *, waivable: bool) -> float:
-        """Return the seconds for minimising. `waivable`: a known issue may waive it. If none does, it is minimised
-        again with the full time."""
-        return min(self.minimise_seconds, WAIVABLE_SECONDS) if waivable else self.minimise_seconds
+    def minimising(self, *, waivable: bool, familiar: bool) -> float:
+        """Return the seconds for minimising.
+
+        `waivable`: a known issue may waive it. `familiar`: the run has confirmed a violation, perhaps of this cause.
+        If neither is so, it is minimised again with the full time.
+        """
+        return min(self.minimise_seconds, FAMILIAR_SECONDS if familiar else WAIVABLE_SECONDS if waivable else math.inf)
 
 
 class ProofPipeline:
@@ -76,12 +81,17 @@ class ProofPipeline:
     def prove(self, found: Counterexamples, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
         """Minimise the smallest counterexample, confirm it on a fresh engine and make its case.
 
-        Replayed cases and known issues are not minimised on fresh engines: the former are minimal already, the latter
-        are waived.
+        Replayed cases, known issues and further violations of one cause are not minimised on fresh engines: the first
+        are minimal already, the second are waived, and of the third there is a minimal one.
         """
         failing = found.smallest if found.replayed else self.minimise(found)
         requirement, engines = found.requirement, self.engines
         cold = requirement.without_cache
+        if found.waivable and engines.pool.options.waives_at_once(requirement.id):
+            unproved = self.not_replayed(requirement, failing)
+            case = self.case(requirement, unproved, problem="")
+            if is_known(case):
+                return case, unproved
         with engines.standby.one_by_one(caching=not cold) as another:
             engine, problem = another()
             control, own_control = engines.control(cold=cold)
@@ -89,8 +99,8 @@ class ProofPipeline:
             if confirmed.history_dependent:
                 confirmed = self.confirm_further(found, confirmed, another, control)
             elif engine is not None and not found.replayed:
-                known = is_known(self.case(requirement, confirmed, problem=problem))
-                if not known:
+                seen = self.case(requirement, confirmed, problem=problem)
+                if not is_known(seen) and seen.signature not in found.causes:
                     confirmed = self.minimise_on_fresh(requirement, confirmed, engine, another, control)
         case = self.case(requirement, confirmed, problem=problem)
         if own_control and control is not None:
@@ -98,6 +108,13 @@ class ProofPipeline:
         if not cold and not found.replayed:
             engines.standby.order(caching=True)  # another requirement may fail as well, and starting is slow
         return case, confirmed
+
+    def not_replayed(self, requirement: Requirement, failing: Failing) -> Confirmed:
+        """Return a counterexample of a known issue as it was seen, with the cold engine as its control."""
+        control = None if requirement.without_cache else self.engines.oracle_engine
+        seen = self.confirm(requirement, failing, None, control)
+        note = "not replayed on a fresh engine: a known issue waives it here, and another layer confirms it"
+        return msgspec.structs.replace(seen, reproduction=msgspec.structs.replace(seen.reproduction, note=note))
 
     def minimise(self, found: Counterexamples) -> Failing:
         """Remove what the counterexample does not need, within the time limit."""
@@ -107,7 +124,7 @@ class ProofPipeline:
             found.smallest,
             lambda workload, about: chain(cuts(found.requirement, workload, about), joined(workload, about)),
             lambda workload: self.fails_again(workload, engine),
-            until=time.monotonic() + self.limits.minimising(waivable=found.waivable),
+            until=time.monotonic() + self.limits.minimising(waivable=found.waivable, familiar=bool(found.causes)),
         )
 
     def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:
@@ -220,6 +237,7 @@ class ProofPipeline:
         return make_case(
             requirement=requirement,
             cell=engines.cell.name,
+            layer=engines.pool.options.layer if engines.pool.options.joined else "",
             judgement=confirmed.judgement,
             failure_class=FailureClass.NOT_THE_CACHE if cold else confirmed.failure_class,
             reproduction=reproduction,

@@ -15,6 +15,7 @@ from coldproof.adapters.registry import ENGINES, attached
 from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
 from coldproof.harness.case.known_issue_proposals import proposed_file
 from coldproof.harness.options import Options, UsageError
+from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard
 
@@ -44,6 +45,13 @@ def declare_options(add: Callable[..., object]) -> None:
     option("--engine-url", "URL", "attach to a running server")
     option("--engine-args", "FLAGS", "more flags for an engine that Coldproof starts, as one string", default="")
     option("--worker", "NAME", "model (default), or fingerprint: vLLM without a neural network", default="model")
+    option(
+        "--layers",
+        "NAME,...",
+        "ways to run the requirements: exact (fingerprint worker in process), model (in process), server (over HTTP); "
+        "default: all that the default engine has, or the one of --engine and --worker",
+    )
+    add("--joined", default="", help=argparse.SUPPRESS)  # all layers of the run of which this process is one
     option("--model", "PATH", "serve this model instead of the generated one")
     option(
         "--adapter",
@@ -125,13 +133,14 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     known_issues, report_dir = optional_path(config, "--known-issues"), Path(config.getoption("--report-dir"))
     cache_dir = optional_path(config, "--cache-dir")
     exact = is_fingerprint(config) and config.getoption("--noise") is None
-    plain = ("model", "profile", "budget", "diagnose", "allow_not_exercised", "allow_inconclusive", "worker", "fault")
+    plain = ("model", "profile", "budget", "diagnose", "allow_not_exercised", "allow_inconclusive", "worker")
     return Options(
         engine=engine,
         engine_url=url,
         engine_args=split_arguments(config.getoption("--engine-args")),
         adapters=tuple(Path(p) for p in config.getoption("--adapter")),
         cells=cells,
+        layers=layers_of(config),
         oracle=config.getoption("--oracle") or default_oracle(engine, url, exact),
         known_issues=known_issues,
         proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
@@ -144,6 +153,8 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         seed=str(config.option.hypothesis_seed),
         shard=str(shard_of(config) or ""),
         noise=config.getoption("--noise"),
+        fault=config.getoption("--fault"),
+        joined=joined_layers(config),
         **{name: config.getoption(name) for name in plain},
     )
 

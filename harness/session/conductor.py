@@ -27,12 +27,13 @@ from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.criteria import failing_checks
 from coldproof.harness.judgement.oracle import OracleError
-from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.judgement.statement import statement_parts
-from coldproof.harness.options import PROFILES, QUALIFY, SOAK, Options, UsageError
+from coldproof.harness.judgement.requirement import Requirement, statement_parts
+from coldproof.harness.options import QUALIFY, SOAK, Options, UsageError
 from coldproof.harness.release.run.record import keep_known_issues, qualification
 from coldproof.harness.session.budget import Budget
 from coldproof.harness.session.environment import coldproof_version
+from coldproof.harness.session.layers.processes import EVENTS, run_layers
+from coldproof.harness.session.layers.view import LayersView
 from coldproof.harness.session.run_reports import RunReports, prepare_folder
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.session.signals import EndingSignals
@@ -40,7 +41,7 @@ from coldproof.harness.session.soak import ResourceMonitor
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.session.trials import RunPlan, TrialRunner
-from coldproof.reports.assemble.assemble import EXIT_HARNESS
+from coldproof.reports.assemble.assemble import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 from coldproof.reports.schema.verdict import Verdict
 
 CLOSE_SECONDS = 5.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
@@ -66,7 +67,7 @@ class ConformanceRun:
         # Read the case before the folder is cleared: it may lie in that folder.
         case = load_case(options.replay) if options.replay is not None else None
         prepare_folder(options.report_dir, clear=leads)
-        self.log = EventLog(options.report_dir / "events.ndjson")
+        self.log = EventLog(options.report_dir / EVENTS, options.layer)
         self.plan = RunPlan()
         self.reports = RunReports(options, self.log, waivers=self.waivers, qualification=self.qualification)
         self.trials = TrialRunner(
@@ -92,6 +93,7 @@ class ConformanceRun:
             profile=options.profile,
             seed=options.seed,
             shard=options.shard,
+            layers=options.layers,
             fault=fault_facts(options),
             environment=self.reports.environment,
             allowed=[
@@ -150,6 +152,27 @@ class ConformanceRun:
         except OSError as problem:
             self.stop(f"cannot write adapter files: {problem}")
 
+    def run_layers(self, words: list[str]) -> None:
+        """Run every layer in a process of its own. `words`: pytest's arguments. A layer that failed ends the run."""
+        view = LayersView(self.reports.terminal, self.options.layers) if self.reports.terminal is not None else None
+        problems: dict[str, str] = {}
+
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "problem":
+                problems.setdefault(event["layer"], event["message"])
+            if view is not None:
+                view.on_event(event)
+
+        ends = run_layers(self.options.layers, words, self.options.report_dir, on_event=on_event)
+        if view is not None:
+            view.write()
+        for end in ends:
+            if end.code not in (0, EXIT_NOTHING) and end.layer not in problems:
+                problems[end.layer] = f"layer '{end.layer}' ended with exit code {end.code}: {end.said} (see {end.log})"
+                self.log.emit("problem", message=problems[end.layer], usage=end.code == EXIT_USAGE)
+        if problems:
+            pytest.exit(f"coldproof: {next(iter(problems.values()))}", returncode=EXIT_HARNESS)
+
     def stop(self, message: str, *, usage: bool = False) -> NoReturn:
         """End the whole run with one line. The report shows how far the run came."""
         self.log.emit("problem", message=message, usage=usage)
@@ -175,7 +198,8 @@ class ConformanceRun:
         if self.suites_began is None:
             self.suites_began = time.monotonic()
         waivers = self.waivers(engines.engine.version)
-        if any(waivers.in_force(issue) and cell.covers(issue.requirement) for issue in self.issues):
+        may_occur = [one for one in self.issues if waivers.in_force(one) and cell.covers(one.requirement)]
+        if not all(self.options.waives_at_once(issue.requirement) for issue in may_occur):
             engines.standby.order(caching=True)  # confirming a known issue will need it, and starting is slow
         return sut
 
@@ -187,13 +211,8 @@ class ConformanceRun:
 
     @functools.cached_property
     def budget(self) -> Budget:
-        """Return the budget for drawing examples. A minimum of examples in the profile gives slow trials more time."""
-        profile, weight = PROFILES[self.options.profile], self.plan.weight()
-        if profile.min_examples or profile.min_requests:
-            return Budget(self.options.seconds, weight, examples=profile.min_examples, requests=profile.min_requests)
-        if self.options.profile == SOAK:  # `examples` of this profile is the number in one round
-            return Budget(self.options.seconds, weight)
-        return Budget(self.options.seconds, weight, enough=self.options.examples)
+        """Return the budget for drawing examples."""
+        return Budget(self.options.seconds, self.plan.weight())
 
     def release(self) -> None:
         """Tell every engine and worker of this run to end, without waiting for them."""

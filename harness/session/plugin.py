@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from coldproof.adapters.registry import ENGINES, fault_listing
 from coldproof.harness.case.load import load_case
@@ -25,6 +26,7 @@ from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
 from coldproof.harness.selection.command_line import add_options, read_options, shard_of
+from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
 from coldproof.harness.selection.select import (
     cell_name,
     cells_for,
@@ -64,6 +66,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             sys.stdout.write(text() + "\n")
             return 0
     try:
+        use_layers(config)
         if is_qualification(config):
             check_qualify_options(config)
         shard_of(config)
@@ -108,6 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = selected_requirements(config)
     if wanted is not None:
         keep_items(config, items, [item for item in items if is_selected(item, wanted.split(","))])
+    keep_items(config, items, [i for i in items if (r := requirement_of(i)) is None or is_covered(config, r.id)])
     if config.getoption("--replay") is not None:
         case, _ = load_case(Path(config.getoption("--replay")))
         keep_items(config, items, [item for item in items if is_selected(item, [case.requirement])][:1])
@@ -145,9 +149,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """With xdist, the controlling process opens and closes the report; workers only add events to it. It collects
     nothing itself, so the test paths say whether requirements are going to be tested.
     """
-    parallel = getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput")
-    if parallel and asks_for_suites(session.config):
-        open_run(session.config, Role.CONTROLLER, ())
+    config = session.config
+    parallel = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    if parallel and asks_for_suites(config):
+        open_run(config, Role.CONTROLLER, ())
+
+
+def in_layers(config: pytest.Config) -> bool:
+    """Return whether this process runs several layers, each in a process of its own."""
+    return len(layers_of(config)) > 1 and not config.option.collectonly
 
 
 def asks_for_suites(config: pytest.Config) -> bool:
@@ -161,7 +171,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Open the run if any requirement will be tested, and emit the requirements."""
     config = session.config
     for name in (selected_requirements(config) or "").split(","):
-        if name and not any(is_selected(item, [name]) for item in session.items):
+        if name and not any(is_selected(item, [name]) for item in session.items) and not config.getoption("--joined"):
             pytest.exit(
                 f"coldproof: unknown requirement {name!r}; --requirements takes ids like LORA-3 or areas like PRESS",
                 EXIT_USAGE,
@@ -169,10 +179,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     items = [(item, requirement_of(item)) for item in session.items]
     if config.option.collectonly or not any(r for _, r in items):
         return
+    if in_layers(config):
+        open_run(config, Role.CONTROLLER, ())  # the layers' processes announce and run their own tests
+        return
     parallel = getattr(config, "workerinput", {})
     worker = parallel.get("workerid")
     cells = tuple(dict.fromkeys(cell_name(item) for item, requirement in items if requirement is not None))
-    run = open_run(config, Role.WORKER if worker else Role.ALONE, cells)
+    run = open_run(config, Role.WORKER if worker or config.getoption("--joined") else Role.ALONE, cells)
     run.plan.workers = parallel.get("workercount", 1)
     run.plan.expected = [(cell_name(item), r) for item, r in items if r is not None]
     for item, requirement in items:
@@ -208,11 +221,19 @@ def open_run(config: pytest.Config, role: Role, cells: tuple[str, ...]) -> Confo
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist's workers replace the loop, and a later hook would never be called
-def pytest_runtestloop(session: pytest.Session) -> None:
-    """Before the first test, run the self-test and prepare model and adapters. A failure ends the run with one line."""
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Before the first test, run the self-test and prepare model and adapters. A failure ends the run with one line.
+
+    Several layers run here, each with a loop of its own.
+    """
     run = session.config.stash.get(RUN, None)
+    if run is not None and in_layers(session.config):
+        session.config.option.verbose = -2  # pytest would say that no tests ran, for it knows nothing of the processes
+        run.run_layers([*map(str, session.config.invocation_params.args), f"--hypothesis-seed={run.options.seed}"])
+        return True
     if run is not None and run.role is not Role.CONTROLLER:
         run.begin()
+    return None
 
 
 @pytest.fixture(scope="session")
@@ -238,6 +259,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     problem: BaseException | None = None
     try:
         yield
+        trial.exhausted = 0 < trial.examples < settings().max_examples
     except pytest.exit.Exception:
         raise
     except BudgetSpent:
@@ -259,7 +281,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
         requirement = requirement_of(item)
         if requirement is not None:
             trial = Trial(requirement, cell_name(item), statement_of(item), test_name(item))
-            item.config.stash[RUN].trials.emit_verdict(trial, Verdict.ERROR, str(failure), None)
+            item.config.stash[RUN].trials.emit_verdict(trial, Verdict.ERROR, str(failure), None, left=None)
         raise
 
 

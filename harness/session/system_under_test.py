@@ -46,7 +46,8 @@ class SystemUnderTest:
         self.limits = workload_limits(engines)
         self.proof_limits = ProofLimits.of(engines.pool.profile)
         self._current: CurrentTrial | None = None
-        if not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None:
+        mixtures_differ = not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None
+        if mixtures_differ and not engines.pool.options.waives_at_once("GROUND-1"):
             engines.standby.order(caching=False)  # GROUND-1 will need it
 
     @property
@@ -158,7 +159,7 @@ class SystemUnderTest:
     def minimising_timed_out(self, trial: Trial) -> bool:
         """Return whether the time for minimising is over. Hypothesis then keeps the smallest known example."""
         since = trial.shrinking_since
-        seconds = self.proof_limits.minimising(waivable=trial.waivable)
+        seconds = self.proof_limits.minimising(waivable=trial.waivable, familiar=bool(trial.causes))
         return since is not None and time.monotonic() - since > seconds
 
     def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:
@@ -166,7 +167,8 @@ class SystemUnderTest:
         trial.failed.add(key)
         if trial.shrinking_since is None:
             trial.shrinking_since = time.monotonic()
-            self.engines.standby.order(caching=not trial.requirement.without_cache)
+            if not (trial.waivable and self.engines.pool.options.waives_at_once(trial.requirement.id)):
+                self.engines.standby.order(caching=not trial.requirement.without_cache)
         trial.first = trial.first or failing
         if trial.best is None or failing.workload.size() < trial.best.workload.size():
             trial.best = failing

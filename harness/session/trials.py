@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -17,8 +19,11 @@ from coldproof.harness.options import SOAK, Options, UsageError
 from coldproof.harness.session.soak import in_rounds
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
+from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.verdict import Verdict
+
+SAMPLE = 8  # examples of a trial in the server layer, where other layers draw many
 
 
 class RunPlan(msgspec.Struct):
@@ -27,6 +32,14 @@ class RunPlan(msgspec.Struct):
     expected: list[tuple[str, Requirement]] = []
     workers: int = 1
     announced: int = 0
+    begun: Counter[str] = msgspec.field(default_factory=Counter)  # trials of each requirement
+    examples: Counter[str] = msgspec.field(default_factory=Counter)
+    requests: Counter[str] = msgspec.field(default_factory=Counter)
+
+    def least(self, drawn: int, floor: int, requirement: Requirement) -> int:
+        """Return how many of the `floor` examples (or requests) of a requirement its next trial should draw."""
+        trials = sum(one.id == requirement.id for _, one in self.expected) / self.workers
+        return math.ceil(max(0, floor - drawn) / max(1, trials - self.begun[requirement.id]))
 
     def weight(self) -> float:
         """Return the weight of the trials that this process will run."""
@@ -52,6 +65,7 @@ class TrialRunner:
     ) -> None:
         self.options, self.log, self.plan, self.case = options, log, plan, case
         self.waivers, self.save_case = waivers, save_case
+        self.causes: set[str] = set()  # signatures of the violations confirmed so far
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
 
     def begin(self, sut: SystemUnderTest, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +75,9 @@ class TrialRunner:
         engines, budget = sut.engines, sut.budget
         absent = self.unmet_needs(sut, trial.requirement)
         trial.absent = [one.capability for one in absent if one.capability is not None]
-        trial.share = 0.0 if absent else budget.begin(trial.requirement.weight)
+        if not absent:
+            self.set_least(trial)
+            trial.share = budget.begin(trial.requirement.weight)
         trial.replaying = self.case is not None
         self.log.emit(
             "trial",
@@ -73,6 +89,7 @@ class TrialRunner:
         if absent:
             return lambda **_: None
         trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
+        trial.causes = frozenset(self.causes)
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
             return lambda **_: self.replay(sut, trial)
@@ -80,13 +97,25 @@ class TrialRunner:
             return in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
         return test
 
+    def set_least(self, trial: Trial) -> None:
+        """Set how many examples the trial should draw, so that all trials of its requirement reach the floor."""
+        plan, requirement = self.plan, trial.requirement
+        sample = self.options.is_sample(requirement.id)
+        examples = MIN_SERVER_EXAMPLES if sample else MIN_EXAMPLES
+        trial.least_examples = plan.least(plan.examples[requirement.id], examples, requirement)
+        trial.least_requests = plan.least(plan.requests[requirement.id], MIN_REQUESTS, requirement)
+        if self.options.profile != SOAK:  # there, the profile's examples are the number in one round
+            trial.enough = SAMPLE if sample else max(MIN_EXAMPLES, self.options.examples)
+        plan.begun[requirement.id] += 1
+
     def release_unsupported(self, sut: SystemUnderTest) -> None:
         """Once for each cell, release the time of the trials that the engine does not support."""
         if sut.cell.name not in self.opened_cells:
             self.opened_cells.add(sut.cell.name)
             here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
-            lacking = sum(requirement.weight for requirement in here if self.unmet_needs(sut, requirement))
-            sut.budget.drop(lacking / self.plan.workers)
+            lacking = [requirement for requirement in here if self.unmet_needs(sut, requirement)]
+            sut.budget.drop(sum(requirement.weight for requirement in lacking) / self.plan.workers)
+            self.plan.begun.update(requirement.id for requirement in lacking)
 
     def unmet_needs(self, sut: SystemUnderTest, requirement: Requirement) -> list[Absent]:
         """Return the needs of a requirement that the engine does not meet."""
@@ -110,6 +139,8 @@ class TrialRunner:
         case = None
         trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
         sut.budget.settle(trial.drawn)
+        self.plan.examples[trial.requirement.id] += trial.examples
+        self.plan.requests[trial.requirement.id] += trial.requests
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
         elif trial.best is not None:
@@ -121,7 +152,7 @@ class TrialRunner:
             _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
             verdict, reason = verdict_without_case(trial, problem, rule)
         sut.end()
-        self.emit_verdict(trial, verdict, reason, case)
+        self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
         raise_outcome(verdict, trial, reason, problem)
 
     def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
@@ -131,11 +162,14 @@ class TrialRunner:
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
         case = self.mark_known_issue(case, sut)
         try:
-            if self.options.diagnose == "all" or (self.options.diagnose == "new" and case.known_issue is None):
+            new = case.known_issue is None and case.signature not in self.causes
+            if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
                 self.log.emit("phase", words=f"running the controls of {case.id}")
                 case = sut.with_controls(case, confirmed)
         finally:  # save the case even if its controls were interrupted
             self.save_case(case, trial.statement)
+        if verdict_of_case(case)[0] is Verdict.VIOLATED:
+            self.causes.add(case.signature)
         return case
 
     def mark_known_issue(self, case: Case, sut: SystemUnderTest) -> Case:
@@ -145,8 +179,10 @@ class TrialRunner:
             return case
         return msgspec.structs.replace(case, known_issue=f"{issue.reason} ({issue.link})")
 
-    def emit_verdict(self, trial: Trial, verdict: Verdict, reason: str, case: Case | None) -> None:
-        """Emit the verdict of a trial."""
+    def emit_verdict(
+        self, trial: Trial, verdict: Verdict, reason: str, case: Case | None, *, left: float | None
+    ) -> None:
+        """Emit the verdict of a trial. `left`: seconds that the trials to come are expected to draw examples."""
         self.log.emit(
             "verdict",
             requirement=trial.requirement.id,
@@ -165,6 +201,8 @@ class TrialRunner:
             absent=trial.absent,
             missing=trial.missing() if verdict is Verdict.NOT_EXERCISED else [],
             of=self.plan.announced,
+            exhausted=trial.exhausted,
+            left=None if left is None else round(left, 1),
         )
 
 

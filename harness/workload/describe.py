@@ -19,10 +19,7 @@ from coldproof.harness.workload.steps import (
 
 
 def describe(step: Step, first_request: int) -> str:
-    """Return a step's description in one line, for reports and bug reports.
-
-    `first_request` is the number of the burst's first request.
-    """
+    """Return a step's description in one line; `first_request` is the number of the burst's first request."""
     match step:
         case SetAdapter(name=name, content=content, path=path, route=route):
             return f"{route.value}: adapter {content} as '{name}' from path {path}"

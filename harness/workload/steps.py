@@ -43,9 +43,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """Segments in order. With `continues`, they follow the prompt and the answer of that earlier request (a next
-    turn).
-    """
+    """Segments in order. With `continues`, a next turn: they follow that earlier request's prompt and answer."""
 
     segments: tuple[Segment, ...]
     continues: int | None = None
@@ -156,19 +154,12 @@ class Workload(msgspec.Struct, frozen=True):
 
 def adapter_changes(workload: Workload) -> list[SetAdapter]:
     """Return every adapter load and change of a workload, in order."""
-    found = []
-    for step in workload.steps:
-        if isinstance(step, SetAdapter):
-            found.append(step)
-        elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
-            found.append(step.meanwhile.change)
-    return found
+    changes = (s.meanwhile.change if isinstance(s, Burst) and s.meanwhile else s for s in workload.steps)
+    return [change for change in changes if isinstance(change, SetAdapter)]
 
 
 def save_of(workload: Workload, step: int) -> int | None:
-    """Return the step that saved what the restore in `step` brings back; None if there is none, or `step` is no
-    restore.
-    """
+    """Return the step that saved what the restore in `step` brings back; None without one, or if it is no restore."""
     restored = workload.steps[step]
     if not isinstance(restored, RestoreState):
         return None
@@ -179,6 +170,5 @@ def save_of(workload: Workload, step: int) -> int | None:
 def renumbered(request: Request, new: dict[int, int]) -> Request:
     """Return a request whose `continues` has the new number."""
     before = request.prompt.continues
-    if before is None:
-        return request
-    return msgspec.structs.replace(request, prompt=Prompt(request.prompt.segments, new[before]))
+    prompt = request.prompt if before is None else Prompt(request.prompt.segments, new[before])
+    return msgspec.structs.replace(request, prompt=prompt)

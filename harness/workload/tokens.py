@@ -10,19 +10,15 @@ from collections.abc import Sequence
 from coldproof.harness.workload.steps import Prompt, Segment
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126  # printable bytes: plain tokens in every byte-level or larger vocabulary
-
 NONCES_APART = 64  # successive runs on one engine whose prompts start with different tokens; there are 95 tokens
-
 NONCE_TOKENS = 4  # 95**4 values, so that two examples of a run do not collide
-
 PART_SEPARATOR = "+"  # between the parts of a symbol that consists of several names
 
 
 def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
-    """Return the tokens of a segment with a nonce. A shorter segment of the same name is a prefix; a changed token
-    always differs.
+    """Return the tokens of a segment with a nonce. A shorter segment of the same name is a prefix.
 
-    If two swapped tokens are equal, the segment is unchanged.
+    A changed token always differs; if two swapped tokens are equal, the segment is unchanged.
     """
     source = random.Random(f"{nonce}/{segment.name}")
     tokens = [source.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(segment.length)]
@@ -65,9 +61,7 @@ def wire_name(symbol: str, nonce: str) -> str:
 
 
 def text_of(tokens: tuple[int, ...]) -> str:
-    """Return the text of a chat message with these tokens. The ids are printable bytes; a tokenizer may give other
-    tokens.
-    """
+    """Return the text of a message with these tokens, which are printable bytes; a tokenizer may give other tokens."""
     return bytes(tokens).decode("ascii")
 
 

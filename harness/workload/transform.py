@@ -1,6 +1,4 @@
-"""Functions that return a workload with something replaced or removed. They do not check whether the result is
-valid.
-"""
+"""Functions that return a workload with something replaced or removed, without checking whether the result is valid."""
 
 from __future__ import annotations
 
@@ -15,41 +13,32 @@ from coldproof.harness.workload.steps import Burst, Request, SetAdapter, Step, W
 
 def without_steps(workload: Workload, *kinds: type) -> Workload:
     """Return the workload without steps of these kinds, and without changes of these kinds during a burst."""
-    return Workload(
-        tuple(
-            msgspec.structs.replace(step, meanwhile=None)
-            if isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, kinds)
-            else step
-            for step in workload.steps
-            if not isinstance(step, kinds)
-        )
-    )
+    steps = [step for step in workload.steps if not isinstance(step, kinds)]
+    for at, step in enumerate(steps):
+        if isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, kinds):
+            steps[at] = msgspec.structs.replace(step, meanwhile=None)
+    return Workload(tuple(steps))
 
 
 def change_adapter_steps(workload: Workload, change: Callable[[SetAdapter], SetAdapter]) -> Workload:
     """Return the workload with `change` applied to every adapter load and change."""
-    steps: list[Step] = []
-    for step in workload.steps:
+    steps = list(workload.steps)
+    for at, step in enumerate(steps):
         if isinstance(step, SetAdapter):
-            steps.append(change(step))
+            steps[at] = change(step)
         elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
             made = msgspec.structs.replace(step.meanwhile, change=change(step.meanwhile.change))
-            steps.append(msgspec.structs.replace(step, meanwhile=made))
-        else:
-            steps.append(step)
+            steps[at] = msgspec.structs.replace(step, meanwhile=made)
     return Workload(tuple(steps))
 
 
 def change_requests(workload: Workload, change: Callable[[Request], Request]) -> Workload:
     """Return the workload with `change` applied to every request."""
-    return Workload(
-        tuple(
-            msgspec.structs.replace(step, requests=tuple(map(change, step.requests)))
-            if isinstance(step, Burst)
-            else step
-            for step in workload.steps
-        )
-    )
+    steps = list(workload.steps)
+    for at, step in enumerate(steps):
+        if isinstance(step, Burst):
+            steps[at] = msgspec.structs.replace(step, requests=tuple(map(change, step.requests)))
+    return Workload(tuple(steps))
 
 
 def change_request(workload: Workload, number: int | None, change: Callable[[Request], Request]) -> Workload:

@@ -16,9 +16,7 @@ from coldproof.harness.workload.steps import (
 
 
 def is_valid(workload: Workload) -> bool:
-    """Return whether the workload can be run: names are loaded before use, states are saved before they are restored,
-    requests continue earlier steps, and sizes are positive.
-    """
+    """Return whether names are loaded and states saved before use, requests continue earlier steps, sizes fit."""
     return (
         names_are_loaded(workload)
         and all(save_of(workload, n) is not None for n, s in enumerate(workload.steps) if isinstance(s, RestoreState))
@@ -32,10 +30,8 @@ def is_valid(workload: Workload) -> bool:
 
 
 def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
-    """Return whether a request has positive lengths, changed and swapped tokens inside their segment, and continues an
-    earlier request; and whether a chat has a message.
-
-    `earlier` maps a request number to whether it was a chat; a chat can only continue a chat.
+    """Return whether its lengths are positive, its edits inside their segments, its earlier request exists, and a chat
+    has a message. `earlier` maps a request number to whether it was a chat; a chat can only continue a chat.
     """
     segments = request.prompt.segments
     return (
@@ -50,8 +46,8 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
 
 
 def names_are_loaded(workload: Workload) -> bool:
-    """Return whether every name is loaded when a request uses it or it is changed or unloaded, and is not loaded when
-    it is loaded by a plain load, which engines refuse.
+    """Return whether every name is loaded when it is used, changed or unloaded, and not when a plain load loads it,
+    which engines refuse.
     """
     loaded: set[str] = set()
     for step in workload.steps:
@@ -60,13 +56,11 @@ def names_are_loaded(workload: Workload) -> bool:
                 if route is Route.LOAD and name in loaded:
                     return False
                 loaded.add(name)
-            case SetAdapter(name=name):
+            case SetAdapter(name=name) | Unload(name=name):
                 if name not in loaded:
                     return False
-            case Unload(name=name):
-                if name not in loaded:
-                    return False
-                loaded.remove(name)
+                if isinstance(step, Unload):
+                    loaded.remove(name)
             case Burst(requests=requests, meanwhile=meanwhile):
                 used = {r.adapter for r in requests if r.adapter is not None}
                 change = meanwhile.change if meanwhile else None

@@ -15,9 +15,9 @@ import msgspec
 
 from coldproof.reports.assemble.causes import causes
 from coldproof.reports.assemble.distributions import History, tally
-from coldproof.reports.assemble.progress import EvidenceSample, losses, progress
+from coldproof.reports.assemble.layers import layer_results, own_events
+from coldproof.reports.assemble.over_time import EvidenceSample, growths, losses, progress
 from coldproof.reports.assemble.requirement_results import requirement_results
-from coldproof.reports.assemble.resource_growth import growths
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import (
@@ -43,6 +43,7 @@ class Example(msgspec.Struct, frozen=True):
     at: float = 0.0
     requirement: str = ""
     cell: str = ""
+    layer: str = ""
     findings: tuple[msgspec.Raw, ...] = ()
     history: History = History()
     evidence: dict[str, float] = {}
@@ -65,6 +66,7 @@ def read_events(path: Path) -> list[Event]:
                             "at": read.at,
                             "requirement": read.requirement,
                             "cell": read.cell,
+                            "layer": read.layer,
                             "requests": len(read.history.outcomes),
                             "failed": bool(read.findings),
                             "tally": tally(read.history, read.evidence),
@@ -86,8 +88,9 @@ def assemble(events: list[Event]) -> Results:
     cases = [msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"]
     problem = last_of(events, "problem") or {}
     complete = bool(finished.get("complete")) and tests_of(events, "requirement") == tests_of(events, "verdict")
-    engine = last_of(events, "engine")
-    calibration = last_of(events, "calibration")
+    own = own_events(events)
+    engine = last_of(own, "engine") or last_of(events, "engine")
+    calibration = last_of(own, "calibration") or last_of(events, "calibration")
     results = Results(
         coldproof_version=first["version"],
         started=first["started"],
@@ -114,6 +117,7 @@ def assemble(events: list[Event]) -> Results:
         progress=progress(events, first["at"]),
         losses=losses(events, first["at"]),
         growth=growths(events, first["at"]),
+        layers=layer_results(events, requirements),
     )
     allowed = {Verdict(name) for name in first["allowed"]}
     code = exit_code(results, usage=problem.get("usage", False), allowed=allowed)
@@ -153,9 +157,9 @@ def injected_fault(fault: dict[str, str] | None, events: list[Event]) -> Injecte
     return InjectedFault(acted=any(e["acted"] for e in events if e["event"] == "fault"), **fault) if fault else None
 
 
-def tests_of(events: list[Event], kind: str) -> set[tuple[str, str]]:
-    """Return test and cell of every event of a kind."""
-    return {(e["test"], e["cell"]) for e in events if e["event"] == kind}
+def tests_of(events: list[Event], kind: str) -> set[tuple[str, str, str]]:
+    """Return layer, test and cell of every event of a kind."""
+    return {(e.get("layer", ""), e["test"], e["cell"]) for e in events if e["event"] == kind}
 
 
 def totals(requirements: list[RequirementResult], events: list[Event]) -> dict[str, int]:

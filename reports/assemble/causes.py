@@ -42,7 +42,7 @@ def _cause(cases: list[Case]) -> Cause:
         signature=first.signature,
         sentence=first.sentence,
         requirements=sorted({case.requirement for case in cases}),
-        cells=sorted({case.cell for case in cases}),
+        cells=sorted({case.place for case in cases}),
         cases=[case.id for case in cases],
         waived=sum(case.known_issue is not None for case in cases),
     )

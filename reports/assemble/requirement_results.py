@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from coldproof.reports.assemble.distributions import distributions
-from coldproof.reports.schema.results import CellResult, RequirementResult, StatementParts
+from coldproof.reports.assemble.evidence_floor import shortfall
+from coldproof.reports.assemble.layers import layer_names
+from coldproof.reports.schema.results import CellResult, LayerVerdict, RequirementResult, StatementParts
 from coldproof.reports.schema.verdict import Verdict, worst
 
 Event = dict[str, Any]
@@ -20,13 +22,15 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
     for event in events:
         if event["event"] == "requirement":
             announced[event["id"]].append(event)
-    verdicts = {(e["requirement"], e["cell"], e["test"]): e for e in events if e["event"] == "verdict"}
+    order = {name: number for number, name in enumerate(layer_names(events))}
+    verdicts = {(e["requirement"], *place(e)): e for e in events if e["event"] == "verdict"}
     examples = [e for e in events if e["event"] == "example"]
     results = []
     for requirement_id, tests in sorted(announced.items()):
-        cells = [cell_result(test, verdicts.get((requirement_id, test["cell"], test["test"]))) for test in tests]
-        merged = merge_cells(cells)
-        verdict = worst([cell.verdict for cell in merged])
+        tests.sort(key=lambda test: order.get(test.get("layer", ""), 0))
+        cells = [cell_result(test, verdicts.get((requirement_id, *place(test)))) for test in tests]
+        merged = merge_cells(cells, several=len(order) > 1)
+        verdict, reason = verdict_of_cells(merged)
         results.append(
             RequirementResult(
                 id=requirement_id,
@@ -34,8 +38,10 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
                 statement="\n\n".join(dict.fromkeys(test["statement"] for test in tests)),
                 parts=statement_parts(tests),
                 verdict=verdict,
-                reason=next(cell.reason for cell in merged if cell.verdict is verdict),
+                reason=reason,
                 examples=sum(cell.examples for cell in merged),
+                requests=sum(cell.requests for cell in merged),
+                layers=layer_verdicts(merged),
                 evidence=sum_evidence([cell.evidence for cell in merged]),
                 needed=list(dict.fromkeys(name for test in tests for name in test.get("shows", ()))),
                 cells=merged,
@@ -52,6 +58,37 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
     return results
 
 
+def place(event: Event) -> tuple[str, str, str]:
+    """Return where a test ran: its layer, its cell and its name."""
+    return event.get("layer", ""), event["cell"], event["test"]
+
+
+def verdict_of_cells(cells: list[CellResult]) -> tuple[Verdict, str]:
+    """Return the verdict of a requirement and its reason: the worst of its cells, or NOT EXERCISED on few examples."""
+    verdict = worst([cell.verdict for cell in cells])
+    few = shortfall(cells) if verdict is Verdict.CONFORMS else ""
+    if few:
+        return Verdict.NOT_EXERCISED, few
+    return verdict, next(cell.reason for cell in cells if cell.verdict is verdict)
+
+
+def layer_verdicts(cells: list[CellResult]) -> list[LayerVerdict]:
+    """Return the verdict of a requirement in each layer."""
+    by_layer: dict[str, list[CellResult]] = defaultdict(list)
+    for cell in cells:
+        by_layer[cell.layer].append(cell)
+    return [
+        LayerVerdict(
+            layer=layer,
+            verdict=worst([cell.verdict for cell in own]),
+            examples=sum(cell.examples for cell in own),
+            requests=sum(cell.requests for cell in own),
+        )
+        for layer, own in by_layer.items()
+        if layer
+    ]
+
+
 def statement_parts(tests: list[Event]) -> StatementParts:
     """Return the parts of all different statements of one requirement."""
     different = {test["statement"]: msgspec.convert(test["parts"], StatementParts) for test in tests}.values()
@@ -64,6 +101,7 @@ def cell_result(test: Event, verdict: Event | None) -> CellResult:
     if verdict is None:
         return CellResult(
             cell=test["cell"],
+            layer=test.get("layer", ""),
             verdict=Verdict.NOT_EXERCISED,
             reason="the run ended before this requirement was concluded",
             examples=0,
@@ -73,7 +111,9 @@ def cell_result(test: Event, verdict: Event | None) -> CellResult:
         )
     fields = ("cell", "reason", "examples", "requests", "evidence", "seconds")
     return CellResult(
+        layer=verdict.get("layer", ""),
         verdict=Verdict(verdict["verdict"]),
+        exhausted=verdict.get("exhausted", False),
         drawn=verdict.get("drawn", 0.0),
         share=verdict.get("share", 0.0),
         absent=verdict.get("absent", []),
@@ -82,17 +122,19 @@ def cell_result(test: Event, verdict: Event | None) -> CellResult:
     )
 
 
-def merge_cells(cells: list[CellResult]) -> list[CellResult]:
-    """Merge the results of all tests of one requirement in each cell."""
-    by_cell: dict[str, list[CellResult]] = defaultdict(list)
+def merge_cells(cells: list[CellResult], *, several: bool) -> list[CellResult]:
+    """Merge the results of all tests of one requirement in each cell of each layer. `several`: the run has several."""
+    by_cell: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
     for cell in cells:
-        by_cell[cell.cell].append(cell)
+        by_cell[cell.layer, cell.cell].append(cell)
     merged = []
-    for name, parts in by_cell.items():
+    for (layer, name), parts in by_cell.items():
         verdict = worst([part.verdict for part in parts])
         merged.append(
             CellResult(
                 cell=name,
+                layer=layer,
+                column=f"{layer}: {name}" if several else "",
                 verdict=verdict,
                 reason="; ".join(dict.fromkeys(part.reason for part in parts if part.verdict is verdict)),
                 examples=sum(part.examples for part in parts),
@@ -101,6 +143,7 @@ def merge_cells(cells: list[CellResult]) -> list[CellResult]:
                 seconds=round(sum(part.seconds for part in parts), 3),
                 drawn=round(sum(part.drawn for part in parts), 3),
                 share=round(sum(part.share for part in parts), 3),
+                exhausted=all(part.exhausted for part in parts if part.verdict is not Verdict.UNSUPPORTED),
                 absent=list(dict.fromkeys(name for part in parts for name in part.absent)),
                 missing=list(dict.fromkeys(name for part in parts for name in part.missing)),
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from coldproof.reports.comparison.comparison import (
     NO_CASE,
@@ -27,7 +27,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     blocks += section("Comparability warnings", (f"- {escaped(warning)}" for warning in comparison.warnings))
     blocks += _facts(comparison)
     for kind in _LISTED:
-        blocks += section(kind.value.capitalize(), _findings(of_kind(comparison, kind)))
+        blocks += section(kind.value.capitalize(), map(_finding, of_kind(comparison, kind)))
     blocks += [*_slower(comparison), *_unchanged(of_kind(comparison, ChangeKind.UNCHANGED))]
     return "\n".join(blocks).rstrip() + "\n"
 
@@ -37,15 +37,10 @@ def _facts(comparison: Comparison) -> list[str]:
     return ["| | Before | Now |", "|---|---|---|", *rows, ""]
 
 
-def _findings(findings: Iterable[Finding]) -> Iterator[str]:
-    for finding in findings:
-        yield "\n".join([f"- **{escaped(finding.requirement)}** {_summary(finding)}", *_details(finding)])
-
-
-def _summary(finding: Finding) -> str:
-    if finding.case is None:
-        return escaped(finding.title)
-    return f"{finding.case.failure_class.value}: {escaped(finding.case.sentence)}"
+def _finding(finding: Finding) -> str:
+    case = finding.case
+    what = f"{case.failure_class.value}: {escaped(case.sentence)}" if case is not None else escaped(finding.title)
+    return "\n".join([f"- **{escaped(finding.requirement)}** {what}", *_details(finding)])
 
 
 def _details(finding: Finding) -> Iterator[str]:

@@ -57,8 +57,8 @@ def _run_facts(results: Results) -> dict[str, str]:
 
 
 def _test_case(suite: ElementTree.Element, requirement: RequirementResult, row: CellResult, results: Results) -> None:
-    name = f"{requirement.id}[{row.cell}] {requirement.title}"
-    case = _element(suite, "testcase", classname=f"coldproof.{row.cell}", name=name, time=f"{row.seconds:.3f}")
+    name = f"{requirement.id}[{row.label}] {requirement.title}"
+    case = _element(suite, "testcase", classname=f"coldproof.{row.label}", name=name, time=f"{row.seconds:.3f}")
     facts = {"verdict": row.verdict.value, "examples": str(row.examples), "requests": str(row.requests)}
     _properties(case, facts | {f"evidence.{key}": f"{value:.15g}" for key, value in sorted(row.evidence.items())})
     if row.verdict in _ELEMENT:
@@ -72,7 +72,7 @@ def _case_lines(requirement: RequirementResult, row: CellResult, results: Result
         f"\n{case.id} ({case.failure_class.value}, cause {fingerprint(case.signature)}): {case.sentence}\n"
         f"replay: {case.replay}"
         for case in results.cases
-        if case.requirement == requirement.id and case.cell == row.cell
+        if case.requirement == requirement.id and case.place == row.label
     ]
 
 

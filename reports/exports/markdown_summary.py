@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from coldproof.reports.assemble.causes import cause_places, cause_summary, causes_of
-from coldproof.reports.assemble.resource_growth import growth_text
+from coldproof.reports.assemble.over_time import growth_text
 from coldproof.reports.format.markdown import code, escaped, section, table
 from coldproof.reports.format.text import duration, many, number
 from coldproof.reports.schema.case import Case
@@ -94,7 +94,7 @@ def _causes(results: Results) -> list[str]:
 
 
 def _violation(case: Case) -> str:
-    where = f"**{escaped(case.requirement)}** in {escaped(case.cell)}, {case.failure_class.value}"
+    where = f"**{escaped(case.requirement)}** in {escaped(case.place)}, {case.failure_class.value}"
     return f"- {where}: {escaped(case.sentence)}\n  Replay: {code(case.replay)}"
 
 
@@ -106,7 +106,7 @@ def _waiver(waiver: Waiver) -> str:
 
 
 def _not_verified(entry: overview.NotVerified) -> str:
-    where = f"**{entry.row.verdict.value}** {escaped(entry.requirement)} in {escaped(entry.row.cell)}"
+    where = f"**{entry.row.verdict.value}** {escaped(entry.requirement)} in {escaped(entry.row.label)}"
     return f"- {where}: {escaped(entry.row.reason or 'no reason was recorded')}"
 
 

@@ -21,6 +21,11 @@ from coldproof.reports.views.requirements import main_figures
 
 _UNFOLDED = 3  # the first cases are open, all others are folded
 _DRAWN = 100  # cases with all charts: 4 MB; a page with a thousand would be ten times as large
+LAYER_ABOUT = {
+    "exact": "in process, with a worker that computes digests: every wrong block changes the answer",
+    "model": "in process, with a neural network: where numbers matter",
+    "server": "the real server over HTTP: what only exists there, and a sample of everything",
+}
 _FILES = ("results.json", "summary.md", "junit.xml", "badge.svg")  # in the folder of the page
 
 
@@ -83,6 +88,8 @@ TEMPLATES = PageTemplates(
     },
     values={
         "caseview": caseview,
+        "layer_about": LAYER_ABOUT,
+        "column_about": requirementview.COLUMN_ABOUT,
         "bounds": cached_token_bounds,
         "change_texts": change_texts,
         "segments_text": segments_text,

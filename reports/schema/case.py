@@ -192,6 +192,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     requirement: str
     cell: str
+    layer: str = ""  # of a run of several layers
     failure_class: FailureClass
     sentence: str
     signature: str  # stable over runs: class; routes of change; path; moment; what else happened
@@ -223,6 +224,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None  # the unit that hits come in, where the engine states it
     noise_nats: float | None = None  # what the rule lets pass; None: every token counts
     band: NoiseBand | None = None  # where answers are judged by their scores
+
+    @property
+    def place(self) -> str:
+        """Return the name of its cell in tables, with the layer if the run had several."""
+        return f"{self.layer}: {self.cell}" if self.layer else self.cell
 
 
 def read_case(path: Path) -> Case:

@@ -31,6 +31,8 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     """One requirement in one cell."""
 
     cell: str
+    layer: str = ""  # the layer that ran the cell
+    column: str = ""  # the cell's name in tables, with the layer if the run has several; "": the cell's own name
     verdict: Verdict
     reason: str
     examples: int
@@ -39,8 +41,36 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     drawn: float = 0.0  # seconds of these that went into drawing examples
     share: float = 0.0  # seconds that the budget had given for that
+    exhausted: bool = False  # there were no other examples to draw
     absent: list[str] = []  # capabilities that the requirement needs and the engine is not known to have
     missing: list[str] = []  # evidence without which it was not exercised
+
+    @property
+    def label(self) -> str:
+        """Return the name of the cell in tables."""
+        return self.column or self.cell
+
+
+class LayerVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One requirement in all cells of one layer."""
+
+    layer: str
+    verdict: Verdict
+    examples: int
+    requests: int
+
+
+class LayerResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer of a run: what ran there, and how the answers were compared."""
+
+    layer: str
+    engine: EngineResult | None
+    calibration: Calibration | None
+    verdicts: dict[str, int]  # how many requirements have each verdict there
+    examples: int
+    requests: int
+    seconds: float | None  # from its first cell to its end
+    engine_idle_share: float | None
 
 
 class Bin(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +107,9 @@ class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str
     examples: int
+    requests: int = 0
     evidence: dict[str, float]
+    layers: list[LayerVerdict] = []  # of a run of several layers
     needed: list[str] = []  # the evidence without which the requirement was not exercised
     cells: list[CellResult]
     cases: list[str]
@@ -266,6 +298,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     progress: list[ProgressPoint] = []  # at most a hundred moments; empty in files from before there was this
     losses: list[EngineLoss] = []
     growth: list[Growth] = []  # of a soak
+    layers: list[LayerResult] = []  # of a run of several layers; the last one's engine and calibration are the run's
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 
 

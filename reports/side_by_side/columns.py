@@ -107,17 +107,9 @@ def _named(source: Source) -> tuple[str, ...]:
     return (overview.engine_name(source.results),) if source.results.engine else ("no engine", source.name)
 
 
-def _adapter(source: Source) -> str:
-    return f"{source.results.engine.adapter} adapter" if source.results.engine else "no adapter"
-
-
-def _worker(source: Source) -> str:
-    return f"{source.results.engine.worker} worker" if source.results.engine else "no worker"
-
-
 _MORE: tuple[Callable[[Source], str], ...] = (
-    _adapter,
-    _worker,
+    lambda source: f"{source.results.engine.adapter} adapter" if source.results.engine else "no adapter",
+    lambda source: f"{source.results.engine.worker} worker" if source.results.engine else "no worker",
     lambda source: cells_text(cells_of(source.results)),
     lambda source: source.name,
 )

@@ -41,27 +41,11 @@ class Trait(msgspec.Struct, frozen=True):
     value: Callable[[Results], str]
     consequence: str
     decisive: bool = True
+    similar: Callable[[Results, Results], bool] | None = None  # without it, values must be equal
 
     def alike(self, one: Results, other: Results) -> bool:
-        """Return whether the property is equal in two runs."""
-        return self.value(one) == self.value(other)
-
-
-class Budget(Trait, frozen=True):
-    """Seconds for drawing examples. They are redistributed during a run, so that only a large factor counts."""
-
-    def alike(self, one: Results, other: Results) -> bool:
-        """Return whether two budgets are similar. A run without a recorded budget is similar to all."""
-        low, high = sorted((_given(one), _given(other)))
-        return not low or high < LARGE_FACTOR * low
-
-
-class Suite(Trait, frozen=True):
-    """The version of Coldproof, or its commit if that is known of both runs."""
-
-    def alike(self, one: Results, other: Results) -> bool:
-        """Return whether the versions or the known commits are equal."""
-        return one.coldproof_version == other.coldproof_version or _commit(one) == _commit(other) != UNKNOWN
+        """Return whether the property is equal or similar in two runs."""
+        return self.similar(one, other) if self.similar else self.value(one) == self.value(other)
 
 
 def differences(runs: Sequence[Column]) -> list[Difference]:
@@ -131,6 +115,19 @@ def _given(results: Results) -> float:
     return run_facts.budget(results) / len(shares) if shares else 0.0
 
 
+def _similar_budgets(one: Results, other: Results) -> bool:
+    """Return whether two budgets are similar. A run without a recorded budget is similar to all.
+
+    The seconds for drawing examples are redistributed during a run, so that only a large factor counts.
+    """
+    low, high = sorted((_given(one), _given(other)))
+    return not low or high < LARGE_FACTOR * low
+
+
+def _same_suites(one: Results, other: Results) -> bool:
+    return one.coldproof_version == other.coldproof_version or _commit(one) == _commit(other) != UNKNOWN
+
+
 def _commit(results: Results) -> str:
     return results.environment.get("coldproof commit", UNKNOWN)
 
@@ -150,27 +147,26 @@ def _trait(what: str, *, of: str = "", decisive: bool = True) -> Trait:
 
 _TRAITS = (
     _trait("profile"),
-    Budget(
+    Trait(
         "budget",
         lambda results: f"{duration(_given(results) or None)} for each requirement and cell",
         "With the smaller budget, less was searched: violations may be missed.",
+        similar=_similar_budgets,
     ),
     _trait("worker"),
     _trait("comparison rule", of="rule"),
     _trait("oracle"),
     _trait("injected fault"),
-    Suite(
+    Trait(
         "Coldproof",
         lambda results: results.coldproof_version,
         "One version may test for violations that the other does not test for.",
+        similar=_same_suites,
     ),
     Trait("commit of Coldproof", _commit, "Requirements may be tested in different ways.", decisive=False),
     Trait("noise floor", _noise, "Differences below the noise floor are INCONCLUSIVE.", decisive=False),
     Trait(
-        "seed",
-        lambda results: results.seed,
-        "Different examples were drawn for the same requirements.",
-        decisive=False,
+        "seed", lambda results: results.seed, "Different examples were drawn for the same requirements.", decisive=False
     ),
     Trait(
         "known issues",

@@ -152,11 +152,12 @@ def _help(requirement: RequirementResult) -> str:
     """Return what would help to get a conclusive verdict, from what the run recorded."""
     match requirement.verdict:
         case Verdict.UNSUPPORTED:
-            lacking = _lacking(requirement)
+            lacking = sorted({name for cell in requirement.cells for name in cell.absent})
             what = f" that has: {'; '.join(lacking)}" if lacking else ""
             return f"another cell, engine build or adapter{what}"
         case Verdict.NOT_EXERCISED:
-            never = [name for name in requirement.needed if _never(name, requirement)]
+            missing = {name for cell in requirement.cells for name in cell.missing}
+            never = [name for name in requirement.needed if not requirement.evidence.get(name) or name in missing]
             what = f" that makes this evidence more likely: {'; '.join(never)}" if never else ""
             return f"a larger budget, or a cell{what}"
         case Verdict.INCONCLUSIVE:
@@ -164,16 +165,6 @@ def _help(requirement: RequirementResult) -> str:
         case Verdict.ERROR:
             return "a run without errors; the engine's log is in the report folder"
     return ""
-
-
-def _lacking(requirement: RequirementResult) -> list[str]:
-    """Return the needed capabilities that the engine is not known to have."""
-    return sorted({name for cell in requirement.cells for name in cell.absent})
-
-
-def _never(name: str, requirement: RequirementResult) -> bool:
-    """Return whether some evidence never occurred, or is missing in a cell that was not exercised."""
-    return not requirement.evidence.get(name) or any(name in cell.missing for cell in requirement.cells)
 
 
 def _by_number(name: str) -> list[tuple[bool, int, str]]:

@@ -196,3 +196,14 @@ def fleet_counts(results: Results) -> str:
     lost = sum(len(row.lost) for row in results.fleet)
     parts = [f"{count} {state}" for state, count in reversed(found.items()) if count]
     return ", ".join([*parts, *([f"{lost} lost and repeated"] if lost else [])])
+
+
+def layer_difference(results: Results) -> str:
+    """Return which versions the layers ran, if they differ; "" if they are all the same."""
+    versions = {one.layer: one.engine.version or "unknown" for one in results.layers if one.engine is not None}
+    if len(set(versions.values())) < 2:
+        return ""
+    ran = ", ".join(f"{layer}: {version}" for layer, version in versions.items())
+    return (
+        f"The layers ran different versions of the engine ({ran}). A verdict holds only for the version of its layer."
+    )

@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coldproof.reports.format.text import slug, unique
-from coldproof.reports.schema.results import CellResult, RequirementResult
+from coldproof.reports.schema.results import CellResult, LayerVerdict, RequirementResult
 from coldproof.reports.schema.verdict import Verdict
 
 MAX_FIGURES = 3  # evidence figures in one row of the table
 WIDE_MATRIX = 7  # more cells than this do not fit side by side, on a screen or on paper
+LAYER_ORDER = ("exact", "model", "server")  # others come last
+COLUMN_ABOUT = {
+    "cell": "A cell is one engine configuration.",
+    "layer": "A layer is one way to run the requirements; the results by cell are under each requirement.",
+}
 
 AREA_TITLES = {
     "CHAT": "shared system prompts and multi-turn chats",
@@ -45,6 +50,14 @@ class CellView:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerView:
+    """One requirement in one layer, and the anchor of its first cell on the page."""
+
+    row: LayerVerdict
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequirementView:
     """A requirement with its anchor, its cells and its evidence."""
 
@@ -57,10 +70,10 @@ class RequirementView:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the matrix: a requirement and its result in each cell, None where it did not run."""
+    """One row of the matrix: a requirement and its result in each cell or layer, None where it did not run."""
 
     view: RequirementView
-    cells: list[CellView | None]
+    cells: list[CellView | LayerView | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +87,12 @@ class Area(Generic[AnyRow]):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Requirements by area and cell. `overall`: whether the table needs a column for the verdicts over all cells."""
+    """Requirements by area and cell, or layer in a run of several. `columns`: which of the two.
 
+    `overall`: whether the table needs a column for the verdicts over all of them.
+    """
+
+    columns: str
     cells: list[tuple[str, str]]  # name and anchor
     areas: list[Area[Row]]
     overall: bool
@@ -89,21 +106,34 @@ def requirement_views(requirements: Sequence[RequirementResult]) -> list[Require
 
 
 def matrix(views: Sequence[RequirementView]) -> Matrix:
-    """Return the matrix of all requirements and cells. Cells in which more requirements ran come first."""
-    counted = Counter(cell.row.cell for view in views for cell in view.cells)
-    cells = [name for name, _ in counted.most_common()]
+    """Return the matrix of all requirements and cells, or layers if the run has several.
+
+    Cells in which more requirements ran come first; layers keep their order.
+    """
+    layered = len({one.layer for view in views for one in view.requirement.layers}) > 1
+    fields = [by_layer(view) if layered else {cell.row.label: cell for cell in view.cells} for view in views]
+    counted = Counter(name for named in fields for name in named)
+    names = (
+        sorted(counted, key=(*LAYER_ORDER, *counted).index) if layered else [name for name, _ in counted.most_common()]
+    )
     taken: set[str] = set()
     areas: dict[str, list[Row]] = {}
-    for view in views:
-        by_name = {cell.row.cell: cell for cell in view.cells}
-        areas.setdefault(area(view.requirement.id), []).append(Row(view, [by_name.get(name) for name in cells]))
+    for view, named in zip(views, fields, strict=True):
+        areas.setdefault(area(view.requirement.id), []).append(Row(view, [named.get(name) for name in names]))
     one_cell_each = all([cell.row.verdict for cell in view.cells] == [view.requirement.verdict] for view in views)
     return Matrix(
-        cells=[(name, unique(f"cell-{slug(name)}", taken)) for name in cells],
+        columns="layer" if layered else "cell",
+        cells=[(name, unique(f"cell-{slug(name)}", taken)) for name in names],
         areas=[Area(name, AREA_TITLES.get(name, ""), rows) for name, rows in areas.items()],
-        overall=len(cells) != 1 or not one_cell_each,
-        wide=len(cells) > WIDE_MATRIX,
+        overall=len(names) != 1 or not one_cell_each,
+        wide=len(names) > WIDE_MATRIX,
     )
+
+
+def by_layer(view: RequirementView) -> dict[str, LayerView]:
+    """Return the requirement's verdict in each layer, with the anchor of the first cell there."""
+    anchors = {cell.row.layer: cell.anchor for cell in reversed(view.cells)}
+    return {one.layer: LayerView(one, anchors[one.layer]) for one in view.requirement.layers}
 
 
 def area(requirement_id: str) -> str:
@@ -122,7 +152,7 @@ def _view(requirement: RequirementResult, taken: set[str]) -> RequirementView:
     return RequirementView(
         requirement=requirement,
         anchor=anchor,
-        cells=[CellView(row, unique(f"{anchor}-in-{slug(row.cell)}", taken)) for row in requirement.cells],
+        cells=[CellView(row, unique(f"{anchor}-in-{slug(row.label)}", taken)) for row in requirement.cells],
         needed=needed,
         further={name: value for name, value in requirement.evidence.items() if name not in needed},
     )

@@ -79,7 +79,7 @@ def results(checkout: Path) -> Results:
         "--requirements",
         "GROUND-1,LORA-4,SALT-1",
         "--budget",
-        "4s",
+        "12s",
         "--diagnose",
         "none",
         "--hypothesis-seed",

@@ -30,9 +30,8 @@ from coldproof.harness.history.records import History
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
-from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.judgement.statement import statement_parts
-from coldproof.harness.release.bundle.merged_events import bundle_results
+from coldproof.harness.judgement.requirement import Requirement, statement_parts
+from coldproof.harness.release.bundle.merge import bundle_results
 from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
 from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.requirements import frozen

@@ -10,7 +10,7 @@ from support.histories import BLOCK, history
 from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, HashRule, KvEvent, Removed, Stored
 from coldproof.harness.history.kv_events import ResidentBlock, RunEvents
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.kv_events.hash_rule import block_hash, over_pickle, tagged
+from coldproof.harness.judgement.checkers.block_hashes import block_hash, over_pickle, tagged
 
 RULE = HashRule("sha256", "vllm-none-hash")
 PROMPT = tuple(range(100, 140))  # two whole blocks and a half

@@ -19,11 +19,10 @@ from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.harness.fleet.cluster import NodeLost, TaskFailed
-from coldproof.harness.fleet.matrix import Machine, Matrix, MatrixRun
+from coldproof.harness.fleet.matrix import Machine, Matrix, MatrixRun, Unit, units_of
 from coldproof.harness.fleet.merge.unit_report import Fleet, Part, read_part
 from coldproof.harness.fleet.node import EVENTS, EventLines, Message, Order, RunEnded, RunStarted
 from coldproof.harness.fleet.store import Record, Store
-from coldproof.harness.fleet.units import Unit, units_of
 
 SOURCES = "s" * 64
 CELLS = {"llamacpp": "one", "llamacpp-one-slot": "two"}  # an engine's cells, and those of the bundles' small suite

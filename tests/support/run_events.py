@@ -30,8 +30,8 @@ def announced(name: str, *, cell: str = "default", test: str = "test_it", **more
 
 
 def concluded(name: str, verdict: Verdict, *, cell: str = "default", test: str = "test_it", **more: Any) -> Event:
-    """Its verdict, after ten examples of thirty requests with 64 hit tokens."""
-    facts = {"reason": f"{name} {verdict.value}", "examples": 10, "requests": 30, "seconds": 1.5}
+    """Its verdict, after forty examples of thirty requests with 64 hit tokens."""
+    facts = {"reason": f"{name} {verdict.value}", "examples": 40, "requests": 30, "seconds": 1.5}
     seen = {"event": "verdict", "requirement": name, "verdict": verdict.value, "cell": cell, "test": test}
     return {**seen, **facts, "evidence": {"hit tokens": 64}, **more}
 

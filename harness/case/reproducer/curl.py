@@ -12,10 +12,9 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.requests import Message
-from coldproof.adapters.registry import curl_of
+from coldproof.adapters.registry import curl_of, reproduction_of
 from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, CurlSteps
-from coldproof.harness.case.reproducer.for_engine import dialect_of, recorded_engine
-from coldproof.harness.case.reproducer.script import extra_fields, recorded_workload
+from coldproof.harness.case.reproducer.script import extra_fields, recorded_engine, recorded_workload
 from coldproof.harness.history.prompts import alternating_messages
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import (
@@ -50,7 +49,8 @@ class CurlScript:
         self.case = case
         self.workload = recorded_workload(case)
         self.rows = {row.request: row for row in case.requests}
-        self.engine: CurlSteps | None = None if dialect_of(case).in_process else curl_of(recorded_engine(case))
+        in_process = reproduction_of(case.engine).in_process
+        self.engine: CurlSteps | None = None if in_process else curl_of(recorded_engine(case))
         self.loaded: set[str] = set()
         self.chats: dict[int, tuple[Message, ...]] = {}
 
@@ -141,7 +141,7 @@ class CurlScript:
             extra=extra_fields(request),
             prompt=",".join([*self.before(request.prompt.continues), *parts]),
             messages=self.messages(request, number) if request.chat else None,
-            options=disconnect_option(request),
+            options="" if request.abort is None else f"--max-time {max(request.abort.after_ms, 1) / 1000} ",
         )
 
     def before(self, continues: int | None) -> list[str]:
@@ -163,11 +163,6 @@ class CurlScript:
             begun = (*self.chats[continues], Message("assistant", self.rows[continues].answer_text))
         self.chats[number] = (*begun, *alternating_messages(own))
         return [{"role": said.role, "content": said.content} for said in self.chats[number]]
-
-
-def disconnect_option(request: Request) -> str:
-    """Return curl's option for a client disconnect; empty without one."""
-    return f"--max-time {max(request.abort.after_ms, 1) / 1000} " if request.abort is not None else ""
 
 
 def variable(segment: Segment) -> str:

@@ -15,20 +15,13 @@ import msgspec
 
 from coldproof.adapters.common import tiny_model
 from coldproof.adapters.protocol.requests import PLAIN
+from coldproof.adapters.registry import CELLS, reproduction_of
 from coldproof.adapters.server.completions import option_fields
-from coldproof.adapters.spec.reproduction import source_of
-from coldproof.harness.case.reproducer.for_engine import (
-    HERE,
-    dialect_of,
-    recorded_engine,
-    uses_generated_model,
-    uses_sliding_window,
-)
+from coldproof.adapters.spec.reproduction import RecordedEngine, source_of
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
-    Prompt,
     Request,
     Reset,
     RestoreState,
@@ -44,6 +37,7 @@ from coldproof.reports.format.text import one_line
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.verdict import FailureClass
 
+HERE = Path(__file__).parent
 TEMPLATE, ENGINE_TEMPLATE = "script.py.j2", "engine.py.j2"
 # Classes that mean a wrong count if no token is wrong. All other classes concern the answer.
 CACHED_COUNT_FAILURES = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_STATE)
@@ -52,13 +46,14 @@ CACHED_COUNT_FAILURES = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, Failu
 def reproducer(case: Case) -> str:
     """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
     workload = recorded_workload(case)
-    dialect = dialect_of(case)
+    dialect = reproduction_of(case.engine)
     carried = [source_of(tiny_model), *dialect.carries]
     of_engine = dialect.template.read_text()
     templates = jinja2.ChoiceLoader([jinja2.DictLoader({ENGINE_TEMPLATE: of_engine}), jinja2.FileSystemLoader(HERE)])
     loader = jinja2.Environment(loader=templates, keep_trailing_newline=False, undefined=jinja2.StrictUndefined)
     template = loader.get_template(TEMPLATE)
     row = next((r for r in case.requests if r.request == case.failing_request), None)
+    sliding = case.cell in CELLS and CELLS[case.cell].sliding_window
     by_count = row is not None and case.first_difference is None and case.failure_class in CACHED_COUNT_FAILURES
     source: str = template.render(
         case_id=case.id,
@@ -73,7 +68,7 @@ def reproducer(case: Case) -> str:
         noise=repr(noise(case)),
         judge=f"judge_{'exact' if case.noise_nats is None else 'noisy'}.py.j2",
         tiny_model=uses_generated_model(case),
-        maker="make_sliding_window_model" if uses_sliding_window(case) else "make_model",
+        maker="make_sliding_window_model" if sliding else "make_model",
         recipes=repr(case.recipes),
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),
@@ -84,16 +79,31 @@ def reproducer(case: Case) -> str:
     return source
 
 
+def recorded_engine(case: Case) -> RecordedEngine:
+    """Return the facts about the engine that a case records."""
+    return RecordedEngine(
+        name=case.engine,
+        version=case.engine_version,
+        config=case.engine_config,
+        contents=tuple(case.recipes),
+        generated_model=uses_generated_model(case),
+        cell=CELLS.get(case.cell),
+    )
+
+
+def uses_generated_model(case: Case) -> bool:
+    """Return whether the served model was the tiny one that the script can make itself."""
+    served = case.engine_config.get("model") or case.engine_config.get("command", "")
+    return "/models/" in served and all("seed" in r for r in case.recipes.values())
+
+
 def recorded_workload(case: Case) -> Workload:
     """Return the case's workload with the recorded disconnect times, and with logprobs if the comparison uses them."""
     took = {row.request: row.finished - row.sent for row in case.requests}
     workload = with_timed_aborts(msgspec.convert(case.workload, Workload), took)
-    return workload if case.noise_nats is None else change_requests(workload, with_scores)
-
-
-def with_scores(request: Request) -> Request:
-    """Return the request with logprobs, as a run on a noisy engine requests them."""
-    return msgspec.structs.replace(request, surface=request.surface.with_scores())
+    if case.noise_nats is None:
+        return workload
+    return change_requests(workload, lambda r: msgspec.structs.replace(r, surface=r.surface.with_scores()))
 
 
 def noise(case: Case) -> dict[str, float | None] | None:
@@ -160,7 +170,8 @@ def change_call(step: SetAdapter) -> str:
 
 def request_call(number: int, request: Request) -> str:
     """Return one request as a `dict(...)` expression."""
-    fields = f"n={number}, to={request.adapter!r}, {prompt_fields(request.prompt)}, tokens={request.max_tokens}"
+    prompt = f"[{', '.join(map(segment_literal, request.prompt.segments))}], continues={request.prompt.continues!r}"
+    fields = f"n={number}, to={request.adapter!r}, prompt={prompt}, tokens={request.max_tokens}"
     if request.salt is not None:
         fields += f", salt={request.salt!r}"
     if request.offset_ms:
@@ -184,12 +195,6 @@ def extra_fields(request: Request) -> dict[str, Any]:
     if request.surface.stop or request.surface.pattern is not None:
         extra["ignore_eos"] = False
     return extra
-
-
-def prompt_fields(prompt: Prompt) -> str:
-    """Return a prompt's segments as keyword arguments."""
-    segments = ", ".join(map(segment_literal, prompt.segments))
-    return f"prompt=[{segments}], continues={prompt.continues!r}"
 
 
 def segment_literal(segment: Segment) -> str:

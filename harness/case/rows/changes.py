@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import History, QueueSample, StepRecord
 from coldproof.harness.workload.steps import Burst, Reset, SetAdapter, Step, Unload
@@ -44,18 +42,12 @@ def queue_rows(history: History) -> list[QueueRow]:
     if not history.steps:
         return []
     first = history.steps[0]
-    samples = [
-        queue_row(first.started, first.before),
-        *(row for record in history.steps for row in queue_rows_of_step(record, history)),
-    ]
+    samples = [queue_row(first.started, first.before)]
+    for record in history.steps:
+        if isinstance(history.workload.steps[record.step], Burst):
+            samples += [queue_row(sample.at, sample) for sample in record.queue]
+            samples.append(queue_row(record.finished, record.after))
     return [row for row in samples if (row.running, row.waiting, row.pool_usage) != (None, None, None)]
-
-
-def queue_rows_of_step(record: StepRecord, history: History) -> Iterator[QueueRow]:
-    """Yield the samples of one step. Only bursts have samples."""
-    if isinstance(history.workload.steps[record.step], Burst):
-        yield from (queue_row(sample.at, sample) for sample in record.queue)
-        yield queue_row(record.finished, record.after)
 
 
 def queue_row(at: float, sample: Metrics | QueueSample) -> QueueRow:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.workload.steps import Request, Segment
+from coldproof.harness.workload.steps import Request
 from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens
 from coldproof.reports.schema.case import SegmentRow
 
@@ -38,12 +38,10 @@ def pieces(number: int, asked: Mapping[int, Request], outcomes: Mapping[int, Out
         answer = SegmentRow(name=f"answer of r{before.request}", tokens=len(before.tokens))
         earlier = [*pieces(before.request, asked, outcomes, nonce), (answer, before.token_ids)]
         found = [(msgspec.structs.replace(row, inherited=before.request), tokens) for row, tokens in earlier]
-    return [*found, *((segment_row(segment), segment_tokens(nonce, segment)) for segment in prompt.segments)]
-
-
-def segment_row(segment: Segment) -> SegmentRow:
-    """Return the row of a segment."""
-    return SegmentRow(name=segment.name, tokens=segment.length, changed=segment.changed, swapped=segment.swapped)
+    for own in prompt.segments:
+        row = SegmentRow(name=own.name, tokens=own.length, changed=own.changed, swapped=own.swapped)
+        found.append((row, segment_tokens(nonce, own)))
+    return found
 
 
 def locate_pieces(wanted: list[Piece], prompt: tuple[int, ...]) -> list[SegmentRow] | None:

@@ -6,9 +6,8 @@ Pure functions of a judged history. All times are in seconds since the start of 
 from __future__ import annotations
 
 from coldproof.harness.case.rows.prompts import segment_rows
-from coldproof.harness.history.computed_tokens import common_prefix, written_tokens
 from coldproof.harness.history.provenance import request_number
-from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.history.records import History, Outcome, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.cached_tokens import writer_before_a_reset
 from coldproof.harness.judgement.checkers.tokens import agrees, closest, foreign_source
 from coldproof.harness.judgement.finding import Finding
@@ -111,9 +110,8 @@ def token_time(outcome: Outcome, position: int) -> float | None:
 
 def resume_time(outcome: Outcome, preempted: float) -> float:
     """Return the time of the first token after a preemption, or the end of the request if there is none."""
-    later = (token.at for token in outcome.tokens if token.at > preempted)
-    after = min(later, default=None)
-    return outcome.finished if after is None else since_start(outcome, after)
+    later = (since_start(outcome, token.at) for token in outcome.tokens if token.at > preempted)
+    return min(later, default=outcome.finished)
 
 
 def longest_shared_prefix(outcome: Outcome, history: History) -> tuple[int, int | None]:

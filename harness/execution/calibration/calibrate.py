@@ -18,7 +18,7 @@ import msgspec
 from coldproof.harness.execution.calibration.noise_band import measure_band
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.history.computed_tokens import common_prefix
+from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, Question
 from coldproof.harness.options import UsageError, is_other_engine

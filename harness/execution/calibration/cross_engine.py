@@ -16,7 +16,7 @@ from coldproof.harness.execution.calibration.calibrate import lengths, score_dif
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.cross_engine import has_scores, room, with_gaps
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.history.computed_tokens import common_prefix
+from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, Question
 from coldproof.harness.workload.generators.prompts import DEFAULT_BLOCK, whole_unit

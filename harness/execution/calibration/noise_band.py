@@ -21,8 +21,8 @@ from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.cross_engine import room
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.history.computed_tokens import common_prefix
-from coldproof.harness.judgement.checkers.score_deviation import places
+from coldproof.harness.history.records import common_prefix
+from coldproof.harness.judgement.checkers.noise_tolerance import places
 from coldproof.harness.judgement.oracle import SCORED, Answer, Question
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens

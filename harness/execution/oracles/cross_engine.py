@@ -15,7 +15,7 @@ import msgspec
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.history.computed_tokens import common_prefix
+from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from coldproof.harness.fleet.matrix import PROFILE_CELLS, Unit
 from coldproof.harness.fleet.merge.shared_facts import (
     engine_and_calibration,
     engine_summary,
@@ -20,25 +21,14 @@ from coldproof.harness.fleet.merge.shared_facts import (
 )
 from coldproof.harness.fleet.merge.unit_report import Fleet, Part, with_unit_test_name
 from coldproof.harness.fleet.store import Record
-from coldproof.harness.fleet.units import PROFILE_CELLS, Unit
+from coldproof.harness.release.bundle.merge import ONCE
 from coldproof.reports.assemble.assemble import Event, assemble
 from coldproof.reports.format.text import many, storable
 from coldproof.reports.schema.results import FleetRow, Results
 from coldproof.reports.schema.verdict import Verdict
 
 # Events that are not copied from a unit: the merged result has its own. A unit's problem is in its record.
-UNIT_ONLY = (
-    "run_started",
-    "run_finished",
-    "waivers",
-    "qualification",
-    "selftest",
-    "engine",
-    "calibration",
-    "measured",
-    "problem",
-    "phase",
-)
+UNIT_ONLY = (*ONCE, "selftest", "engine", "calibration", "measured", "problem", "phase")
 MAX_NAMED = 3  # units named in a message
 
 

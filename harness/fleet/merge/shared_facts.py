@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from coldproof.harness.fleet.merge.unit_report import Fleet, Part, with_unit_test_name
-from coldproof.harness.release.bundle.merged_events import waiver_rows
+from coldproof.harness.release.bundle.merge import merge_environments, merge_values, waiver_rows
 from coldproof.reports.assemble.assemble import Event, assemble, last_of
 from coldproof.reports.format.text import listed, many
 from coldproof.reports.schema.results import Calibration, EngineResult, SelfTestRow, Waiver
@@ -19,13 +19,7 @@ def merged_start(fleet: Fleet, begun: Sequence[Part]) -> Event:
     """Return the start event of the merged result. A verdict is allowed only if every run allows it."""
     starts = [(part, first) for part in begun if (first := part.start) is not None]
     allowed = [set(first["allowed"]) for _, first in starts]
-    names = dict.fromkeys(name for _, first in starts for name in first["environment"])
-    facts = {
-        name: merge_values(
-            (part.unit.machine.name, first["environment"].get(name, "unknown")) for part, first in starts
-        )
-        for name in names
-    }
+    facts = merge_environments([(part.unit.machine.name, first) for part, first in starts])
     return {
         "version": fleet.version,
         "started": fleet.started,
@@ -37,16 +31,6 @@ def merged_start(fleet: Fleet, begun: Sequence[Part]) -> Event:
         "environment": {**facts, **fleet.environment},
         "allowed": sorted(set.intersection(*allowed)) if allowed else [],
     }
-
-
-def merge_values(values: Iterable[tuple[str, str]]) -> str:
-    """Return the value that all share, or each value with the names of its owners."""
-    whose: dict[str, list[str]] = defaultdict(list)
-    for who, value in values:
-        whose[value].append(who)
-    if len(whose) == 1:
-        return next(iter(whose))
-    return "; ".join(f"{value} ({', '.join(dict.fromkeys(who))})" for value, who in whose.items())
 
 
 def self_tests(begun: Sequence[Part]) -> list[dict[str, object]]:
@@ -112,10 +96,7 @@ def merge_calibrations(rules: Sequence[tuple[Part, Calibration]]) -> Calibration
     found = [rule for _, rule in rules]
     noise = [rule.noise_nats for rule in found if rule.noise_nats is not None]
     latency = [rule.latency_seconds for rule in found if rule.latency_seconds is not None]
-    mixtures: dict[str, bool] = {}
-    for rule in found:
-        for name, alike in rule.mixtures.items():
-            mixtures[name] = mixtures.get(name, True) and alike
+    mixtures = dict.fromkeys(name for rule in found for name in rule.mixtures)
     return Calibration(
         oracle=merge_values((part.unit.run.label, rule.oracle) for part, rule in rules),
         rule=merge_values((part.unit.run.label, rule.rule) for part, rule in rules),
@@ -123,7 +104,7 @@ def merge_calibrations(rules: Sequence[tuple[Part, Calibration]]) -> Calibration
         noise_nats=max(noise) if noise else None,
         probes=sum(rule.probes for rule in found),
         differing=sum(rule.differing for rule in found),
-        mixtures=mixtures,
+        mixtures={name: all(rule.mixtures.get(name, True) for rule in found) for name in mixtures},
         notes=[
             f"{part.unit.column(rule.cell) if rule.cell else part.unit.id}: {note}"
             for part, rule in rules

@@ -1,14 +1,24 @@
-"""The input of the merged report: the units with their events, and the facts about the fleet."""
+"""The input of the merged report: the units with their events and counterexamples, and the facts about the fleet."""
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
+from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import EVENTS
 from coldproof.harness.fleet.store import Record
-from coldproof.harness.fleet.units import Unit
 from coldproof.reports.assemble.assemble import Event, last_of, read_events
+from coldproof.reports.format.text import unique
+from coldproof.reports.schema.case import read_case
+from coldproof.reports.schema.results import encode
+
+CASES = "cases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +68,52 @@ def read_part(unit: Unit, record: Record | None, folder: Path) -> Part:
 def with_unit_test_name(event: Event, unit: Unit) -> Event:
     """Return an event with the unit in its test name, so that the verdicts of two seeds are distinct."""
     return {**event, "test": f"{event['test']} of {unit.id}"} if "test" in event else event
+
+
+def with_unique_case_names(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts with unique case names.
+
+    A case's name follows from its workload and cell. The same name in two columns means two cases; the same name twice
+    in one column (from several seeds) means one case.
+    """
+    taken: set[str] = set()
+    names: dict[tuple[str, str], str] = {}  # column and name -> name in the whole
+    changed = []
+    for part in parts:
+        log: list[Event] = []
+        mine: dict[str, str] = {}
+        for event in part.log:
+            if event["event"] == "case":
+                case = event["case"]
+                place = (part.unit.column(case["cell"]), case["id"])
+                known = place in names
+                mine[case["id"]] = names.setdefault(place, "") or unique(case["id"], taken)
+                names[place] = mine[case["id"]]
+                if known:
+                    continue
+                event = {**event, "case": {**case, "id": mine[case["id"]]}}
+            elif event["event"] == "waivers":
+                rows = [{**row, "cases": [mine.get(name, name) for name in row["cases"]]} for row in event["waivers"]]
+                event = {**event, "waivers": rows}
+            log.append(event)
+        changed.append(dataclasses.replace(part, log=log, names=mine))
+    return changed
+
+
+def copy_cases(parts: Sequence[Part], out: Path) -> None:
+    """Copy every case to the merged report's folder. Raises OSError."""
+    folder = out / CASES
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for part in parts:
+        for old, new in part.names.items():
+            for path in (out / part.report / CASES).glob(f"{old}.*"):
+                copy_case(path, folder / f"{new}{path.suffix}", new)
+
+
+def copy_case(path: Path, to: Path, name: str) -> None:
+    """Copy one file of a case. A case file contains its own name, which is changed too."""
+    if path.suffix == ".json" and path.stem != name:
+        to.write_bytes(encode(msgspec.structs.replace(read_case(path), id=name)))
+    elif not to.exists():
+        shutil.copyfile(path, to)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.shape import GroupShape
-from coldproof.harness.history.computed_tokens import common_prefix
-from coldproof.harness.history.records import History, Outcome, QueueSample, StepRecord
+from coldproof.harness.history.records import History, Outcome, QueueSample, StepRecord, common_prefix
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import least_blocks
 from coldproof.harness.workload.steps import Burst, Idle
@@ -20,9 +19,9 @@ ROUNDING = 1e-6  # of a gauge
 
 
 def check_conservation(history: History, *, exclusive: bool) -> list[Finding]:
-    """Return a finding for each idle gap after which a request runs or waits, or a block is in use.
+    """Return a finding for each idle gap after which a request runs or waits, or a block is in use since this run.
 
-    What earlier runs left in the engine is excluded. Return none if other clients use the engine (not `exclusive`).
+    Return none if other clients use the engine (not `exclusive`).
     """
     if not exclusive or history.engine_lost is not None:
         return []
@@ -30,22 +29,16 @@ def check_conservation(history: History, *, exclusive: bool) -> list[Finding]:
     for record in history.steps:
         remaining = list(still_held(history, record.after))
         if isinstance(history.workload.steps[record.step], Idle) and remaining:
-            found.append(
-                gauge_finding(
-                    f"Step {record.step}: seconds after all requests had ended, the engine still reports "
-                    f"{' and '.join(remaining)}."
-                )
-            )
+            late = f"Step {record.step}: seconds after all requests had ended"
+            found.append(gauge_finding(f"{late}, the engine still reports {' and '.join(remaining)}."))
     return found
 
 
 def still_held(history: History, gauges: Metrics) -> Iterator[str]:
     """Yield descriptions of what the engine holds now and did not hold when the run began."""
     before = history.left_over
-    for name, now, then in (
-        ("running", gauges.running, before.running),
-        ("waiting", gauges.waiting, before.waiting),
-    ):
+    counts = (("running", gauges.running, before.running), ("waiting", gauges.waiting, before.waiting))
+    for name, now, then in counts:
         if now and now > (then or 0):
             yield f"{now:.0f} requests {name}"
     used, then = gauges.pool_usage, before.pool_usage or 0.0
@@ -61,12 +54,9 @@ def check_gauge(history: History) -> list[Finding]:
         usage = [record.after.pool_usage, *(sample.pool_usage for sample in record.queue)]
         least = min((used for used in usage if used is not None), default=0.0)
         if least < min(0.0, history.left_over.pool_usage or 0.0) - ROUNDING:
-            return [
-                gauge_finding(
-                    f"Step {record.step}: the engine reports {least:.2%} of its pool in use: more blocks are free than "
-                    "exist. Some blocks were freed twice, or freed while in use."
-                )
-            ]
+            used = f"Step {record.step}: the engine reports {least:.2%} of its pool in use"
+            why = "Some blocks were freed twice, or freed while in use."
+            return [gauge_finding(f"{used}: more blocks are free than exist. {why}")]
     samples = [sample for record in history.steps for sample in samples_at_work(history, record)]
     if len(samples) < ENOUGH_SAMPLES or any(sample.pool_usage for sample in samples):
         return []
@@ -79,19 +69,14 @@ def check_gauge(history: History) -> list[Finding]:
 
 
 def samples_at_work(history: History, record: StepRecord) -> list[QueueSample]:
-    """Return the queue samples at which running requests must have held blocks.
-
-    These are the samples after some request's second token, if each prompt is large enough for a rounded pool gauge to
-    show it.
-    """
+    """Return the queue samples after some request's second token, if each prompt is large enough for a rounded pool
+    gauge to show it."""
     requests = [o for o in history.outcomes if o.step == record.step]
     pool = history.shape.pool_blocks
     if not requests or pool is None or min(least_blocks(history, len(o.prompt)) for o in requests) < pool / 100:
         return []
     began = min((o.sent + o.tokens[1].at for o in requests if len(o.tokens) > 1), default=math.inf)
-    return [
-        sample for sample in record.queue if sample.running and sample.pool_usage is not None and sample.at >= began
-    ]
+    return [s for s in record.queue if s.running and s.pool_usage is not None and s.at >= began]
 
 
 def gauge_finding(sentence: str) -> Finding:
@@ -110,23 +95,16 @@ def check_concurrency(history: History) -> list[Finding]:
     found = []
     for record in history.steps:
         room, ready = room_side_by_side(history, record), first_token(history, record)
-        waiting_samples = [
-            sample for sample in record.queue if sample.waiting and sample.running is not None and sample.at >= ready
-        ]
+        waiting_samples = [s for s in record.queue if s.waiting and s.running is not None and s.at >= ready]
         most = max((sample.running or 0 for sample in waiting_samples), default=0)
         most = max(most, answered_together(history, record))
         if room is None or room < ENOUGH_ROOM or len(waiting_samples) < ENOUGH_SAMPLES:
             continue
         if most < max(3 if all_hit(history, record) else 2, room // 2):
-            found.append(
-                Finding(
-                    checker="concurrency",
-                    failure_class=FailureClass.LOST_REUSE,
-                    sentence=f"Step {record.step}: identical prompts share their blocks, so the pool has room for "
-                    f"{room} at a time; in {len(waiting_samples)} samples with requests waiting, at most {most:.0f} "
-                    "ran.",
-                )
-            )
+            shared = f"identical prompts share their blocks, so the pool has room for {room} at a time"
+            ran = f"in {len(waiting_samples)} samples with requests waiting, at most {most:.0f} ran"
+            sentence = f"Step {record.step}: {shared}; {ran}."
+            found.append(Finding(checker="concurrency", failure_class=FailureClass.LOST_REUSE, sentence=sentence))
     return found
 
 
@@ -138,10 +116,7 @@ def answered_together(history: History, record: StepRecord) -> int:
 
 
 def room_side_by_side(history: History, record: StepRecord) -> int | None:
-    """Return how many of a burst's identical prompts fit into the pool at a time if they share all whole blocks.
-
-    Return None if this is unknown.
-    """
+    """Return how many identical prompts of a burst fit into the pool if all whole blocks are shared; None: unknown."""
     if not isinstance(history.workload.steps[record.step], Burst):
         return None
     requests = [o for o in history.outcomes if o.step == record.step]
@@ -155,8 +130,7 @@ def room_side_by_side(history: History, record: StepRecord) -> int | None:
 def groups_of(history: History) -> tuple[GroupShape, ...]:
     """Return the block groups that a request needs, or () if they are unknown.
 
-    If an engine with several kinds of layers reports that all groups keep everything, the size of its windows is
-    unknown.
+    If all groups of an engine with several kinds of layers keep everything, the size of its windows is unknown.
     """
     shape = history.shape
     if shape.uniform:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from coldproof.adapters.protocol.metrics import Metrics, increase
-from coldproof.harness.history.computed_tokens import common_prefix, written_tokens
-from coldproof.harness.history.records import History, Outcome, StepRecord
+from coldproof.harness.history.records import History, Outcome, StepRecord, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.tokens import foreign_source
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import Bounds, at_most, bounds
@@ -33,39 +32,21 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
     low, high = (f"{cached}", f"{at_most}") if cached == at_most else (f"at least {cached}", f"at most {at_most}")
     if cached > limit.at_most:
         source = foreign_source(history, outcome)
-        whose = (
-            written_before_a_reset(history, outcome, cached)
-            if source is None
-            else f"; request {source.request} wrote them for {history.describe_identity(source.identities[0])}"
-        )
-        return [
-            Finding(
-                checker="bounds",
-                failure_class=FailureClass.ACCOUNTING if source is None else FailureClass.STALE_STATE,
-                request=outcome.request,
-                sentence=f"Request {outcome.request} hit {low} cached tokens, but at most {limit.at_most} "
-                f"were ever computed for {history.describe_identity(outcome.identities[-1])}{whose}.",
-            )
-        ]
-    if limit.at_least is not None and at_most < limit.at_least:
-        return [
-            Finding(
-                checker="bounds",
-                failure_class=FailureClass.LOST_REUSE,
-                request=outcome.request,
-                sentence=f"Request {outcome.request} hit {high} cached tokens, but an earlier request had left "
-                f"{limit.at_least} in the cache, and the pool had room to keep them.",
-            )
-        ]
-    return []
-
-
-def written_before_a_reset(history: History, outcome: Outcome, cached: int) -> str:
-    """Describe the origin of blocks that no other identity wrote."""
-    other = writer_before_a_reset(history, outcome, cached)
-    if other is None:
-        return "; no request of this workload wrote them"
-    return f"; request {other.request} wrote them before a cache reset that reported success"
+        failure_class = FailureClass.ACCOUNTING if source is None else FailureClass.STALE_STATE
+        why = f"at most {limit.at_most} were ever computed for {history.describe_identity(outcome.identities[-1])}"
+        if source is not None:
+            why += f"; request {source.request} wrote them for {history.describe_identity(source.identities[0])}"
+        elif (other := writer_before_a_reset(history, outcome, cached)) is not None:
+            why += f"; request {other.request} wrote them before a cache reset that reported success"
+        else:
+            why += "; no request of this workload wrote them"
+    elif limit.at_least is not None and at_most < limit.at_least:
+        failure_class, low = FailureClass.LOST_REUSE, high
+        why = f"an earlier request had left {limit.at_least} in the cache, and the pool had room to keep them"
+    else:
+        return []
+    sentence = f"Request {outcome.request} hit {low} cached tokens, but {why}."
+    return [Finding(checker="bounds", failure_class=failure_class, request=outcome.request, sentence=sentence)]
 
 
 def writer_before_a_reset(history: History, outcome: Outcome, cached: int) -> Outcome | None:
@@ -121,10 +102,7 @@ def loads_failed(record: StepRecord) -> bool:
 
 
 def compare_hits(history: History, steps: list[StepRecord]) -> list[Finding]:
-    """Compare the hits reported for each request with the hit counter.
-
-    Requests report hits of a second tier together with the others; the engine counts them separately.
-    """
+    """Compare the hits reported for each request, with those of a second tier, with the hit counters."""
     tiers = history.shape.second_tier
     before, after = hits(steps[0].before, tiers=tiers), hits(steps[-1].after, tiers=tiers)
     if before is None or after is None:
@@ -134,14 +112,12 @@ def compare_hits(history: History, steps: list[StepRecord]) -> list[Finding]:
     if allowed.low <= counted <= allowed.high:
         return []
     reported = sum(o.cached_tokens or 0 for o in among(history, steps))
-    sentence = (
-        f"Requests reported {reported} cached tokens in total, but the engine's hit counter grew by {counted:.0f}"
-    )
+    words = f"Requests reported {reported} cached tokens in total, but the engine's hit counter grew by {counted:.0f}"
     if counted > allowed.high and allowed.high > reported:
-        sentence += f"; requests without a reported count explain at most {allowed.high - reported:.0f} of these"
+        words += f"; requests without a reported count explain at most {allowed.high - reported:.0f} of these"
     elif counted < allowed.low < reported:
-        sentence += f"; requests with a single lookup reported {allowed.low:.0f} of these tokens"
-    return [Finding(checker="accounting", failure_class=FailureClass.ACCOUNTING, sentence=f"{sentence}.")]
+        words += f"; requests with a single lookup reported {allowed.low:.0f} of these tokens"
+    return [counter_finding(words)]
 
 
 def compare_queries(history: History, steps: list[StepRecord]) -> list[Finding]:
@@ -153,14 +129,8 @@ def compare_queries(history: History, steps: list[StepRecord]) -> list[Finding]:
     if allowed.low <= counted <= allowed.high:
         return []
     wanted = f"{allowed.low:.0f}" if allowed.low == allowed.high else f"{allowed.low:.0f} to {allowed.high:.0f}"
-    return [
-        Finding(
-            checker="accounting",
-            failure_class=FailureClass.ACCOUNTING,
-            sentence=f"Prompts of {wanted} tokens in total were looked up, but the engine's counter of queried tokens "
-            f"grew by {counted:.0f}.",
-        )
-    ]
+    looked_up = f"Prompts of {wanted} tokens in total were looked up"
+    return [counter_finding(f"{looked_up}, but the engine's counter of queried tokens grew by {counted:.0f}")]
 
 
 def more_hits_than_queries(history: History) -> list[Finding]:
@@ -169,15 +139,14 @@ def more_hits_than_queries(history: History) -> list[Finding]:
         hit = increase(record.before.hit_tokens, record.after.hit_tokens)
         queried = increase(record.before.queried_tokens, record.after.queried_tokens)
         if hit is not None and queried is not None and hit > queried:
-            return [
-                Finding(
-                    checker="accounting",
-                    failure_class=FailureClass.ACCOUNTING,
-                    sentence=f"Step {record.step}: the engine's hit counter grew by {hit:.0f}, but its counter of "
-                    f"queried tokens only by {queried:.0f}: a token cannot hit without a lookup.",
-                )
-            ]
+            words = f"Step {record.step}: the engine's hit counter grew by {hit:.0f}, but its counter of queried tokens"
+            return [counter_finding(f"{words} only by {queried:.0f}: a token cannot hit without a lookup")]
     return []
+
+
+def counter_finding(words: str) -> Finding:
+    """Return a finding about the engine's counters."""
+    return Finding(checker="accounting", failure_class=FailureClass.ACCOUNTING, sentence=f"{words}.")
 
 
 def among(history: History, steps: list[StepRecord]) -> list[Outcome]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Stored
 from coldproof.harness.history.kv_events import blocks_of
 from coldproof.harness.history.records import History
+from coldproof.harness.judgement.expected_hits import View, may_have_stored, view
 from coldproof.harness.judgement.finding import Finding
-from coldproof.harness.judgement.kv_events.expected_hits import View, may_have_stored, view
 from coldproof.reports.schema.verdict import FailureClass
 
 UNREADABLE = ("gap", "shape")  # after these faults the content of the cache is unknown
@@ -54,10 +54,9 @@ def unknown_blocks(seen: View) -> Iterator[Finding]:
         for event in batch.events:
             if isinstance(event, Stored) and is_unknown(seen, batch, event):
                 blocks = list(blocks_of(event))
-                yield finding(
-                    f"the blocks {blocks[0].hash} to {blocks[-1].hash} were stored with {blocks[-1]}, but no request "
-                    "until then has these tokens with this adapter name and these extra keys"
-                )
+                stored = f"the blocks {blocks[0].hash} to {blocks[-1].hash} were stored with {blocks[-1]}"
+                unknown = "no request until then has these tokens with this adapter name and these extra keys"
+                yield finding(f"{stored}, but {unknown}")
                 return
 
 
@@ -90,15 +89,9 @@ def unexplained(seen: View) -> Iterator[Finding]:
         limits, cached = bounds.get(outcome.request), outcome.cached_tokens or 0
         if limits is None:
             continue
+        said = f"request {outcome.request} hit {cached} tokens, but according to the events"
         if cached > limits.at_most:
-            yield finding(
-                f"request {outcome.request} hit {cached} tokens, but according to the events at most "
-                f"{limits.at_most} could be hit",
-                outcome.request,
-            )
+            yield finding(f"{said} at most {limits.at_most} could be hit", outcome.request)
         elif limits.at_least is not None and cached < limits.at_least:
-            yield finding(
-                f"request {outcome.request} hit {cached} tokens, but according to the events {limits.at_least} could "
-                "be hit from before it was sent until it ended",
-                outcome.request,
-            )
+            resident = f"{limits.at_least} could be hit from before it was sent until it ended"
+            yield finding(f"{said} {resident}", outcome.request)

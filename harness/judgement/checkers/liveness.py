@@ -7,60 +7,47 @@ from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.reference_cache import may_be_refused, never_fits
-from coldproof.harness.workload.steps import Burst, Route, SetAdapter
+from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter
 from coldproof.reports.schema.verdict import FailureClass
 
 
 def check_liveness(history: History) -> list[Finding]:
     """Return a finding for each hang, crash and unexpected refusal, of requests and of adapter changes."""
-    found = []
+    lost = history.engine_lost
     excused = ended_by_failed_loads(history)
     compared = {outcome.request for outcome in comparable_outcomes(history)}
+    found = []
     for outcome in history.outcomes:
         if outcome.error is not None:
             refused = outcome.refused and (may_be_refused(history, outcome) or was_unloaded(history, outcome))
-            if refused or outcome.request in excused:
-                continue
-            kind = failure_class_of(silent=outcome.silent, lost=history.engine_lost)
-            found.append(
-                Finding(
-                    checker="liveness",
-                    failure_class=kind,
-                    request=outcome.request,
-                    sentence=f"Request {outcome.request} got no answer: {outcome.error}",
-                )
-            )
+            if not refused and outcome.request not in excused:
+                failure_class = failure_class_of(silent=outcome.silent, lost=lost)
+                found.append(finding(f"got no answer: {outcome.error}", failure_class, outcome))
         elif outcome.aborted is None and never_fits(history, outcome):
-            found.append(
-                Finding(
-                    checker="liveness",
-                    failure_class=FailureClass.API,
-                    request=outcome.request,
-                    sentence=f"Request {outcome.request} was answered although its {len(outcome.prompt)} prompt tokens "
-                    "exceed the engine's limit: the answer cannot be to the whole prompt.",
-                )
-            )
+            too_long = f"was answered although its {len(outcome.prompt)} prompt tokens exceed the engine's limit"
+            found.append(finding(f"{too_long}: the answer cannot be to the whole prompt.", about=outcome))
         elif not outcome.tokens and outcome.aborted is None:
-            found.append(
-                Finding(
-                    checker="liveness",
-                    failure_class=FailureClass.API,
-                    request=outcome.request,
-                    sentence=f"Request {outcome.request} ended without a single token "
-                    f"(finish reason {outcome.finish_reason!r}).",
-                )
-            )
-    found += [too_long_answer(o) for o in history.outcomes if o.request not in compared and has_too_many(o)]
+            ended = f"ended without a single token (finish reason {outcome.finish_reason!r})."
+            found.append(finding(ended, about=outcome))
+    for outcome in history.outcomes:  # a comparison with the cold answer finds the too long answers of the others
+        longest = max(len(tokens) for tokens in (outcome.tokens, *outcome.others))
+        if outcome.request not in compared and longest > outcome.max_tokens:
+            found.append(finding(f"allowed at most {outcome.max_tokens} tokens and got {longest}.", about=outcome))
     for record in history.steps:
         if record.error is not None:
-            kind = failure_class_of(silent=record.silent, lost=history.engine_lost)
-            found.append(
-                Finding(checker="liveness", failure_class=kind, sentence=f"Step {record.step} failed: {record.error}")
-            )
-    if history.engine_lost is not None and not found:
-        kind = failure_class_of(silent=history.stalled is not None, lost=history.engine_lost)
-        found.append(Finding(checker="liveness", failure_class=kind, sentence=f"Engine lost: {history.engine_lost}"))
+            failure_class = failure_class_of(silent=record.silent, lost=lost)
+            found.append(finding(f"Step {record.step} failed: {record.error}", failure_class))
+    if lost is not None and not found:
+        found.append(finding(f"Engine lost: {lost}", failure_class_of(silent=history.stalled is not None, lost=lost)))
     return found
+
+
+def finding(words: str, failure_class: FailureClass = FailureClass.API, about: Outcome | None = None) -> Finding:
+    """Return a finding; with `about`, `words` is the rest of a sentence about that request."""
+    if about is None:
+        return Finding(checker="liveness", failure_class=failure_class, sentence=words)
+    sentence = f"Request {about.request} {words}"
+    return Finding(checker="liveness", failure_class=failure_class, sentence=sentence, request=about.request)
 
 
 def was_unloaded(history: History, outcome: Outcome) -> bool:
@@ -68,26 +55,10 @@ def was_unloaded(history: History, outcome: Outcome) -> bool:
 
     A reload in place never unloads an adapter.
     """
-    step = history.workload.steps[outcome.step]
-    change = step.meanwhile.change if isinstance(step, Burst) and step.meanwhile is not None else None
-    unloads = isinstance(change, SetAdapter) and change.route is Route.UNLOAD_LOAD
-    return unloads and outcome.overlapped
-
-
-def has_too_many(outcome: Outcome) -> bool:
-    """Return whether an answer has more tokens than requested."""
-    return any(len(tokens) > outcome.max_tokens for tokens in (outcome.tokens, *outcome.others))
-
-
-def too_long_answer(outcome: Outcome) -> Finding:
-    """Return the finding about a too long answer of a request that has no cold answer to compare with."""
-    longest = max(len(tokens) for tokens in (outcome.tokens, *outcome.others))
-    return Finding(
-        checker="liveness",
-        failure_class=FailureClass.API,
-        request=outcome.request,
-        sentence=f"Request {outcome.request} allowed at most {outcome.max_tokens} tokens and got {longest}.",
-    )
+    match history.workload.steps[outcome.step]:
+        case Burst(meanwhile=Meanwhile(change=SetAdapter(route=Route.UNLOAD_LOAD))):
+            return outcome.overlapped
+    return False
 
 
 def ended_by_failed_loads(history: History) -> set[int]:

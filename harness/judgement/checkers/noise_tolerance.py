@@ -4,20 +4,94 @@ Three things distinguish a wrong answer from a noisy one. The scores of its toke
 calibration measured for cold answers. Or the cold engine prefers another token by a larger margin than the tolerance.
 Or the answer equals a known wrong answer, and differs from the cold engine's choice at more tokens than noise explains;
 this needs no threshold in nats.
+
+The cold engine scores the answer in one prefill of the prompt and the answer. Each token is scored after the same
+tokens as in the warm engine, so that one token that differs does not affect the scores of later ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.checkers.score_deviation import Deviation, deviation, places
-from coldproof.harness.judgement.oracle import Answers, question, scoring_question
+import msgspec
+
+from coldproof.adapters.protocol.requests import Token
+from coldproof.harness.history.records import History, Outcome, common_prefix
+from coldproof.harness.judgement.oracle import Answer, Answers, question, scoring_question
 from coldproof.reports.schema.case import NoiseBand
 from coldproof.reports.schema.verdict import FailureClass
 
 MATCHED = (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)  # the answer equals a known wrong answer
 LEAST_FLIPS = 4  # differing tokens of a match that proves anything; fewer may agree by chance
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One token of an answer.
+
+    `score`: the difference between the two sides' logprobs, in nats. `margin`: by how many nats the cold engine prefers
+    another token, plus the warm engine's own top-2 margin if known; 0 if it prefers the same one. None: unknown.
+    """
+
+    position: int
+    score: float | None
+    margin: float | None
+
+    @property
+    def flipped(self) -> bool:
+        """Return whether the cold engine prefers another token."""
+        return self.margin is not None and self.margin > 0
+
+
+class Deviation(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest score and margin deviation of an answer and their positions. None: unknown."""
+
+    score: float | None
+    score_at: int
+    margin: float | None
+    margin_at: int
+    flips: int
+    places: int
+
+
+def places(tokens: Sequence[Token], length: int, forced: Answer, own: Answer | None = None) -> list[Place]:
+    """Compare an answer's tokens after a prompt of `length` tokens with the cold scores in `forced`.
+
+    `own`: the cold engine's own answer. It gives the best token's logprob at each position up to the first divergence,
+    if `forced` does not report it.
+    """
+    cold = forced.prompt_logprobs or ()
+    best: Sequence[float | None] = forced.prompt_best or ()
+    if not best and own is not None:
+        shared = common_prefix(own.ids, tuple(token.id for token in tokens))
+        best = [*[None] * length, *(token.logprob for token in own.tokens[: shared + 1])]
+    found = []
+    for position, token in enumerate(tokens):
+        at = length + position
+        score = cold[at] if at < len(cold) else None
+        if score is None:
+            continue
+        top = best[at] if at < len(best) else None
+        behind = None if top is None else max(0.0, top - score)
+        apart = None if token.logprob is None else abs(token.logprob - score)
+        found.append(Place(position, apart, behind + (token.gap or 0.0) if behind else behind))
+    return found
+
+
+def deviation(found: Sequence[Place]) -> Deviation | None:
+    """Return the largest deviations; None if the cold engine scored no token."""
+    if not found:
+        return None
+    by_score = max(found, key=lambda place: -1.0 if place.score is None else place.score)
+    by_margin = max(found, key=lambda place: -1.0 if place.margin is None else place.margin)
+    return Deviation(
+        score=by_score.score,
+        score_at=by_score.position,
+        margin=by_margin.margin,
+        margin_at=by_margin.position,
+        flips=sum(place.flipped for place in found),
+        places=len(found),
+    )
 
 
 def measure_deviation(history: History, outcome: Outcome, answers: Answers, band: NoiseBand) -> Deviation | None:
@@ -36,11 +110,7 @@ def measure_deviation(history: History, outcome: Outcome, answers: Answers, band
 
 def excess(one: Deviation, band: NoiseBand) -> float:
     """Return the deviation in units of the tolerance: above 1 it exceeds the tolerance."""
-    shares = [
-        share(one.score, band.score_nats),
-        share(one.margin, band.margin_nats),
-    ]
-    return max(shares)
+    return max(share(one.score, band.score_nats), share(one.margin, band.margin_nats))
 
 
 def share(nats: float | None, allowed: float) -> float:
@@ -81,11 +151,7 @@ def describe_deviation(one: Deviation, band: NoiseBand) -> str:
     """Describe the larger deviation, of the score or of the margin, and its tolerance."""
     by_score = share(one.score, band.score_nats) >= share(one.margin, band.margin_nats)
     if by_score and one.score is not None:
-        return (
-            f"at token {one.score_at} its logprob differs by {one.score:.3g} nats from the cold engine's logprob of "
-            f"the same token (tolerance {band.score_nats:.3g})"
-        )
-    return (
-        f"at token {one.margin_at} the cold engine prefers another token, with a margin difference of "
-        f"{one.margin or 0.0:.3g} nats (tolerance {band.margin_nats:.3g})"
-    )
+        differs = f"its logprob differs by {one.score:.3g} nats from the cold engine's logprob of the same token"
+        return f"at token {one.score_at} {differs} (tolerance {band.score_nats:.3g})"
+    margin = f"with a margin difference of {one.margin or 0.0:.3g} nats (tolerance {band.margin_nats:.3g})"
+    return f"at token {one.margin_at} the cold engine prefers another token, {margin}"

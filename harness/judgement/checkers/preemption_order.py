@@ -8,10 +8,7 @@ from coldproof.reports.schema.verdict import FailureClass
 
 
 def check_order(history: History) -> list[Finding]:
-    """Return a finding for the first request that was preempted while a less urgent one kept running.
-
-    Return none if the engine does not report when it preempts a request.
-    """
+    """Return a finding for the first request that is known to be preempted while a less urgent one kept running."""
     urgency = {number: request.priority for number, _, request in history.workload.requests()}
     for outcome in history.outcomes:
         for at in outcome.preempted_at:
@@ -38,10 +35,6 @@ def kept_running(outcome: Outcome, when: float) -> bool:
 
 def order_finding(outcome: Outcome, other: Outcome, urgency: dict[int, int]) -> Finding:
     """Return the finding about the request that was preempted."""
-    return Finding(
-        checker="order",
-        failure_class=FailureClass.API,
-        request=outcome.request,
-        sentence=f"Request {outcome.request} with priority {urgency[outcome.request]} was preempted while request "
-        f"{other.request} with priority {urgency[other.request]} kept running; a lower number is more urgent.",
-    )
+    preempted, spared = (f"{o.request} with priority {urgency[o.request]}" for o in (outcome, other))
+    sentence = f"Request {preempted} was preempted while request {spared} kept running; a lower number is more urgent."
+    return Finding(checker="order", failure_class=FailureClass.API, request=outcome.request, sentence=sentence)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.history.non_prefix_reuse import may_be_changed
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.tokens import closest
@@ -25,7 +24,9 @@ def check_surface(history: History, answers: Answers, rule: Rule) -> list[Findin
     changed = may_be_changed(history) if rule.lossy else frozenset()
     for outcome in comparable_outcomes(history):
         if outcome.answered:
-            found += prompt_as_rendered(outcome)
+            if outcome.rendered not in (None, outcome.prompt):
+                words = "got an answer to a different prompt, as the engine itself reports"
+                found.append(finding(outcome, FailureClass.API, words))
             expected = closest(outcome, answers)
             if outcome.request not in chats and has_other_text(outcome, expected):
                 found.append(finding(outcome, FailureClass.API, describe_texts(outcome.text, expected.text or "")))
@@ -50,27 +51,15 @@ def prompt_tolerance(rule: Rule) -> float:
     return tolerance(rule) if rule.band is None else max(SCORE_NATS, rule.band.prompt_nats)
 
 
-def prompt_as_rendered(outcome: Outcome) -> list[Finding]:
-    """Return a finding if the engine reports a different prompt than the one it was sent."""
-    if outcome.rendered is None or outcome.rendered == outcome.prompt:
-        return []
-    return [finding(outcome, FailureClass.API, "got an answer to a different prompt, as the engine itself reports")]
-
-
 def has_other_text(outcome: Outcome, expected: Answer) -> bool:
-    """Return whether the tokens equal the cold ones but the text does not.
-
-    It does not apply to chats: their text also depends on the chat template and parser, which the oracle does not use.
-    """
+    """Return whether the tokens equal the cold ones but the text does not. Not for chats: a template changes theirs."""
     return expected.text is not None and outcome.token_ids == expected.ids and outcome.text != expected.text
 
 
 def describe_texts(warm: str, cold: str) -> str:
     """Return the rest of the sentence. It quotes the ends of both texts, where they differ most often."""
-    return (
-        f"got the cold answer's tokens but a different text: it ends with {warm[-TEXT_END:]!r} instead of "
-        f"{cold[-TEXT_END:]!r}"
-    )
+    ends = f"it ends with {warm[-TEXT_END:]!r} instead of {cold[-TEXT_END:]!r}"
+    return f"got the cold answer's tokens but a different text: {ends}"
 
 
 def differences(
@@ -81,7 +70,7 @@ def differences(
     if 1 + len(outcome.others) != wanted:
         yield FailureClass.API, f"requested {wanted} answers and got {1 + len(outcome.others)}"
     for i, (warm, cold) in enumerate(zip(outcome.others, expected.others, strict=False), 1):
-        if ids(warm) != ids(cold):
+        if [token.id for token in warm] != [token.id for token in cold]:
             yield FailureClass.CORRUPT, f"got an answer {i} that differs from the cold one with the same seed"
     if outcome.token_ids == expected.ids and expected.finish_reason not in (None, outcome.finish_reason):
         ends = f"{outcome.finish_reason!r} instead of {expected.finish_reason!r}"
@@ -104,10 +93,8 @@ def prompt_scores(outcome: Outcome, expected: Answer, allowed: float) -> Iterato
     warm, cold = outcome.prompt_logprobs or (), expected.prompt_logprobs or ()
     known = sum(score is not None for score in warm)
     if len(warm) != len(outcome.prompt) or known != len(outcome.prompt) - 1:
-        yield (
-            FailureClass.API,
-            f"got prompt logprobs for {known} of {len(outcome.prompt) - 1} tokens after the first",
-        )
+        wanted = len(outcome.prompt) - 1
+        yield FailureClass.API, f"got prompt logprobs for {known} of {wanted} tokens after the first"
     elif len(cold) == len(warm):
         apart = largest_difference(list(zip(warm, cold, strict=True)))
         if apart > allowed:
@@ -117,11 +104,6 @@ def prompt_scores(outcome: Outcome, expected: Answer, allowed: float) -> Iterato
 def largest_difference(pairs: list[tuple[float | None, float | None]]) -> float:
     """Return the largest difference among the pairs in which both scores are known."""
     return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
-
-
-def ids(tokens: tuple[Token, ...]) -> tuple[int, ...]:
-    """Return the token ids."""
-    return tuple(token.id for token in tokens)
 
 
 def finding(outcome: Outcome, failure_class: FailureClass, words: str, *, noise: bool = False) -> Finding:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
-from coldproof.harness.history.computed_tokens import common_prefix, written_tokens
 from coldproof.harness.history.non_prefix_reuse import may_be_changed, may_reuse_non_prefix, reusable_tokens
-from coldproof.harness.history.records import History, Identity, Outcome
+from coldproof.harness.history.records import History, Identity, Outcome, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.noise_tolerance import (
     MATCHED,
     beyond_chance,
@@ -36,8 +33,7 @@ def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding
         expected = closest(outcome, answers)
         if outcome.request in changed:
             if not agrees(outcome, expected):
-                match = matches_another(history, outcome, expected, answers)
-                found.append(match or changed_by_design(outcome, expected))
+                found.append(difference_in_lossy_mode(history, outcome, expected, answers))
             continue
         scored = judge_by_scores(history, outcome, expected, answers, rule)
         if scored is not None:
@@ -60,7 +56,8 @@ def judge_by_scores(
     if same and not outside:
         return []
     if same:
-        return [score_mismatch(outcome, describe_deviation(one, band))]
+        words = f"got the cold answer's tokens, but {describe_deviation(one, band)}."
+        return [finding(outcome, FailureClass.CORRUPT, 0, words)]
     made = wrong_answer(history, outcome, expected, answers, rule)
     matched = made.failure_class in MATCHED
     counted = outside or too_short_or_long(outcome, expected.ids) or (matched and beyond_chance(one, band))
@@ -68,18 +65,15 @@ def judge_by_scores(
         said = f"Request {outcome.request} diverges from the cold answer at token {made.position}; the scores of both "
         said += "sides are within the noise tolerance."
         return [msgspec.structs.replace(made, noise=True, explained=True, sentence=said)]
-    words = f" By scores, {describe_deviation(one, band)}." if outside else ""
-    return [msgspec.structs.replace(made, noise=False, sentence=made.sentence + words)]
+    by_scores = f" By scores, {describe_deviation(one, band)}." if outside else ""
+    return [msgspec.structs.replace(made, noise=False, sentence=made.sentence + by_scores)]
 
 
-def score_mismatch(outcome: Outcome, words: str) -> Finding:
-    """Return the finding about an answer with the cold answer's tokens but scores outside of the tolerance."""
+def finding(outcome: Outcome, failure_class: FailureClass, position: int, words: str) -> Finding:
+    """Return the finding about an answer; `words` is the rest of its sentence."""
+    sentence = f"Request {outcome.request} to '{outcome.model}' {words}"
     return Finding(
-        checker="tokens",
-        failure_class=FailureClass.CORRUPT,
-        request=outcome.request,
-        position=0,
-        sentence=f"Request {outcome.request} to '{outcome.model}' got the cold answer's tokens, but {words}.",
+        checker="tokens", failure_class=failure_class, request=outcome.request, position=position, sentence=sentence
     )
 
 
@@ -100,68 +94,32 @@ def wrong_answer(history: History, outcome: Outcome, expected: Answer, answers: 
     position = common_prefix(expected.ids, outcome.token_ids)
     failure_class, explanation = explain(history, outcome, answers)
     cached = "an unknown number" if outcome.cached_tokens is None else str(outcome.cached_tokens)
-    return Finding(
-        checker="tokens",
-        failure_class=failure_class,
-        request=outcome.request,
-        position=position,
-        noise=not counts(expected, outcome.token_ids, rule),
-        sentence=(
-            f"Request {outcome.request} to '{outcome.model}' differs from the cold answer at token {position} "
-            f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
-        ),
-    )
+    words = f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
+    made = finding(outcome, failure_class, position, f"differs from the cold answer at token {position} {words}")
+    return msgspec.structs.replace(made, noise=not counts(expected, outcome.token_ids, rule))
 
 
-def changed_by_design(outcome: Outcome, expected: Answer) -> Finding:
-    """Return the finding about a difference that a lossy mode may cause."""
-    position = common_prefix(expected.ids, outcome.token_ids)
-    return Finding(
-        checker="tokens",
-        failure_class=FailureClass.CORRUPT,
-        request=outcome.request,
-        position=position,
-        permitted=True,
-        sentence=f"Request {outcome.request} to '{outcome.model}' differs from the cold answer at token {position}, as "
-        "this lossy mode allows.",
-    )
+def difference_in_lossy_mode(history: History, outcome: Outcome, expected: Answer, answers: Answers) -> Finding:
+    """Return the finding about an answer that the lossy mode may have changed: permitted if the mode can explain it.
 
-
-def matches_another(history: History, outcome: Outcome, expected: Answer, answers: Answers) -> Finding | None:
-    """Return a finding if the answer is another identity's, or that of a request with which the prompt shares no piece.
-
-    No lossy mode explains such an answer. The answers must have enough tokens that differ from the cold answer. Return
-    None if there is no such match.
+    No lossy mode explains an answer that is another identity's, or that of a request with which the prompt shares no
+    piece. The answers must have enough tokens that differ from the cold answer.
     """
     position = common_prefix(expected.ids, outcome.token_ids)
-    mine = {identity.adapter for identity in outcome.identities}
-    if len(outcome.tokens) - position < PROOF:
-        return None
-    said = f"Request {outcome.request} to '{outcome.model}' differs from the cold answer at token {position}"
-    for adapter, answer in known_answers(outcome, answers):
-        if adapter not in mine and answer.ids == outcome.token_ids:
-            whose = "the base model" if adapter is None else history.describe_adapter(adapter)
-            return Finding(
-                checker="tokens",
-                failure_class=FailureClass.STALE_STATE,
-                request=outcome.request,
-                position=position,
-                sentence=f"{said}: it equals the answer of {whose}, which no lossy mode explains.",
-            )
-    for other in history.outcomes:
-        apart = not (
-            may_reuse_non_prefix(history.shape, other, outcome) or may_reuse_non_prefix(history.shape, outcome, other)
-        )
-        if other.prompt != outcome.prompt and other.token_ids == outcome.token_ids and apart:
-            return Finding(
-                checker="tokens",
-                failure_class=FailureClass.CROSS_REQUEST,
-                request=outcome.request,
-                position=position,
-                sentence=f"{said}: it equals the answer to request {other.request}, although the two prompts share no "
-                "reusable piece.",
-            )
-    return None
+    said = f"differs from the cold answer at token {position}"
+    if len(outcome.tokens) - position >= PROOF:
+        whose = content_with_same_answer(history, outcome, answers)
+        if whose is not None:
+            words = f"{said}: it equals the answer of {whose}, which no lossy mode explains."
+            return finding(outcome, FailureClass.STALE_STATE, position, words)
+        for other in history.outcomes:
+            pairs = ((other, outcome), (outcome, other))
+            apart = not any(may_reuse_non_prefix(history.shape, one, another) for one, another in pairs)
+            if other.prompt != outcome.prompt and other.token_ids == outcome.token_ids and apart:
+                words = f"{said}: it equals the answer to request {other.request}, although the two prompts share no "
+                return finding(outcome, FailureClass.CROSS_REQUEST, position, f"{words}reusable piece.")
+    made = finding(outcome, FailureClass.CORRUPT, position, f"{said}, as this lossy mode allows.")
+    return msgspec.structs.replace(made, permitted=True)
 
 
 def counts(expected: Answer, ids: tuple[int, ...], rule: Rule) -> bool:
@@ -173,34 +131,24 @@ def counts(expected: Answer, ids: tuple[int, ...], rule: Rule) -> bool:
 
 def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[FailureClass, str]:
     """Return the failure class and the rest of the sentence: a positive match if there is one, else 'corrupt'."""
-    for identity, answer in known_answers(outcome, answers):
-        if identity not in {i.adapter for i in outcome.identities} and answer.ids == outcome.token_ids:
-            what = "the base model" if identity is None else history.describe_adapter(identity)
-            return FailureClass.STALE_STATE, f": it equals the answer of {what}."
+    whose = content_with_same_answer(history, outcome, answers)
+    if whose is not None:
+        return FailureClass.STALE_STATE, f": it equals the answer of {whose}."
     if outcome.overlapped:
-        expected = closest(outcome, answers)
-        shared = common_prefix(expected.ids, outcome.token_ids)
-        return (
-            FailureClass.CORRUPT,
-            f": {shared} tokens match one adapter version, the rest matches neither the old nor the new version.",
-        )
+        said = f": {common_prefix(closest(outcome, answers).ids, outcome.token_ids)} tokens match one adapter version"
+        return FailureClass.CORRUPT, f"{said}, the rest matches neither the old nor the new version."
     other = request_with_same_answer(history, outcome)
     if other is not None:
         return FailureClass.CROSS_REQUEST, f": it equals the answer to request {other}, which has a different prompt."
     source = foreign_source(history, outcome)
     if source is None:
         return explain_length(outcome, closest(outcome, answers))
+    writer = f"was written by request {source.request}"
     if source.overlapped:
-        return (
-            FailureClass.STALE_STATE,
-            f": its cached prefix was written by request {source.request}, during which the adapter was changed.",
-        )
+        return FailureClass.STALE_STATE, f": its cached prefix {writer}, during which the adapter was changed."
     cached = "the only cached prefix of its prompt" if outcome.cached_tokens is None else "its cached prefix"
-    return (
-        FailureClass.STALE_STATE,
-        f": {cached} was written by request {source.request} for {history.describe_identity(source.identities[0])}, "
-        f"while this request is for {history.describe_identity(outcome.identities[-1])}.",
-    )
+    theirs, own = (history.describe_identity(i) for i in (source.identities[0], outcome.identities[-1]))
+    return FailureClass.STALE_STATE, f": {cached} {writer} for {theirs}, while this request is for {own}."
 
 
 def explain_length(outcome: Outcome, expected: Answer) -> tuple[FailureClass, str]:
@@ -211,23 +159,21 @@ def explain_length(outcome: Outcome, expected: Answer) -> tuple[FailureClass, st
     """
     mine, cold = outcome.token_ids, expected.ids
     if len(mine) < len(cold) and cold[: len(mine)] == mine:
-        return (
-            FailureClass.CORRUPT,
-            f": it ends after the first {len(mine)} of the cold answer's {len(cold)} tokens.",
-        )
+        return FailureClass.CORRUPT, f": it ends after the first {len(mine)} of the cold answer's {len(cold)} tokens."
     if len(mine) > outcome.max_tokens and mine[: len(cold)] == cold:
-        return (
-            FailureClass.API,
-            f": it is the whole cold answer followed by {len(mine) - len(cold)} more tokens than requested.",
-        )
+        more = f"{len(mine) - len(cold)} more tokens than requested"
+        return FailureClass.API, f": it is the whole cold answer followed by {more}."
     return FailureClass.CORRUPT, "; it equals no known cold answer."
 
 
-def known_answers(outcome: Outcome, answers: Answers) -> Iterator[tuple[str | None, Answer]]:
-    """Yield (adapter content, cold answer) for every content whose answer to this prompt is known."""
+def content_with_same_answer(history: History, outcome: Outcome, answers: Answers) -> str | None:
+    """Return the description of another content, or of the base model, whose cold answer to this prompt is the same."""
+    mine = {identity.adapter for identity in outcome.identities}
     for asked, answer in answers.items():
-        if asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens:
-            yield asked.adapter, answer
+        same_question = asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens
+        if same_question and asked.adapter not in mine and answer.ids == outcome.token_ids:
+            return "the base model" if asked.adapter is None else history.describe_adapter(asked.adapter)
+    return None
 
 
 def request_with_same_answer(history: History, outcome: Outcome) -> int | None:
@@ -249,20 +195,15 @@ def foreign_source(history: History, outcome: Outcome) -> Outcome | None:
         hit = max(outcome.hit_at_least, history.shape.block_size or ASSUMED_BLOCK)
     if not hit:
         return None
-    candidates = [
+    writers = [
         other
         for other in history.outcomes
-        if other.sent < outcome.sent
-        and reusable_tokens(history.shape, written_tokens(other), outcome.prompt) >= hit
-        and (other.overlapped or not set(other.identities) & set(outcome.identities))
+        if other.sent < outcome.sent and reusable_tokens(history.shape, written_tokens(other), outcome.prompt) >= hit
     ]
-    honest = any(
-        other.sent < outcome.sent
-        and other.identities == outcome.identities
-        and reusable_tokens(history.shape, written_tokens(other), outcome.prompt) >= hit
-        for other in history.outcomes
-    )
-    return None if honest or not candidates else candidates[-1]
+    if any(other.identities == outcome.identities for other in writers):
+        return None
+    foreign = [o for o in writers if o.overlapped or not set(o.identities) & set(outcome.identities)]
+    return foreign[-1] if foreign else None
 
 
 def differs(outcome: Outcome, identity: Identity, answers: Answers) -> bool | None:

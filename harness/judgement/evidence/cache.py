@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from coldproof.adapters.protocol.requests import Stage
-from coldproof.harness.history.computed_tokens import common_prefix, written_tokens
-from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.history.records import History, Outcome, common_prefix, written_tokens
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.reference_cache import bounds, least_blocks, lost_tokens, never_fits
 from coldproof.harness.workload.steps import Idle

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coldproof.harness.history.computed_tokens import common_prefix, written_tokens
-from coldproof.harness.history.records import History, Identity, Outcome
+from coldproof.harness.history.records import History, Identity, Outcome, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.tokens import differs
 from coldproof.harness.judgement.evidence.cache import control_facts, pressure_facts, reuse_facts, surface_facts
-from coldproof.harness.judgement.evidence.engine_modes import mode_facts
-from coldproof.harness.judgement.evidence.kv_events import event_facts
+from coldproof.harness.judgement.evidence.engine_features import event_facts, mode_facts, tier_facts
 from coldproof.harness.judgement.evidence.names import Evidence
-from coldproof.harness.judgement.evidence.tiers import tier_facts
 from coldproof.harness.judgement.oracle import Answers
 from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter
 
@@ -58,20 +55,14 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
 
 
 def older_identities(history: History) -> Iterator[tuple[Outcome, Identity]]:
-    """Yield (request, other identity) for each chance of a stale hit.
-
-    It is a chance if at least one block of the request's prompt was computed under another identity: the request must
-    not hit it.
-    """
+    """Yield (request, other identity) for each chance of a stale hit: the other one computed a block of its prompt."""
     block = history.shape.block_size or 16
     for outcome in history.outcomes:
         for other in history.outcomes:
-            if other.request == outcome.request or other.sent > outcome.sent:
-                continue
-            if common_prefix(written_tokens(other), outcome.prompt) < block:
-                continue
-            for identity in set(other.identities) - set(outcome.identities):
-                yield outcome, identity
+            before = other.request != outcome.request and other.sent <= outcome.sent
+            if before and common_prefix(written_tokens(other), outcome.prompt) >= block:
+                for identity in set(other.identities) - set(outcome.identities):
+                    yield outcome, identity
 
 
 def change_of(history: History, step: int) -> SetAdapter | None:

@@ -2,18 +2,26 @@
 
 Each fault is tested by the requirements about it, as in `coldproof.harness.power`, in random order: the results so far
 are a fair sample of all faults.
+
+A run stops as soon as enough examples fail: whether the fault is detected is known by then. Minimising and confirming a
+counterexample would take ten times as long. Requests to an engine without a fault are counted by the same criterion, a
+finding of the judge, so that both sides of the curve are comparable.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
 from coldproof.adapters.spec.fault import Fault
+from coldproof.harness.event_log import CONFIRMING
 from coldproof.harness.judgement.checkers.noise_tolerance import (
     MATCHED,
     beyond_chance,
@@ -24,15 +32,17 @@ from coldproof.harness.judgement.checkers.noise_tolerance import (
 from coldproof.harness.judgement.checkers.tokens import closest
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
-from coldproof.harness.power import measure, plan, suite_run
-from coldproof.harness.power.forkserver import RunTimedOut, run_in_fork
-from coldproof.harness.power.noise.early_stop import EXIT_FOUND, pytest_main
-from coldproof.harness.release.bundle.rejudged import Stored
-from coldproof.reports.assemble.assemble import EXAMPLE, EXIT_FAILED, EXIT_OK
+from coldproof.harness.power import measure, suite_run
+from coldproof.harness.release.bundle.run_folder import Stored
+from coldproof.harness.session.conductor import ConformanceRun
+from coldproof.harness.session.plugin import RUN
+from coldproof.reports.assemble.assemble import EXAMPLE
 from coldproof.reports.schema.noise import FaultLevel, NoisyFault
 from coldproof.reports.schema.power import Outcome, SuiteRun
 from coldproof.reports.schema.verdict import FailureClass
 
+MAX_FAILED_EXAMPLES = 3  # not 1, because the first failing example need not have the largest deviation
+EXIT_FOUND = 86  # the exit code of a run that was stopped early
 NO_NOISE = "none"
 MAX_EXCESS = 1e6  # in units of the tolerance; stands for a missing score, or for a tolerance of zero
 
@@ -83,7 +93,8 @@ def measure_all(
     level: Level, faults: list[Fault], *, out: Path, say: Callable[[str], None], missed: bool = False
 ) -> FaultLevel:
     """Measure every fault that has no result yet. If `missed`, measure undetected faults again. Return all results."""
-    calibration = calibration_results(level, out)
+    folder = out / "runs" / f"calibration-{level.name}"
+    calibration = suite_run.calibrate(folder, worker=level.worker, seed=level.seed, noise=level.noise)
     counted = [fault for fault in faults if not fault.equivalent]
     shuffled = random.Random(level.seed).sample(counted, len(counted))
     for number, fault in enumerate(shuffled, 1):
@@ -109,33 +120,45 @@ def row_path(level: Level, fault: Fault, out: Path) -> Path:
     return out / "faults" / level.name / f"{fault.name}.json"
 
 
-def calibration_results(level: Level, out: Path) -> Path:
-    """Return results.json of the unmodified engine under this noise, which has the tolerance. Run it if needed."""
-    folder = out / "runs" / f"calibration-{level.name}"
-    found = folder / "report" / "results.json"
-    if not found.exists():
-        ask = plan.calibration_plan(worker=level.worker, seed=level.seed)
-        suite_run.run(msgspec.structs.replace(ask, noise=level.noise), folder)
-    return found
-
-
 def measure_fault(level: Level, fault: Fault, calibration: Path, out: Path) -> NoisyFault:
     """Run the requirements about a fault on the engine with that fault. Remove the run's files."""
     folder = out / "runs" / f"{level.name}-{fault.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    ask = plan.aimed_plan(fault, worker=level.worker, seconds=level.budget, seed=level.seed)
-    ask = msgspec.structs.replace(ask, noise=level.noise, calibration=calibration, profile=plan.WIDE_PROFILE)
-    words, problem = ask.words(folder / "report"), ""
-    try:
-        code = run_in_fork(suite_run.FACTOR * level.budget + suite_run.SLACK, pytest_main, tuple(words), folder)
-        problem = "" if code in (EXIT_OK, EXIT_FAILED, EXIT_FOUND) else f"exit code {code}"
-    except RunTimedOut as late:
-        problem = str(late)
+    ask = suite_run.aimed_plan(fault, worker=level.worker, seconds=level.budget, seed=level.seed)
+    ask = msgspec.structs.replace(ask, noise=level.noise, calibration=calibration, profile=suite_run.WIDE_PROFILE)
+    run = suite_run.run(ask, folder, pytest_main, stopped=EXIT_FOUND)
     events = folder / "report" / "events.ndjson"
     noisy_run = read_examples(events) if events.exists() else NoisyRun()
-    run = suite_run.read(events, "", problem)
     shutil.rmtree(folder, ignore_errors=True)
     return fault_row(fault, run, noisy_run)
+
+
+class EarlyStop:
+    """A pytest plugin that watches the run's events."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.subscribed: set[int] = set()
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Subscribe to the events of the run."""
+        run = item.config.stash.get(RUN, None)
+        if run is not None and id(run) not in self.subscribed:
+            self.subscribed.add(id(run))
+            run.log.subscribe(lambda kind, fields: self.on_event(run, kind, fields))
+
+    def on_event(self, run: ConformanceRun, kind: str, fields: dict[str, Any]) -> None:
+        """End the process once enough examples failed. All events up to then are written completely."""
+        self.failed += kind == "example" and bool(fields["findings"])
+        confirming = kind == "phase" and fields.get("stage") == CONFIRMING
+        if self.failed >= MAX_FAILED_EXAMPLES or (self.failed and confirming):
+            if run.pool is not None:
+                shutil.rmtree(run.pool.workspace.scratch, ignore_errors=True)
+            os._exit(EXIT_FOUND)
+
+
+def pytest_main(words: tuple[str, ...]) -> int:
+    """Run pytest to its end, or until enough examples failed. Return the exit code."""
+    return int(pytest.main(list(words), plugins=[EarlyStop()]))
 
 
 def fault_row(fault: Fault, run: SuiteRun, noisy_run: NoisyRun) -> NoisyFault:

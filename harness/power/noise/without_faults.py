@@ -6,6 +6,7 @@ requests in an hour. The oracle is asked in batches, where a suite asks it one q
 
 from __future__ import annotations
 
+import contextlib
 import random
 import secrets
 import time
@@ -19,11 +20,8 @@ from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.calibration.pareto_tail import quantile
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
-from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.execution.runner.runner import WorkloadRun
-from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.noise_tolerance import excess, measure_deviation
-from coldproof.harness.judgement.checkers.score_deviation import Deviation
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge, needed_questions
 from coldproof.harness.judgement.oracle import Question, comparable_outcomes
@@ -98,17 +96,12 @@ def measure_clean(
         engine=measured_engine().name, report_dir=folder, worker=level.worker, noise=level.noise, engine_args=plain
     )
     check_options(options)
-    session = EnginePool(options, EventLog(folder / "events.ndjson"))
-    try:
+    with contextlib.closing(EnginePool(options, EventLog(folder / "events.ndjson"))) as session:
         session.prepare()
         engines = CellEngines.open(session, CELLS[level.cell])
         rule = engines.rule
         # Stored deviations are relative to the first tolerance, so that a resumed measurement must use it too.
-        measurement = (
-            stored
-            if stored is not None
-            else CleanMeasurement(rows=[], band=rule.band, rule=str(rule), none="", seconds=0.0)
-        )
+        measurement = stored or CleanMeasurement(rows=[], band=rule.band, rule=str(rule), none="", seconds=0.0)
         if measurement.band is not None:
             rule = Rule(exact=False, noise=measurement.band.margin_nats, band=measurement.band)
         if rule.band is None:
@@ -117,8 +110,6 @@ def measure_clean(
             judge_workloads(engines, rule, measurement, level, seed=seed, say=say, file=file)
         file.write_bytes(msgspec.json.encode(measurement))
         return measurement
-    finally:
-        session.close()
 
 
 def judge_workloads(
@@ -159,17 +150,12 @@ def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload) -> Judgeme
     history = WorkloadRun(
         engines.engine, drawn, secrets.token_hex(3), engines.contents, engines.pool.workspace.folder(), scored=True
     ).history()
-    fetch_answers(oracle, history, rule)
-    judgement = judge(history, oracle, rule, exclusive=True)
-    oracle.memo.clear()
-    return judgement
-
-
-def fetch_answers(oracle: EngineOracle, history: History, rule: Rule) -> None:
-    """Fetch the cold answers that the judge needs into the oracle's memory, in batches."""
     new = [question for question in dict.fromkeys(needed_questions(history, rule)) if question not in oracle.memo]
     for batch in batches(new):
         oracle.memo |= dict(zip(batch, oracle.ask_together(batch), strict=True))
+    judgement = judge(history, oracle, rule, exclusive=True)
+    oracle.memo.clear()
+    return judgement
 
 
 def batches(questions: list[Question]) -> Iterator[list[Question]]:
@@ -215,7 +201,7 @@ def judged_requests(judgement: Judgement, rule: Rule) -> list[JudgedRequest]:
     parted = {found.request for found in judgement.noise}
     rows = []
     for outcome in comparable_outcomes(history):
-        one: Deviation | None = measure_deviation(history, outcome, judgement.answers, band)
+        one = measure_deviation(history, outcome, judgement.answers, band)
         if one is not None:
             rows.append(
                 JudgedRequest(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -24,11 +23,8 @@ from coldproof.reports.schema.verdict import FailureClass
 AS_FOUND = "The minimised workload did not fail on a fresh engine; this larger workload does."
 
 
-class Rerun(Protocol):
-    """Runs a prior workload on an engine under its own nonce, without a judgement."""
-
-    def __call__(self, engine: CheckedEngine, ran: Ran) -> History:
-        """Return the history. Raises EngineError if there is no engine."""
+# Runs a prior workload on an engine under its own nonce, without a judgement. Raises EngineError without an engine.
+Rerun = Callable[[CheckedEngine, Ran], History]
 
 
 def confirm_further(
@@ -78,14 +74,12 @@ def confirm_after_prior(
     seen = fails_after(kept)
     if seen is None:
         return confirmed
-    smaller = True
-    while smaller and len(kept) > 1:
-        smaller = False
-        for half in (kept[len(kept) // 2 :], kept[: len(kept) // 2]):
-            judgement = fails_after(half)
-            if judgement is not None:
-                kept, seen, smaller = half, judgement, True
-                break
+    while len(kept) > 1:
+        halves = (kept[len(kept) // 2 :], kept[: len(kept) // 2])
+        smaller = next(((half, found) for half in halves if (found := fails_after(half)) is not None), None)
+        if smaller is None:
+            break
+        kept, seen = smaller
     off = fails_after_prior(kept, failing, control, rerun, observe) if control is not None else None
     not_the_cache = off is not None and off.worst().checker in ("tokens", "liveness")
     reproduction = msgspec.structs.replace(

@@ -7,6 +7,7 @@ factor does not matter (Fisher's exact test, one-sided). Everything else is unde
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -68,13 +69,9 @@ def chance(failed: int, tries: int, without_tries: int) -> float:
 
 def conclude(rows: list[ControlRow], facts: ControlFacts) -> Diagnosis:
     """Return the diagnosis: the rows with what each shows, the kind of fault, and the conclusion in words."""
+    seen = functools.partial(strength_of, facts.failed, facts.tries)
     rows = [
-        msgspec.structs.replace(
-            row,
-            tells=strength_of(
-                facts.failed, facts.tries, without_failed=row.failed, without_tries=row.tries - row.otherwise
-            ),
-        )
+        msgspec.structs.replace(row, tells=seen(without_failed=row.failed, without_tries=row.tries - row.otherwise))
         for row in rows
     ]
     tells = {row.removes: row.tells for row in rows}
@@ -110,16 +107,6 @@ def does_not_need(tells: dict[str, Strength], removes: str) -> bool:
     return tells.get(removes) is Strength.NOT_NEEDED
 
 
-def is_stale_state(tells: dict[str, Strength]) -> bool:
-    """Return whether the failure occurs without the cache, but not without the other requests."""
-    return does_not_need(tells, CACHING) and needs(tells, OTHER_REQUESTS)
-
-
-def only_counts_wrong(facts: ControlFacts) -> bool:
-    """Return whether counts are wrong and tokens are right."""
-    return facts.failure_class in COUNTED and not facts.wrong_tokens
-
-
 def is_wrong_content(tells: dict[str, Strength], _facts: ControlFacts) -> bool:
     """Return whether a cached prefix is needed, but no similar prompt, other adapter or salt that wrote it."""
     others = (SIMILAR_PROMPTS, SALTS, ADAPTERS, NAME)
@@ -131,7 +118,7 @@ Rule = Callable[[dict[str, Strength], ControlFacts], bool]
 MECHANISMS: tuple[tuple[str, Rule], ...] = (
     (
         "stale model weights or state outside of the prefix cache",
-        lambda t, _: is_stale_state(t),
+        lambda t, _: does_not_need(t, CACHING) and needs(t, OTHER_REQUESTS),
     ),
     ("a cause outside of the prefix cache", lambda t, _: does_not_need(t, CACHING)),
     ("the second tier: what is stored in it or loaded from it", lambda t, _: needs(t, TIER)),
@@ -146,7 +133,10 @@ MECHANISMS: tuple[tuple[str, Rule], ...] = (
     ("a cache key without the salt", lambda t, _: needs(t, SALTS)),
     ("a cache key that omits some of the tokens", lambda t, _: needs(t, SIMILAR_PROMPTS)),
     ("the handling of response options on a cache hit", lambda t, _: needs(t, OPTIONS)),
-    ("the lookup or count of hits, not the block content", lambda _, f: only_counts_wrong(f)),
+    (
+        "the lookup or count of hits, not the block content",
+        lambda _, f: f.failure_class in COUNTED and not f.wrong_tokens,
+    ),
     ("a cache key without the adapter, or with another one", lambda t, _: needs(t, ADAPTERS)),
     ("chunked prefill: a block that is hit before it is written", lambda t, _: needs(t, CHUNKS)),
     ("concurrent requests: a block that two of them use at the same time", lambda t, _: needs(t, CONCURRENT)),

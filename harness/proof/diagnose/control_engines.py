@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError
 from coldproof.adapters.spec.cell import Cell, EngineVariant
@@ -57,7 +55,5 @@ class ControlEngines:
     def __enter__(self) -> ControlEngines:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.drop()

@@ -6,6 +6,7 @@ the wrong answer go away. A control that would change nothing is omitted.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -47,7 +48,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     removes: str
     workload: Workload
     request: int | None
-    about_one: bool
+    about_one: bool = False
 
 
 Change = Callable[[Workload, int | None], tuple[Workload, int | None]]
@@ -98,23 +99,14 @@ def alone(workload: Workload, failing: int | None) -> tuple[Workload, int | None
     return Workload((*cold, Burst(requests=(only,)))), 0
 
 
-def unique_names(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Load each adapter under a unique name, which the requests after it use."""
-    if any(step.route is Route.SWITCH for step in adapter_changes(workload)):
+def unique_names(workload: Workload, failing: int | None, *, switched: bool = False) -> tuple[Workload, int | None]:
+    """Load each adapter under a unique name, which the requests after it use.
+
+    `switched`: in place of a switch of the adapter for all requests. Without it, only if there is no such switch.
+    """
+    if any(step.route is Route.SWITCH for step in adapter_changes(workload)) is not switched:
         return workload, failing
-    return named_apart(workload, failing)
-
-
-def chosen_by_requests(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Let each request choose its adapter, instead of switching it on for all requests."""
-    if all(step.route is not Route.SWITCH for step in adapter_changes(workload)):
-        return workload, failing
-    return named_apart(workload, failing)
-
-
-def named_apart(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Load each adapter under a unique name and use this name in the requests."""
-    current: dict[str, str] = {}
+    current: dict[str | None, str] = {}
     loads = 0
     steps: list[Step] = []
     for step in workload.steps:
@@ -126,20 +118,13 @@ def named_apart(workload: Workload, failing: int | None) -> tuple[Workload, int 
             case Unload(name=name):
                 steps.append(Unload(current.get(name, name)))
             case Burst() if step.meanwhile is None:
-                requests = tuple(renamed_adapter(request, current) for request in step.requests)
-                steps.append(msgspec.structs.replace(step, requests=requests))
+                renamed = (msgspec.structs.replace(r, adapter=current.get(r.adapter, r.adapter)) for r in step.requests)
+                steps.append(msgspec.structs.replace(step, requests=tuple(renamed)))
             case Burst():
                 return workload, failing  # during a change, either name may be right
             case _:
                 steps.append(step)
     return Workload(tuple(steps)), failing
-
-
-def renamed_adapter(request: Request, names: dict[str, str]) -> Request:
-    """Return a request with the new name of its adapter."""
-    if request.adapter is None:
-        return request
-    return msgspec.structs.replace(request, adapter=names.get(request.adapter, request.adapter))
 
 
 def unique_paths(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
@@ -171,9 +156,12 @@ def other_route(workload: Workload, failing: int | None) -> tuple[Workload, int 
     ), failing
 
 
-def sequential_requests(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Send one request at a time; a change during a burst follows its first request."""
-    return one_request_per_burst(workload), failing
+def in_all_requests(**fields: object) -> Change:
+    """Return the change that gives all requests these fields."""
+    return lambda workload, failing: (
+        change_requests(workload, lambda r: msgspec.structs.replace(r, **fields)),
+        failing,
+    )
 
 
 def many_at_once(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
@@ -190,25 +178,10 @@ def many_at_once(workload: Workload, failing: int | None) -> tuple[Workload, int
     return Workload(tuple(steps)), None if failing is None else new[failing]
 
 
-def no_disconnects(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Let every client wait for its answer."""
-    return change_requests(workload, lambda r: msgspec.structs.replace(r, abort=None)), failing
-
-
-def no_resets(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Remove all cache resets."""
-    return without_steps(workload, Reset), failing
-
-
 def base_model(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Send all requests to the base model and load no adapter."""
     bare = without_steps(workload, SetAdapter, Unload)
     return change_requests(bare, lambda r: msgspec.structs.replace(r, adapter=None)), failing
-
-
-def no_salts(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Remove all salts."""
-    return change_requests(workload, lambda r: msgspec.structs.replace(r, salt=None)), failing
 
 
 def unrelated_salts(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
@@ -237,16 +210,6 @@ def unrelated_prompts(workload: Workload, failing: int | None) -> tuple[Workload
     return change_requests(workload, change), failing
 
 
-def plain_requests(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Request one answer each, without logprobs, stop strings or patterns."""
-    return change_requests(workload, lambda r: msgspec.structs.replace(r, surface=PLAIN)), failing
-
-
-def equal_priorities(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Give all requests the same priority."""
-    return change_requests(workload, lambda r: msgspec.structs.replace(r, priority=0)), failing
-
-
 # The factors that the controls remove, as the conclusion names them.
 OWN_KEY, SHARED_PREFIX = "a hit under its own salt", "a prefix shared with other requests"
 OTHER_REQUESTS = "prior or concurrent requests"
@@ -262,18 +225,18 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("another first block in the failing request", SHARED_PREFIX, first_block_changed),
     ("the failing request alone", OTHER_REQUESTS, alone),
     ("a unique name for each adapter load", NAME, unique_names),
-    ("adapters chosen by each request", SWITCHED, chosen_by_requests),
+    ("adapters chosen by each request", SWITCHED, functools.partial(unique_names, switched=True)),
     ("a unique path for each adapter", PATH, unique_paths),
     ("the two adapters swapped", ORDER, contents_swapped),
     ("the other route of a reload", ROUTE, other_route),
-    ("one request at a time", CONCURRENT, sequential_requests),
+    ("one request at a time", CONCURRENT, lambda w, failing: (one_request_per_burst(w), failing)),
     (f"{COPIES} copies of each request at once", SEQUENTIAL, many_at_once),
-    ("no client disconnect", DISCONNECT, no_disconnects),
-    ("no cache reset", RESET, no_resets),
+    ("no client disconnect", DISCONNECT, in_all_requests(abort=None)),
+    ("no cache reset", RESET, lambda w, failing: (without_steps(w, Reset), failing)),
     ("the base model only", ADAPTERS, base_model),
-    ("no salts", SALTS, no_salts),
+    ("no salts", SALTS, in_all_requests(salt=None)),
     ("unrelated salts", SIMILAR_SALTS, unrelated_salts),
     ("unrelated prompts instead of similar ones", SIMILAR_PROMPTS, unrelated_prompts),
-    ("no response options", OPTIONS, plain_requests),
-    ("equal priorities", PRIORITIES, equal_priorities),
+    ("no response options", OPTIONS, in_all_requests(surface=PLAIN)),
+    ("equal priorities", PRIORITIES, in_all_requests(priority=0)),
 )

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
@@ -16,6 +15,7 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
 from coldproof.harness.proof.diagnose.conclusion import ControlFacts, conclude, runs_needed
+from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.controls import Control
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.case import ControlRow, Diagnosis
@@ -24,22 +24,12 @@ NO_TIME, NO_HITS = "no time was left", "the engine does not report hits in this 
 CONTROL_OFF = "prefix caching off"
 
 
-class Engines(Protocol):
-    """Provides the engines for controls. Both methods raise EngineError with the reason if there is no engine."""
-
-    def next(self) -> CheckedEngine:
-        """Return the engine for a changed workload."""
-
-    def variant(self, variant: EngineVariant) -> CheckedEngine:
-        """Return the engine of another configuration."""
-
-
 def diagnose(
     confirmed: Confirmed,
     *,
     controls: Iterable[Control],
     variants: Iterable[EngineVariant],
-    engines: Engines,
+    engines: ControlEngines,
     observe: Observe,
     seconds: float,
 ) -> Diagnosis:
@@ -51,9 +41,8 @@ def diagnose(
     judgement, finding = confirmed.judgement, confirmed.judgement.worst()
     times = sum(failed(one, finding.checker) for one in confirmed.replays)
     replays = runs_needed(times, len(confirmed.replays))
-    rows = []
-    if confirmed.caching_off:
-        rows.append(row(CONTROL_OFF, CACHING, confirmed.caching_off, finding.checker, finding.request))
+    off = confirmed.caching_off
+    rows = [row(CONTROL_OFF, CACHING, off, finding.checker, finding.request)] if off else []
 
     def run_control(control: Control, start: Callable[[], CheckedEngine]) -> ControlRow:
         name, removes = control.name, control.removes
@@ -64,7 +53,8 @@ def diagnose(
                 engine = start()
             ran = list(runs(observe, engine, control.workload, replays, limit))
         except (EngineError, OracleError) as problem:
-            return ControlRow(name=name, removes=removes, not_run=first_line(problem))
+            said = str(problem).splitlines() or [type(problem).__name__]
+            return ControlRow(name=name, removes=removes, not_run=said[0])
         if finding.checker == "bounds" and not all(reports_hits(one, control.request) for one in ran):
             return ControlRow(name=name, removes=removes, not_run=NO_HITS)
         return row(name, removes, ran, finding.checker, control.request, strict=control.about_one)
@@ -76,7 +66,6 @@ def diagnose(
             removes=variant.removes,
             workload=judgement.history.workload,
             request=finding.request,
-            about_one=False,
         )
         rows.append(run_control(same, functools.partial(engines.variant, variant)))
     preemptions = judgement.history.steps[-1].after.preemptions if judgement.history.steps else None
@@ -158,8 +147,3 @@ def row(
         cold=list(closest(compared, shown.answers).ids) if compared is not None else [],
         cached_tokens=outcome.cached_tokens if outcome is not None else None,
     )
-
-
-def first_line(problem: Exception) -> str:
-    """Return the first line of a problem's message, or its type if it has no message."""
-    return (str(problem).splitlines() or [type(problem).__name__])[0]

@@ -23,12 +23,11 @@ def descend(
     `variants` yields variants of a workload, given its failing request's number, largest cut first. `fails` runs a
     variant and returns its failure, or None.
     """
-    shrunk = True
-    while shrunk:
-        shrunk = False
+    while True:
         for candidate in variants(failing.workload, failing.judgement.worst().request):
             found = fails(candidate) if time.monotonic() < until else None
             if found is not None and found.judgement.worst().checker == failing.judgement.worst().checker:
-                failing, shrunk = found, True
+                failing = found
                 break
-    return failing
+        else:
+            return failing

@@ -11,15 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.requests import PLAIN
-from coldproof.harness.workload.steps import (
-    Burst,
-    Prompt,
-    Request,
-    Segment,
-    Step,
-    Workload,
-    renumbered,
-)
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload, renumbered
 from coldproof.harness.workload.validity import is_valid
 
 CROWD = 4  # requests of a burst, besides the failing one, from which on halves are removed first
@@ -31,9 +23,9 @@ def smaller(workload: Workload, failing: int | None, *, keep: tuple[type, ...] =
     `keep`: step types that are not removed, because without them the workload would fail in a different way.
     """
     numbers = {number: step for number, step, _ in workload.requests()}
-    if failing is not None and numbers[failing] + 1 < len(workload.steps):
-        yield Workload(workload.steps[: numbers[failing] + 1])
-    fails = numbers[failing] if failing is not None else None
+    fails = None if failing is None else numbers[failing]
+    if fails is not None and fails + 1 < len(workload.steps):
+        yield Workload(workload.steps[: fails + 1])
     may_go = [place for place, step in enumerate(workload.steps) if place != fails and not isinstance(step, keep)]
     for gone in parts(may_go):
         doomed = {number for number, step in numbers.items() if step in gone}

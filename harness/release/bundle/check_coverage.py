@@ -9,20 +9,12 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from coldproof.adapters.spec.cell import Cell
-from coldproof.harness.judgement.statement import statement_parts
-from coldproof.harness.options import PROFILES, QUALIFY
-from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_shown
+from coldproof.harness.judgement.requirement import statement_parts
+from coldproof.harness.release.bundle.refusal import Reason, altered, left_out
 from coldproof.harness.release.bundle.run_folder import Part
 from coldproof.harness.release.requirements.frozen import FrozenList, Place
-from coldproof.reports.schema.results import RequirementResult, Results
-from coldproof.reports.schema.verdict import Verdict
 
 SHOWN = 3  # shards or places named in a message
-SEARCH_ENDED = (
-    Verdict.KNOWN_ISSUE,
-    Verdict.VIOLATED,
-    Verdict.UNSUPPORTED,
-)  # these verdicts end the search for examples early
 
 
 def check_coverage(parts: list[Part], frozen: FrozenList) -> Iterator[Reason]:
@@ -95,22 +87,3 @@ def check_statements(part: Part) -> Iterator[Reason]:
         # Sorted, because the list's file does not keep the order of a mapping.
         if said != (wanted.title, test.statement, parts, sorted((*wanted.shows, *wanted.shows_where.values()))):
             yield altered(f"{event['id']} ({event['test']}) is announced with another title, statement or evidence")
-
-
-def check_examples(results: Results) -> Iterator[Reason]:
-    """Yield a reason for each requirement that was tested with too few examples and requests."""
-    least = PROFILES[QUALIFY]  # of each requirement, over its tests and cells
-    for requirement in results.requirements:
-        requests = sum(cell.requests for cell in requirement.cells)
-        few = requirement.examples < least.min_examples and requests < least.min_requests
-        if few and requirement.verdict not in SEARCH_ENDED and not has_no_more_examples(requirement):
-            yield not_shown(
-                f"{requirement.id} was tested with {requirement.examples} examples and {requests} requests; a "
-                f"qualification needs {least.min_examples} examples or {least.min_requests} requests: raise --budget"
-            )
-
-
-def has_no_more_examples(requirement: RequirementResult) -> bool:
-    """Return whether no cell used up its time. Then there are no other examples, and a larger budget finds none."""
-    cells = [cell for cell in requirement.cells if cell.verdict is not Verdict.UNSUPPORTED]
-    return all(cell.examples and cell.drawn < cell.share for cell in cells)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.harness.release.bundle.check_coverage import check_examples
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_shown
 from coldproof.harness.release.bundle.run_folder import Part
 from coldproof.reports.exports.write import write_all
@@ -82,9 +81,8 @@ def check_outcome(results: Results, parts: list[Part]) -> Iterator[Reason]:
     for requirement in results.requirements:
         if requirement.verdict not in (Verdict.CONFORMS, Verdict.KNOWN_ISSUE, Verdict.UNSUPPORTED):
             cells = first_names([cell.cell for cell in requirement.cells if cell.verdict is requirement.verdict])
-            yield not_shown(
-                f"{requirement.id} is {requirement.verdict} in {cells}: {one_line(requirement.reason, 240)}"
-            )
+            where = f" in {cells}" if cells else ""  # too few examples are so over all cells
+            yield not_shown(f"{requirement.id} is {requirement.verdict}{where}: {one_line(requirement.reason, 240)}")
     for row in results.selftest:
         if not row.caught:
             yield not_shown(f"the detector failed its self-test for '{row.planted}'")
@@ -92,7 +90,6 @@ def check_outcome(results: Results, parts: list[Part]) -> Iterator[Reason]:
         yield not_shown(f"the run stopped: {results.problem}")
     if not any(requirement.verdict is Verdict.CONFORMS for requirement in results.requirements):
         yield not_shown("no requirement conforms")
-    yield from check_examples(results)
     for field in ALIKE:
         if len({getattr(part.qualification, field) for part in parts if part.qualification is not None}) > 1:
             yield not_shown(f"the shards do not belong to one qualification: {field.replace('_', ' ')} differs")

@@ -15,8 +15,7 @@ from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out
-from coldproof.harness.release.bundle.rejudged import RejudgedTest
-from coldproof.harness.release.bundle.run_folder import Part
+from coldproof.harness.release.bundle.run_folder import Part, RejudgedTest
 from coldproof.harness.release.requirements.frozen import FrozenTest, Place
 from coldproof.reports.assemble.assemble import Event
 from coldproof.reports.schema.case import Case, NoiseBand
@@ -51,11 +50,8 @@ def check_counts(place: Place, verdict: Event, seen: RejudgedTest) -> Iterator[R
             f"{place}: {seen.changed} of {seen.examples} examples have other results when re-evaluated; the first: "
             f"{seen.first_difference}"
         )
-    for what, recorded, counted in (
-        ("examples", verdict["examples"], seen.examples),
-        ("requests", verdict["requests"], seen.requests),
-    ):
-        if recorded != counted:
+    for what, counted in (("examples", seen.examples), ("requests", seen.requests)):
+        if (recorded := verdict[what]) != counted:
             yield altered(f"{place}: the verdict counts {recorded} {what}, the log has {counted}")
     for name in sorted(seen.evidence.keys() | verdict["evidence"].keys()):
         recorded, counted = verdict["evidence"].get(name, 0.0), seen.evidence[name]

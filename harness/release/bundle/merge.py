@@ -2,24 +2,30 @@
 
 Shards keep their folders, events and manifests. The report is generated from the events of all shards. Shards that do
 not belong to one run are refused: a duplicated or missing shard, or another version, engine or profile.
+
+Shards run at different times. In the merged report all shards start at the same moment, so that times are relative to
+the start of each shard.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
+from coldproof.harness.case.known_issues import KnownIssue, passes
 from coldproof.harness.options import QUALIFY, UsageError
 from coldproof.harness.release.bundle.check_coverage import check_shards
-from coldproof.harness.release.bundle.merged_events import bundle_results
 from coldproof.harness.release.bundle.refusal import Reason, altered
 from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
 from coldproof.harness.release.run.manifest import seal
-from coldproof.reports.assemble.assemble import Event, last_of, read_events
+from coldproof.reports.assemble.assemble import Event, assemble, last_of, read_events
 from coldproof.reports.exports.write import write_all
-from coldproof.reports.schema.results import Results
+from coldproof.reports.format.text import storable
+from coldproof.reports.schema.results import RequirementResult, Results, Waiver
 
 # The fields of a run's start that must be equal in all shards, and their names in messages.
 ALIKE = {
@@ -29,6 +35,7 @@ ALIKE = {
     "fault": "the fault",
 }
 COMMIT = "coldproof commit"
+ONCE = ("run_started", "run_finished", "waivers", "qualification")  # the merged run has one of each
 
 
 def read_shard(folder: Path) -> list[Event]:
@@ -62,8 +69,7 @@ def refusals(logs: Sequence[list[Event]]) -> Iterator[Reason]:
 
 def check_equal(name: str, values: Sequence[object]) -> Iterator[Reason]:
     """Yield one reason if these values are not all equal."""
-    different = dict.fromkeys(map(str, values))
-    if len(different) > 1:
+    if len(different := dict.fromkeys(map(str, values))) > 1:
         yield altered(f"{name} is not the same in all shards: {', '.join(different)}")
 
 
@@ -83,3 +89,86 @@ def merge_shards(folders: Sequence[Path], logs: Sequence[list[Event]], out: Path
     if results.profile == QUALIFY:
         seal(out)
     return results
+
+
+def bundle_results(folders: Sequence[Path]) -> Results:
+    """Return the results of these folders' events, as they are written to results.json.
+
+    Raises LookupError if a folder has no start of a run, and OSError.
+    """
+    logs = [read_events(folder / EVENTS) for folder in folders]
+    results = assemble(logs[0] if len(logs) == 1 else merge_logs(logs))
+    return msgspec.convert(storable(msgspec.to_builtins(results)), Results)
+
+
+def merge_logs(logs: Sequence[list[Event]]) -> list[Event]:
+    """Return the events of several shards as those of one run. Raises LookupError if a shard has no start."""
+    starts = [last_of(log, "run_started") for log in logs]
+    begun = [start for start in starts if start is not None]
+    if len(begun) < len(logs):
+        raise LookupError("the events have no start of a run")
+    first = min(begun, key=lambda start: start["at"])
+    between = [
+        {**event, "at": round(event["at"] - start["at"] + first["at"], 3)}
+        for log, start in zip(logs, begun, strict=True)
+        for event in log
+        if event["event"] not in ONCE
+    ]
+    between.sort(key=lambda event: event["at"])
+    end = between[-1]["at"] if between else first["at"]
+    finished = [last_of(log, "run_finished") for log in logs]
+    complete = all(event is not None and event["complete"] for event in finished)
+    events = [{**first, **merged_start(begun)}, *between]
+    return [
+        *events,
+        {"event": "waivers", "at": end, "waivers": waiver_rows(logs, assemble(events).requirements)},
+        {"event": "run_finished", "at": end, "complete": complete},
+    ]
+
+
+def merged_start(starts: Sequence[Event]) -> Event:
+    """Return the fields of the merged start that may differ between shards."""
+    named = [(start.get("shard", ""), start) for start in starts]
+    return {
+        "shard": "",
+        "seed": merge_values(((shard, start["seed"]) for shard, start in named), of="shard "),
+        "command": merge_values(((shard, start["command"]) for shard, start in named), of="shard "),
+        "environment": merge_environments(named, of="shard "),
+    }
+
+
+def merge_environments(starts: Sequence[tuple[str, Event]], *, of: str = "") -> dict[str, str]:
+    """Return the merged facts about the machines, from start events with the names of their owners."""
+    return {
+        name: merge_values(((who, start["environment"].get(name, "unknown")) for who, start in starts), of=of)
+        for name in dict.fromkeys(name for _, start in starts for name in start["environment"])
+    }
+
+
+def merge_values(values: Iterable[tuple[str, str]], *, of: str = "") -> str:
+    """Return the value that all share, or each value with the names of its owners. `of`: a word before the names."""
+    whose: dict[str, list[str]] = defaultdict(list)
+    for who, value in values:
+        whose[value].append(who)
+    if len(whose) == 1:
+        return next(iter(whose))
+    return "; ".join(f"{value} ({of}{', '.join(dict.fromkeys(who))})" for value, who in whose.items())
+
+
+def waiver_rows(logs: Sequence[list[Event]], requirements: list[RequirementResult]) -> list[dict[str, object]]:
+    """Return every known issue with its state in the merged run."""
+    rows: dict[tuple[object, ...], list[Waiver]] = {}
+    for log in logs:
+        for row in msgspec.convert((last_of(log, "waivers") or {}).get("waivers", []), list[Waiver]):
+            rows.setdefault((row.requirement, row.cell, row.signature, row.fingerprint, row.versions), []).append(row)
+    return [msgspec.to_builtins(merge_waiver_rows(same, requirements)) for same in rows.values()]
+
+
+def merge_waiver_rows(rows: list[Waiver], requirements: list[RequirementResult]) -> Waiver:
+    """Merge the rows of one known issue. It is used if any shard used it, and stale only if the merged run says so."""
+    used, first = [name for row in rows for name in row.cases], rows[0]
+    state = "used" if used else first.state
+    if not used and len({row.state for row in rows}) > 1:
+        issue = KnownIssue(first.requirement, first.versions, first.reason, first.link, cell=first.cell)
+        state = "stale" if passes(issue, requirements) else "not exercised"
+    return msgspec.structs.replace(first, cases=used, state=state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 
 import msgspec
 
@@ -26,21 +27,8 @@ class Reason(msgspec.Struct, frozen=True, order=True):
         return f"{self.kind.value}: {self.sentence}"
 
 
-def altered(sentence: str) -> Reason:
-    """Return a reason of the kind ALTERED."""
-    return Reason(RefusalKind.ALTERED, sentence)
-
-
-def left_out(sentence: str) -> Reason:
-    """Return a reason of the kind LEFT_OUT."""
-    return Reason(RefusalKind.LEFT_OUT, sentence)
-
-
-def other_version(sentence: str) -> Reason:
-    """Return a reason of the kind OTHER_VERSION."""
-    return Reason(RefusalKind.OTHER_VERSION, sentence)
-
-
-def not_shown(sentence: str) -> Reason:
-    """Return a reason of the kind NOT_SHOWN."""
-    return Reason(RefusalKind.NOT_SHOWN, sentence)
+# Each returns a reason of one kind, given its sentence.
+altered = functools.partial(Reason, RefusalKind.ALTERED)
+left_out = functools.partial(Reason, RefusalKind.LEFT_OUT)
+other_version = functools.partial(Reason, RefusalKind.OTHER_VERSION)
+not_shown = functools.partial(Reason, RefusalKind.NOT_SHOWN)

@@ -8,23 +8,25 @@ that (docs/qualifying.md).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from coldproof.harness.options import QUALIFY, UsageError
-from coldproof.harness.release.bundle.acceptance import acceptance_summary
 from coldproof.harness.release.bundle.check_coverage import check_coverage
 from coldproof.harness.release.bundle.check_outcome import check_outcome, check_views
 from coldproof.harness.release.bundle.check_verdicts import check_verdicts
-from coldproof.harness.release.bundle.merged_events import bundle_results
+from coldproof.harness.release.bundle.merge import bundle_results
 from coldproof.harness.release.bundle.refusal import Reason, RefusalKind, altered, left_out, not_shown, other_version
 from coldproof.harness.release.bundle.run_folder import Part, part_folders
-from coldproof.harness.release.requirements.frozen import FrozenList, current_list
-from coldproof.harness.release.run.manifest import NAME, manifest_differences, read_manifest
-from coldproof.harness.release.run.record import KNOWN_ISSUES, digest_of
+from coldproof.harness.release.requirements.frozen import FrozenList, current_list, read_frozen
+from coldproof.harness.release.run.manifest import NAME, SIGNATURES, manifest_differences, read_manifest
+from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
+from coldproof.reports.format.text import duration
+from coldproof.reports.schema.results import Results
 
 Problem = (LookupError, TypeError, ValueError, OSError, UsageError)  # errors that reading an altered file may raise
 
@@ -57,15 +59,12 @@ def verify(bundle: Path) -> Verification:
         results = bundle_results([part.folder for part in parts])
         reasons += check_views(bundle, results)
         reasons += check_outcome(results, parts)
-        return Verification(sorted(set(reasons), key=sort_key), acceptance_summary(bundle, results, parts))
+        # Alterations come first.
+        ordered = sorted(set(reasons), key=lambda one: (list(RefusalKind).index(one.kind), one.sentence))
+        return Verification(ordered, acceptance_summary(bundle, results, parts))
     except Problem as problem:
         reasons.append(altered(f"the bundle cannot be read as a run: {type(problem).__name__}: {problem}"))
         return Verification(reasons, [])
-
-
-def sort_key(reason: Reason) -> tuple[int, str]:
-    """Return the sort key of a reason: alterations come first."""
-    return list(RefusalKind).index(reason.kind), reason.sentence
 
 
 def check_files(bundle: Path) -> Iterator[Reason]:
@@ -138,3 +137,44 @@ def check_waivers(part: Part) -> Iterator[Reason]:
         return
     if msgspec.to_builtins(recomputed) != recorded["waivers"]:
         yield altered(f"{part.name}: the recorded states of the known issues do not follow from its cases")
+
+
+def acceptance_summary(bundle: Path, results: Results, parts: list[Part]) -> list[str]:
+    """Return the summary of an accepted bundle, one fact in each line."""
+    made = parts[0].qualification
+    if made is None:
+        return []
+    tests = [one for part in parts for one in part.rejudged.values()]
+    examples, requests = sum(one.examples for one in tests), sum(one.requests for one in tests)
+    places = Counter(place for part in parts for place in part.announced())
+    cells = dict.fromkeys(place.cell for place in places)
+    lines = [
+        results.headline,
+        f"requirements {made.requirements}, sources {made.sources_sha256[:12]}, commit {made.commit or 'unknown'}",
+        f"{len(places)} tests in {len(cells)} cells: {', '.join(cells)}",
+        f"{examples} examples with {requests} requests were re-evaluated, all with the recorded results",
+        *map(part_summary, parts),
+        build_summary(made),
+        *(f"known issue used: {w.requirement} in {w.cell}, {w.link}" for w in results.waivers if w.state == "used"),
+    ]
+    frozen, _ = read_frozen(made.requirements)
+    possible = frozen.cells_of(made.engine, made.worker, attached=made.attached)
+    skipped = [cell.name for cell in possible if cell.package and cell.name not in cells]
+    lines += [f"cell not run: {name}, it needs a package that was not installed" for name in skipped]
+    if not any((bundle / name).is_file() for name in SIGNATURES):
+        lines.append(f"not signed: the bundle does not prove who made it (no {SIGNATURES[0]})")
+    return lines
+
+
+def part_summary(part: Part) -> str:
+    """Return the budget and the seed of a run."""
+    seconds = part.qualification.seconds if part.qualification is not None else None
+    return f"{part.name}: {duration(seconds)} for drawing examples, seed {part.started['seed']}"
+
+
+def build_summary(made: Qualification) -> str:
+    """Return the engine and the packages that it was built from, in one line."""
+    if not made.build:
+        return f"engine {made.engine}, an attached server: its build is unknown"
+    own = [p for p in made.build if p.record]
+    return f"engine {made.engine} with {len(made.build)} packages, {len(own)} of them with digests of their files"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,7 @@ class FrozenList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def cells_of(self, engine: str, worker: str, *, attached: bool = False) -> list[Cell]:
         """Return the cells that an engine can be started in. An attached server is one cell of its own."""
-        if attached:
-            return [ATTACHED]
-        return [cell for cell in self.cells if cell.fits(engine, worker)]
+        return [ATTACHED] if attached else [cell for cell in self.cells if cell.fits(engine, worker)]
 
     def places(self, cells: list[Cell]) -> list[Place]:
         """Return the places to run if these are all the cells."""
@@ -152,19 +150,7 @@ def _differing(what: str, before: Mapping[str, msgspec.Struct], now: Mapping[str
     found = [Difference(f"{what} {name} was removed", Change.REMOVED) for name in before if name not in now]
     found += [Difference(f"{what} {name} was added", Change.ADDED) for name in now if name not in before]
     for name in before.keys() & now.keys():
-        other = [
-            field for field in before[name].__struct_fields__ if _field(before, name, field) != _field(now, name, field)
-        ]
-        if other:
+        old, new = before[name], now[name]
+        if other := [field for field in old.__struct_fields__ if getattr(old, field) != getattr(new, field)]:
             found.append(Difference(f"{what} {name} changed: {', '.join(other)}", Change.CHANGED))
     return sorted(found, key=str)
-
-
-def _field(listed: Mapping[str, msgspec.Struct], name: str, field: str) -> object:
-    return getattr(listed[name], field)
-
-
-def missing_places(wanted: Collection[Place], there: Collection[Place]) -> list[Place]:
-    """Return the wanted places that are not there, in the order of `wanted`."""
-    have = set(there)
-    return [place for place in wanted if place not in have]

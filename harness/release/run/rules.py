@@ -14,7 +14,7 @@ import pytest
 from coldproof.adapters.registry import ATTACHED, OWN_CELLS
 from coldproof.harness.options import QUALIFY, UsageError
 from coldproof.harness.release.requirements.collected import collected_list, place_of
-from coldproof.harness.release.requirements.frozen import Change, current_list, differences, missing_places
+from coldproof.harness.release.requirements.frozen import Change, current_list, differences
 from coldproof.harness.selection.select import requirement_of, selected_cells
 
 # pytest's names of options, and how a user writes them. Each would make a qualification weaker.
@@ -63,7 +63,8 @@ def check_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
             "not in the frozen list"
         )
     wanted = frozen.places(cells)
-    missing = missing_places(wanted, [place_of(item) for item in own])
+    collected = {place_of(item) for item in own}
+    missing = [place for place in wanted if place not in collected]
     found = differences(frozen, collected_list(own, frozen.version))
     if len(own) < len(wanted) and missing and all(one.change is Change.REMOVED for one in found):
         raise UsageError(

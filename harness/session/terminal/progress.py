@@ -28,6 +28,20 @@ class RunProgress:
         self.examples = self.failing = 0
         self.seen: Counter[str] = Counter()
         self.verdicts: Counter[Verdict] = Counter()
+        self.left: float | None = None  # seconds that the budget expects, after the latest verdict
+        self.requests = 0  # of the whole run
+
+    def on_event(self, kind: str, fields: dict[str, Any]) -> None:
+        """Count one event."""
+        match kind:
+            case "phase":
+                self.phase(fields)
+            case "trial":
+                self.trial(fields)
+            case "example":
+                self.example(fields)
+            case "verdict":
+                self.verdict(fields)
 
     def phase(self, fields: dict[str, Any]) -> None:
         """Record a phase other than drawing examples, with its progress if that is counted."""
@@ -53,7 +67,9 @@ class RunProgress:
 
     def verdict(self, fields: dict[str, Any]) -> None:
         """Record the verdict of a trial."""
-        self.verdicts[fields["verdict"]] += 1
+        self.verdicts[Verdict(fields["verdict"])] += 1
+        self.left = fields.get("left") if fields.get("left") is not None else self.left
+        self.requests += fields.get("requests", 0)
         self.of = max(self.of, fields["of"])
 
     @property
@@ -62,7 +78,9 @@ class RunProgress:
         return self.verdicts.total()
 
     def seconds_left(self, elapsed: float) -> float:
-        """Return an estimate from the elapsed seconds; 0 if nothing is known or nothing is left."""
+        """Return the budget's estimate, else one from the elapsed seconds; 0 if nothing is known or nothing is left."""
+        if self.left is not None and self.done < self.of:
+            return self.left
         return elapsed / self.done * max(0, self.of - self.done) if self.done else 0.0
 
     def lines(self, elapsed: float) -> list[str]:
@@ -72,6 +90,15 @@ class RunProgress:
         done = [f"{self.done} of {self.of} done"] if self.of else []
         run = " · ".join([*done, *bad, f"{elapsed_text(elapsed)} elapsed", *([f"about {left} left"] if left else [])])
         return [self.now, *([self.shown()] if self.examples else []), run]
+
+    def line(self, elapsed: float) -> str:
+        """Return the progress of the run as one line."""
+        done = f"{self.done} of {self.of} done" if self.of else ""
+        requests = f"{self.requests:,} requests" if self.requests else ""
+        left = estimate_text(self.seconds_left(elapsed))
+        about = f"about {left} left" if left else ""
+        now = "" if self.of and self.done == self.of else self.now
+        return " · ".join(filter(None, [done, requests, about, now]))
 
     def shown(self) -> str:
         """Return the counts of the current trial."""

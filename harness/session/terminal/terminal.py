@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
 from coldproof.reports.assemble.causes import cause_summary, causes_of
-from coldproof.reports.assemble.resource_growth import growth_text as in_words_of
+from coldproof.reports.assemble.over_time import growth_text as in_words_of
 from coldproof.reports.format.text import visible
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import Verdict
@@ -92,10 +93,10 @@ class Terminal:
                 for note in fields["calibration"].notes:
                     self.line(f"note: {note}")
             case "trial":
-                self.progress.trial(fields)
+                self.progress.on_event(kind, fields)
                 self.panel()
             case "example":
-                self.progress.example(fields)
+                self.progress.on_event(kind, fields)
                 if time.monotonic() - self.drawn_at > REDRAW_SECONDS:
                     self.panel()
                 if time.monotonic() - self.last_line_at > TRIAL_LINE_SECONDS and not self.console.is_terminal:
@@ -115,7 +116,7 @@ class Terminal:
 
     def phase(self, fields: dict[str, Any]) -> None:
         """Show the start of a phase, or its progress."""
-        self.progress.phase(fields)
+        self.progress.on_event("phase", fields)
         if self.console.is_terminal:
             self.panel()
         elif "of" not in fields or time.monotonic() - self.last_line_at > PHASE_LINE_SECONDS:
@@ -123,7 +124,7 @@ class Terminal:
 
     def verdict(self, fields: dict[str, Any]) -> None:
         """Write the verdict of a trial, and the estimated time left."""
-        self.progress.verdict(fields)
+        self.progress.on_event("verdict", fields)
         verdict: Verdict = fields["verdict"]
         left = estimate_text(self.progress.seconds_left(time.monotonic() - self.began))
         words = Text(f"[{self.progress.done}/{fields['of']}] {fields['requirement']} ")
@@ -144,8 +145,8 @@ class Terminal:
             f"cannot write proposed known issues: {problem}" if problem else f"{many} proposed; review them in {path}"
         )
 
-    def panel(self) -> None:
-        """Redraw the live panel. Does nothing in a log.
+    def panel(self, lines: Sequence[str] = ()) -> None:
+        """Redraw the live panel with these lines, or with those of this run. Does nothing in a log.
 
         No thread redraws it, and no stream is redirected, so that pytest captures all output between two events.
         """
@@ -158,7 +159,7 @@ class Terminal:
             )
             self.live.start()
         self.drawn_at = time.monotonic()
-        first, *more = self.progress.lines(self.drawn_at - self.began)
+        first, *more = lines or self.progress.lines(self.drawn_at - self.began)
         shown = Group(self.panel_line(first, "bold"), *(self.panel_line(f"  {words}", "dim") for words in more))
         self.live.update(shown, refresh=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 from hypothesis import strategies as st
 
@@ -70,9 +72,7 @@ class WorkloadBuilder:
         self.steps.append(self.change(name, Route.LOAD))
 
     def change(self, name: str, route: Route) -> SetAdapter:
-        """Return a step that loads another content under a name: an earlier one if `goes_back` is set and there is
-        one.
-        """
+        """Return a step that loads another content under a name; with `goes_back`, an earlier one if there is one."""
         before = self.current.get(name)
         earlier = [c for c in self.past.get(name, ()) if c != before]
         others = [c for c in self.limits.contents if c != before]
@@ -86,11 +86,14 @@ class WorkloadBuilder:
         """Return whether the next change of a name loads an earlier content again."""
         return self.life.goes_back and any(c != self.current[name] for c in self.past[name])
 
-    def request(self, adapter: str | None, *, tokens: int | None = None) -> Request:
-        """Return a request whose prompt is related to the others."""
-        prompt = self.draw(related_prompts(self.limits, self.stem, self.drawn.latest(adapter)))
-        length = tokens if tokens is not None else self.draw(answer_lengths(self.limits))
-        return self.drawn.add(Request(prompt=prompt, adapter=adapter, max_tokens=length))
+    def add(self, prompt: Prompt, adapter: str | None, tokens: int) -> Request:
+        """Return a request that the workload now contains."""
+        return self.drawn.add(Request(prompt=prompt, adapter=adapter, max_tokens=tokens))
+
+    def send(self, prompt: Prompt, adapter: str | None, tokens: int | None = None) -> None:
+        """Add a burst of one request, for a drawn number of tokens if `tokens` is None."""
+        tokens = self.draw(answer_lengths(self.limits)) if tokens is None else tokens
+        self.steps.append(Burst(requests=(self.add(prompt, adapter, tokens),)))
 
     def models(self) -> list[str | None]:
         """Return the models for traffic: adapters first, then the base model if `base_traffic` is set."""
@@ -106,8 +109,7 @@ class WorkloadBuilder:
         requests = []
         for model in models:
             prompt = self.draw(related_prompts(self.limits, self.stem, latest[model]))
-            tokens = self.draw(answer_lengths(self.limits))
-            requests.append(self.drawn.add(Request(prompt=prompt, adapter=model, max_tokens=tokens)))
+            requests.append(self.add(prompt, model, self.draw(answer_lengths(self.limits))))
         self.steps.append(Burst(requests=tuple(requests)))
 
     def may_run_beside(self, first: str | None, second: str | None) -> bool:
@@ -118,9 +120,7 @@ class WorkloadBuilder:
 
     def repeat(self, name: str) -> None:
         """Send the plain stem to one name: these blocks must not be hit after a change."""
-        tokens = self.draw(answer_lengths(self.limits))
-        request = self.drawn.add(Request(prompt=Prompt((self.stem,)), adapter=name, max_tokens=tokens))
-        self.steps.append(Burst(requests=(request,)))
+        self.send(Prompt((self.stem,)), name)
 
     def probe(self, name: str) -> None:
         """Send a request to a name after a change.
@@ -136,30 +136,25 @@ class WorkloadBuilder:
             if (where, content) == (name, self.current[name]) and self.drawn.lengths[n] <= room
         ]
         if poisoned and self.draw(st.sampled_from((True, True, False))):
-            new_request = Request(prompt=Prompt((turn,), continues=poisoned[0]), adapter=name, max_tokens=PROBE_TOKENS)
-            self.steps.append(Burst(requests=(self.drawn.add(new_request),)))
+            self.send(Prompt((turn,), continues=poisoned[0]), name, PROBE_TOKENS)
         else:
             self.repeat(name)
 
     def changed_under_traffic(self, name: str, route: Route) -> None:
         """Add requests that still decode while the adapter of their name changes."""
         tokens = self.draw(st.sampled_from((2, 1))) * self.limits.unit + self.limits.unit // 2
-        long = [self.request(name, tokens=tokens)]
+        long = [self.add(self.draw(related_prompts(self.limits, self.stem, self.drawn.latest(name))), name, tokens)]
         self.overlapped.append((name, self.current[name], len(self.drawn.requests) - 1))
         if self.draw(st.booleans()):
-            held = Prompt((Segment("beside", 2 * self.limits.unit),))
-            long.append(self.drawn.add(Request(prompt=held, adapter=name, max_tokens=tokens)))
+            long.append(self.add(Prompt((Segment("beside", 2 * self.limits.unit),)), name, tokens))
         moment = self.draw(st.sampled_from((self.limits.unit // 2, 1)))
-        self.steps.append(
-            Burst(requests=tuple(long), meanwhile=Meanwhile(change=self.change(name, route), after_tokens=moment))
-        )
+        change = Meanwhile(change=self.change(name, route), after_tokens=moment)
+        self.steps.append(Burst(requests=tuple(long), meanwhile=change))
 
 
 @st.composite
 def adapter_lifecycles(draw: st.DrawFn, limits: WorkloadLimits, life: AdapterLifecycle) -> Workload:
-    """Draw a life cycle: load, warm up, change, send again; then more names, contents, turns and concurrent
-    requests.
-    """
+    """Draw a life cycle: load, warm up, change, send again; then more names, contents, turns and bursts."""
     builder = WorkloadBuilder(draw, limits, life)
     names = NAMES[: draw(st.integers(1, life.most_names))]
     for name in names:
@@ -189,9 +184,7 @@ def coexisting_adapters(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True)):
         builder.load(name)
     for model in draw(st.permutations(builder.models())):
-        builder.steps.append(
-            Burst(requests=(builder.drawn.add(Request(prompt=Prompt((builder.stem,)), adapter=model, max_tokens=8)),))
-        )
+        builder.send(Prompt((builder.stem,)), model, 8)
     for _ in range(draw(st.integers(0, 4))):
         builder.burst()
     return Workload(tuple(builder.steps))
@@ -215,11 +208,9 @@ def adapter_churn(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 @st.composite
 def adapter_switches(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw an adapter that is switched on, replaced and switched off for every request. Nothing is sent during a
-    switch.
+    """Draw an adapter that is switched on, replaced and switched off for every request, with nothing sent meanwhile.
 
-    After each switch the same prompt is sent: with what is on now, with an adapter that the request chooses, or to the
-    base model.
+    After each switch the same prompt is sent: with what is on now, with an adapter of its own, or to the base model.
     """
     builder = WorkloadBuilder(draw, limits, AdapterLifecycle())
     chooses = Capability.ADAPTER_CHOICE in limits.can and draw(st.booleans())
@@ -235,7 +226,39 @@ def adapter_switches(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
             builder.steps.append(SetAdapter(name=SWITCHED_NAME, content=on, path=f"files-{on}", route=Route.SWITCH))
         models = [SWITCHED_NAME if on is not None else None, None, *([CHOSEN_NAME] if chooses else [])]
         for model in models[: 1 + draw(st.integers(0, len(models) - 1))]:
-            tokens = draw(st.sampled_from((8, 1, limits.unit)))
-            new_request = Request(prompt=Prompt((builder.stem,)), adapter=model, max_tokens=tokens)
-            builder.steps.append(Burst(requests=(builder.drawn.add(new_request),)))
+            builder.send(Prompt((builder.stem,)), model, draw(st.sampled_from((8, 1, limits.unit))))
     return Workload(tuple(builder.steps))
+
+
+@st.composite
+def mixed_bursts(draw: st.DrawFn, limits: WorkloadLimits, *, unique_salts: bool) -> Workload:
+    """Draw one to three bursts for GROUND-1: any mixture, which must not change a cold engine's answers.
+
+    `unique_salts` gives each request its own salt, where caching cannot be switched off. All requests of a burst use
+    the base model, or one adapter, where the engine does not run different ones concurrently.
+    """
+    # Use every slot: then a base-model row that reads the last one gives a wrong answer.
+    slots = limits.slots if Capability.ADAPTER_CHOICE in limits.can else 0
+    names = [*NAMES, *(f"more{i}" for i in range(limits.slots))][:slots]
+    mixed = Capability.MIXED_ADAPTERS in limits.can
+    steps: list[Step] = [
+        SetAdapter(name=name, content=content, path=f"files-{content}", route=Route.LOAD)
+        for name, content in zip(names, itertools.cycle(limits.contents), strict=False)
+    ]
+    stem = draw(stems(limits))
+    count = 0
+    for _ in range(draw(st.integers(1, 3))):
+        requests = []
+        models = (None, *names) if mixed else (draw(st.sampled_from((None, *names))),)
+        for _ in range(draw(st.integers(2, 6))):
+            count += 1
+            requests.append(
+                Request(
+                    prompt=draw(related_prompts(limits, stem, None)),
+                    adapter=draw(st.sampled_from(models)),
+                    salt=f"alone-{count}" if unique_salts else None,
+                    max_tokens=draw(st.sampled_from((24, 8, 48))),  # long enough to decode concurrently for a while
+                )
+            )
+        steps.append(Burst(requests=tuple(requests)))
+    return Workload(tuple(steps))

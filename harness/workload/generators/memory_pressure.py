@@ -53,9 +53,7 @@ def working_sets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 @st.composite
 def partly_evicted(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw a long prompt, others that leave room for a part of it, then the same prompt or one with the same
-    beginning.
-    """
+    """Draw a long prompt, others that leave room for a part of it, then it again or one with the same beginning."""
     units = pool_tokens(limits) // limits.unit
     longest = max(2, min(limits.longest, limits.most_tokens // 8) // limits.unit - 1)
     stem = min(units // 2, longest)
@@ -79,15 +77,12 @@ def prefix_sharers(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     pool = pool_tokens(limits)
     prelude = Segment("prelude", 2 * limits.unit)
     lengths = draw(st.sampled_from(((4, 2 * limits.unit), (8, limits.unit), (2 * limits.unit, 4))))
-    sharing = [
-        Request(prompt=Prompt((prelude, Segment(f"tail {i}", 5))), max_tokens=tokens)
-        for i, tokens in enumerate(lengths)
-    ]
+    tails = [Prompt((prelude, Segment(f"tail {i}", 5))) for i in range(2)]
+    sharing = [Request(prompt=prompt, max_tokens=n) for prompt, n in zip(tails, lengths, strict=True)]
     each = max(limits.unit, min(pool // 3, limits.longest // 2, limits.most_tokens // 8) // limits.unit * limits.unit)
     count = min(-(-2 * pool // each), 7)
-    others = [
-        Request(prompt=Prompt((Segment(f"document {i}", each - NONCE_TOKENS),)), max_tokens=4) for i in range(count)
-    ]
+    documents = [Segment(f"document {i}", each - NONCE_TOKENS) for i in range(count)]
+    others = [Request(prompt=Prompt((document,)), max_tokens=4) for document in documents]
     return Workload((Burst(requests=(*sharing, *others)), Burst(requests=(sharing[1],))))
 
 
@@ -98,9 +93,8 @@ def queued_for_blocks(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     count = max(2, -(-units // max(2, limits.longest // limits.unit - 1)))
     prompt = max(2, units // count - 1) * limits.unit - NONCE_TOKENS - draw(st.sampled_from((3, 1)))
     stem = Request(prompt=Prompt((Segment("stem", draw(st.sampled_from((3, 2))) * limits.unit),)))
-    growing = [
-        Request(prompt=Prompt((Segment(f"growing {i}", prompt),)), max_tokens=limits.unit // 2) for i in range(count)
-    ]
+    prompts = [Prompt((Segment(f"growing {i}", prompt),)) for i in range(count)]
+    growing = [Request(prompt=own, max_tokens=limits.unit // 2) for own in prompts]
     return Workload((Burst(requests=(stem,)), Burst(requests=(*growing, stem)), Burst(requests=(stem,))))
 
 
@@ -141,15 +135,9 @@ def aborts_then_full_pool(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
             length = draw(st.sampled_from((2, 3, 4))) * limits.unit
             own = Segment(f"document {draw(st.integers(0, 3))}", min(length, limits.longest // 2))
             abort = draw(st.sampled_from((None, Abort(after_tokens=2), Abort(after_ms=30))))
-            may_abort = Capability.ABORT in limits.can
+            abort = abort if Capability.ABORT in limits.can else None
             tokens = draw(st.sampled_from((8, limits.unit + 2)))
-            batch.append(
-                Request(
-                    prompt=Prompt((own, Segment(f"tail {i}", 5))),
-                    max_tokens=tokens,
-                    abort=abort if may_abort else None,
-                )
-            )
+            batch.append(Request(prompt=Prompt((own, Segment(f"tail {i}", 5))), max_tokens=tokens, abort=abort))
         steps.append(Burst(requests=tuple(batch)))
     steps += [Idle(50), Burst(requests=full_pool_requests(limits)), Idle(50)]
     return Workload(tuple(steps))

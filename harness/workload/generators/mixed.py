@@ -77,9 +77,7 @@ def part_strategies(limits: WorkloadLimits) -> list[st.SearchStrategy[Workload]]
 
 @st.composite
 def mixed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw two to five parts, fewer if they are long, each perhaps with an adapter and a salt, and idle periods
-    between.
-    """
+    """Draw two to five parts, fewer if they are long, each perhaps with an adapter and a salt; idle periods between."""
     steps: list[Step] = []
     for _ in range(draw(st.integers(2, 5))):
         if Workload(tuple(steps)).size()[2] > limits.most_tokens:
@@ -92,9 +90,7 @@ def mixed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 
 def with_adapter_and_salt(draw: st.DrawFn, limits: WorkloadLimits, chapter: Workload, before: int) -> list[Step]:
-    """Return the steps of a part after `before` requests, with one adapter and salt. All its adapters are unloaded at
-    the end.
-    """
+    """Return the steps of a part after `before` requests, with one adapter and salt; its adapters are unloaded."""
     own = loaded_names(chapter)
     under = not adapter_changes(chapter) and Capability.ADAPTER_CHOICE in limits.can and draw(st.booleans())
     content = draw(st.sampled_from(limits.contents)) if under else ""

@@ -26,9 +26,8 @@ def rearranged(draw: st.DrawFn, limits: WorkloadLimits, *, adapters: bool = Fals
         for name in ADAPTERS:
             builder.load(name)
         models = [*ADAPTERS, None]
-    count = draw(
-        st.integers(2, max(2, min(len(SEGMENT_NAMES), limits.longest // 2 // (2 * limits.unit + len(SEGMENT_NAMES)))))
-    )
+    fitting = limits.longest // 2 // (2 * limits.unit + len(SEGMENT_NAMES))
+    count = draw(st.integers(2, max(2, min(len(SEGMENT_NAMES), fitting))))
     edge = draw(st.sampled_from((limits.unit, 2 * limits.unit, limits.unit + 1, limits.unit - 1)))
     pieces = [Segment(name, edge + i) for i, name in enumerate(SEGMENT_NAMES[:count])]
     chosen = pieces

@@ -36,10 +36,8 @@ def outgrowing_requests(
     shared = draw(st.sampled_from((None, None, Segment("prelude", limits.unit))))
     names = (None, None, "tenant") if adapters and Capability.ADAPTER_CHOICE in limits.can else (None,)
     adapter = draw(st.sampled_from(names))
-    surface, latest = (
-        draw(answer_options(limits, answer)),
-        count - (2 if filled else 1),
-    )  # the request that is preempted first
+    surface = draw(answer_options(limits, answer))
+    latest = count - (2 if filled else 1)  # the request that is preempted first
     requests = []
     for i in range(count):
         own = Segment(f"request {i}", prompt)

@@ -75,9 +75,8 @@ def changes_and_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     for content in contents[: draw(st.sampled_from((2, 3)))]:
         path = f"files-{content}" if Capability.SECOND_TIER in limits.can else "files-of-tenant"
         steps.append(SetAdapter(name="tenant", content=content, path=path, route=route if steps else Route.LOAD))
-        steps += (
-            [Reset(), *without_last_block(draw, limits, stem, "tenant"), repeat, repeat] if len(steps) > 1 else [repeat]
-        )
+        again = len(steps) > 1
+        steps += [Reset(), *without_last_block(draw, limits, stem, "tenant"), repeat, repeat] if again else [repeat]
     return Workload(tuple(steps))
 
 
@@ -105,9 +104,8 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
     """Draw one abort and its retries."""
     most = min(limits.longest - 2 * limits.unit, pool_tokens(limits) - 2 * limits.unit)
     long = max(2 * limits.unit, most * 3 // 4)
-    retry_ms = draw(
-        st.sampled_from((5, 40, 100))
-    )  # over HTTP, a client that samples the request's stage disconnects late
+    # Over HTTP, a client that samples the request's stage disconnects late.
+    retry_ms = draw(st.sampled_from((5, 40, 100)))
     others: list[Request] = []
     match stage:
         case "decode":

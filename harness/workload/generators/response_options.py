@@ -12,7 +12,6 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, St
 STOPS = (tuple("etao"), tuple("3579"), tuple("KLMN"))  # at most four, as in OpenAI's API
 PATTERNS = ("[a-f]{4,12}", "(yes|no)", "[0-9]{3}-[0-9]{3}")
 
-
 PROMPT_LOGPROBS = st.just(ResponseOptions(prompt_logprobs=True))
 SEVERAL_ANSWERS = st.builds(ResponseOptions, answers=st.sampled_from((2, 3)))
 STOP_STRINGS = st.builds(ResponseOptions, stop=st.sampled_from(STOPS), logprobs=st.booleans())

@@ -23,9 +23,7 @@ def repeats(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 
 def longest_stem(limits: WorkloadLimits) -> int:
-    """Return the length of a prompt that leaves room for an answer in the model and in the pool, within the cost
-    limit.
-    """
+    """Return the length of a prompt that leaves room for an answer in model and pool, within the cost limit."""
     most = min(limits.longest, limits.pool or limits.longest, limits.most_tokens // 2, MOST_UNITS * limits.unit)
     return most // limits.unit * limits.unit - 2 * limits.unit - NONCE_TOKENS
 

@@ -6,21 +6,11 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
-from coldproof.harness.workload.generators.prompts import (
-    BASE_WITH_ADAPTER,
-    WorkloadLimits,
-    related_prompts,
-    stems,
-)
-from coldproof.harness.workload.generators.response_options import (
-    SEVERAL_ANSWERS,
-    STOP_STRINGS,
-    STRUCTURED,
-    tokens_for,
-)
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, related_prompts, stems
+from coldproof.harness.workload.generators.response_options import SEVERAL_ANSWERS, STOP_STRINGS, STRUCTURED, tokens_for
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, SetAdapter, Step, Workload
 
-AdapterAndSalt = tuple[str | None, str | None]  # an adapter and a salt
+AdapterAndSalt = tuple[str | None, str | None]
 
 # Salts that a wrong key may confuse: none; one that starts with the other; case; spaces; what follows a separator; what
 # follows eight and sixteen characters; and characters that Unicode has in two forms.
@@ -67,11 +57,7 @@ def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, sever
         steps.append(Burst(requests=(request,)))
     for _ in range(draw(st.integers(0, 3))):
         model = draw(st.sampled_from(identities))[0]
-        beside = (
-            identities
-            if limits.may_mix(BASE_WITH_ADAPTER)
-            else [identity for identity in identities if identity[0] == model]
-        )
+        beside = [identity for identity in identities if identity[0] == model or limits.may_mix(BASE_WITH_ADAPTER)]
         requests = []
         for _ in range(draw(st.sampled_from((1, 2, 3)))):
             adapter, salt = draw(st.sampled_from(beside))
@@ -82,9 +68,7 @@ def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, sever
 
 
 def available_options(limits: WorkloadLimits, *, several: bool) -> list[st.SearchStrategy[ResponseOptions]]:
-    """Return the kinds of response options that a request may have here: code for other kinds of requests may drop a
-    salt.
-    """
+    """Return the kinds of response options that requests may have: code for other kinds of requests may drop a salt."""
     needs = [(Capability.STOP_STRINGS, STOP_STRINGS), (Capability.STRUCTURED_OUTPUT, STRUCTURED)]
     needs += [(Capability.SEVERAL_ANSWERS, SEVERAL_ANSWERS)] if several else []
     return [kind for capability, kind in needs if capability in limits.can]

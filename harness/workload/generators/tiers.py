@@ -16,13 +16,7 @@ from coldproof.harness.workload.generators.lora import (
     reload_routes,
 )
 from coldproof.harness.workload.generators.memory_pressure import pool_tokens
-from coldproof.harness.workload.generators.prompts import (
-    DrawnRequests,
-    WorkloadLimits,
-    answer_lengths,
-    nearly_equal,
-    stems,
-)
+from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, nearly_equal, stems
 from coldproof.harness.workload.generators.reuse import repeats, returns
 from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.steps import (
@@ -42,9 +36,7 @@ from coldproof.harness.workload.steps import (
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
 GAPS = (("reset",), (), ("flood",), ("flood", "reset"))
-
 GAPS_BY_FLOOD = (("flood",), ())
-
 NAMES = ("kept", "other")
 ADAPTERS = ("tenant", "Tenant")
 
@@ -58,22 +50,16 @@ class SaveRestoreBuilder(WorkloadBuilder):
         self.tail = Segment("tail", draw(st.sampled_from((limits.unit + 1, 1, 5))))
         self.drawn = DrawnRequests(limit=limits.longest // 2)
 
-    def send(self, prompt: Prompt, model: str | None) -> int:
-        """Add one request and return its number."""
-        tokens = self.draw(answer_lengths(self.limits))
-        self.steps.append(Burst(requests=(self.drawn.add(Request(prompt=prompt, adapter=model, max_tokens=tokens)),)))
-        return len(self.drawn.requests) - 1
-
     def save(self, name: str) -> None:
         """Add a save under a name."""
         self.steps.append(SaveState(name))
         self.saved.append(name)
 
-    def send_related(self, first: int, model: str | None) -> None:
-        """Send the first prompt again, or one that is related to it."""
+    def send_related(self, model: str | None) -> None:
+        """Send the first request's prompt again, or one that is related to it."""
         match self.draw(st.sampled_from(("again", "turn", "more", "part", "near"))):
             case "turn":
-                self.send(Prompt((Segment("turn", 5),), continues=first), model)
+                self.send(Prompt((Segment("turn", 5),), continues=0), model)
             case "more":
                 self.send(Prompt((self.stem, self.tail)), model)
             case "part":
@@ -94,22 +80,20 @@ class SaveRestoreBuilder(WorkloadBuilder):
 
 @st.composite
 def saved_and_restored(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw a prompt, a save, other prompts, a restore and the prompt again; more with two names. All have one
-    identity.
-    """
+    """Draw a prompt, a save, other prompts, a restore, the prompt again; more with two names, all of one identity."""
     builder = SaveRestoreBuilder(draw, limits)
     model = None
     if Capability.ADAPTER_CHOICE in limits.can and draw(st.booleans()):
         model = ADAPTERS[0]
         builder.load(model)
-    first = builder.send(Prompt((builder.stem,)), model)
+    builder.send(Prompt((builder.stem,)), model)
     builder.save(NAMES[0])
     builder.interrupt(model)
     if draw(st.booleans()):
         builder.save(draw(st.sampled_from((NAMES[1], NAMES[0]))))
     for _ in range(draw(st.integers(1, 3))):
         builder.steps.append(RestoreState(draw(st.sampled_from(builder.saved))))
-        builder.send_related(first, model)
+        builder.send_related(model)
         if draw(st.booleans()):
             builder.interrupt(model)
     return Workload(tuple(builder.steps))
@@ -117,8 +101,7 @@ def saved_and_restored(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 @st.composite
 def restored_for_others(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw a save for one adapter or the base model, a request with another adapter, a restore, and the prompt for
-    either.
+    """Draw a save for one adapter or the base model, another adapter's request, a restore, and the prompt for either.
 
     A base-model request follows an adapter's request only after a restore. An engine that continues from the adapter's
     KV fails there even without a save, which LORA-4 tests.
@@ -127,32 +110,22 @@ def restored_for_others(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     for name, content in zip(ADAPTERS, draw(st.permutations(limits.contents)), strict=False):
         builder.steps.append(SetAdapter(name=name, content=content, path=f"files-{content}"))
     saver = draw(st.sampled_from((ADAPTERS[0], None)))
-    first = builder.send(Prompt((builder.stem,)), saver)
+    builder.send(Prompt((builder.stem,)), saver)
     builder.save(NAMES[0])
     for _ in range(draw(st.integers(1, 3))):
         other = draw(st.sampled_from([name for name in reversed(ADAPTERS) if name != saver]))
         builder.send(Prompt((Segment("strange", 2 * limits.unit),)), other)
         builder.steps.append(RestoreState(NAMES[0]))
-        builder.send_related(first, draw(st.sampled_from((other, other, saver))))
+        builder.send_related(draw(st.sampled_from((other, other, saver))))
     return Workload(tuple(builder.steps))
 
 
 @st.composite
 def sent_again_after_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw repeats, returns, trees and conversations, with gaps."""
-    return with_gaps(
-        draw,
-        limits,
-        draw(
-            st.one_of(
-                repeats(limits),
-                returns(limits),
-                first_block_changed(limits),
-                conversations(limits, chat=False),
-                trees(limits, chat=False),
-            )
-        ),
-    )
+    alone = (repeats(limits), returns(limits), first_block_changed(limits))
+    chats = (conversations(limits, chat=False), trees(limits, chat=False))
+    return with_gaps(draw, limits, draw(st.one_of(*alone, *chats)))
 
 
 @st.composite
@@ -181,8 +154,7 @@ def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 @st.composite
 def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw a client disconnect in the first steps of a request whose prompt must be loaded because the pool has lost
-    it.
+    """Draw a client disconnect in the first steps of a request whose prompt the pool has lost and must load.
 
     A concurrent request waits for all its blocks. Then the same prompt follows, and an idle period.
     """
@@ -192,9 +164,8 @@ def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     for i in range(draw(st.sampled_from((1, 2)))):
         ask = Request(prompt=Prompt((Segment(f"victim {i}", length),)))
         abort = Abort(after_ms=draw(st.sampled_from((10, 20, 30))))
-        taker = msgspec.structs.replace(
-            pool_filler(limits, f"taker {i}").requests[0], offset_ms=draw(st.sampled_from((20, 10)))
-        )
+        filler = pool_filler(limits, f"taker {i}").requests[0]
+        taker = msgspec.structs.replace(filler, offset_ms=draw(st.sampled_from((20, 10))))
         steps.append(Burst(requests=(ask,)))
         steps.append(Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood"))
         steps.append(Burst(requests=(msgspec.structs.replace(ask, abort=abort), taker)))
@@ -214,10 +185,7 @@ def partitions(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 
 def with_gaps(draw: st.DrawFn, limits: WorkloadLimits, workload: Workload) -> Workload:
-    """Return the workload with a gap before some of its bursts; `continues` is renumbered.
-
-    A gap is a cache reset, or a request that fills the pool, or both.
-    """
+    """Return the workload with a reset, a request that fills the pool, or both before some bursts."""
     can_reset = Capability.CACHE_RESET in limits.can
     steps: list[Step] = []
     numbers: dict[int, int] = {}  # of a request in the given workload -> in the new one
@@ -225,11 +193,11 @@ def with_gaps(draw: st.DrawFn, limits: WorkloadLimits, workload: Workload) -> Wo
     for step in workload.steps:
         if isinstance(step, Burst):
             for gap in draw(st.sampled_from(GAPS if number and can_reset else GAPS_BY_FLOOD if number else ((),))):
-                added = (
-                    Reset() if gap == "reset" else pool_filler(limits, draw(st.sampled_from(("flood", "other flood"))))
-                )
-                new_number += len(added.requests) if isinstance(added, Burst) else 0
-                steps.append(added)
+                if gap == "reset":
+                    steps.append(Reset())
+                else:
+                    steps.append(pool_filler(limits, draw(st.sampled_from(("flood", "other flood")))))
+                    new_number += 1
             requests = []
             for request in step.requests:
                 numbers[number] = new_number

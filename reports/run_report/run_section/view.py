@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coldproof.reports.assemble.resource_growth import growth_text
+from coldproof.reports.assemble.over_time import growth_text
 from coldproof.reports.format.text import duration, listed
 from coldproof.reports.schema.results import EngineLoss, Growth, ProgressPoint, RequirementResult, Results
 

@@ -19,12 +19,12 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.checked import AdapterError, CheckedEngine
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
+from coldproof.adapters.registry import reproduction_of
 from coldproof.harness.case.reproducer.curl import CurlScript
-from coldproof.harness.case.reproducer.for_engine import dialect_of, recorded_engine
-from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.case.reproducer.script import recorded_engine, reproducer
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.evidence.engine_modes import mode_facts
+from coldproof.harness.judgement.evidence.engine_features import mode_facts
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import judge
@@ -223,7 +223,7 @@ def test_a_case_has_the_routes() -> None:
     case = msgspec.structs.replace(case, engine_config={"command": command, "model": "/x/models/m"})
     assert "server.save('kept')" in reproducer(case)
     assert "server.restore('kept')" in reproducer(case)
-    assert "--slot-save-path coldproof-files/slots" in dialect_of(case).command(recorded_engine(case))
+    assert "--slot-save-path coldproof-files/slots" in reproduction_of(case.engine).command(recorded_engine(case))
     save = [step.commands for step in CurlScript(case).steps()][1]
     assert save.count("/slots/0?action=save") == save.count("/slots/1?action=save") == 1
     assert f'{{"filename": "kept-{case.nonce}-1.bin"}}' in save

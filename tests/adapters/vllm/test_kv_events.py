@@ -20,10 +20,9 @@ from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapt
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.checkers.block_hashes import computed
+from coldproof.harness.judgement.checkers.block_hashes import block_hash, computed, over_pickle
 from coldproof.harness.judgement.checkers.kv_events import check_events
-from coldproof.harness.judgement.kv_events.expected_hits import view
-from coldproof.harness.judgement.kv_events.hash_rule import block_hash, over_pickle
+from coldproof.harness.judgement.expected_hits import view
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Reset, Route, Segment, SetAdapter, Step, Workload
 
 CACHED = generated_files()

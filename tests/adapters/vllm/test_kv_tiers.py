@@ -18,8 +18,8 @@ from coldproof.adapters.vllm.server import VllmOptions, server_command
 from coldproof.harness.history.records import ResetRecord
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
 from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.judgement.evidence.engine_features import tier_facts
 from coldproof.harness.judgement.evidence.names import Evidence
-from coldproof.harness.judgement.evidence.tiers import tier_facts
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.tiers import partitions, sent_again_after_gaps
 from coldproof.harness.workload.steps import Burst, Reset, Workload

@@ -20,7 +20,7 @@ from support import report_samples as samples
 from coldproof.harness.case.known_issue_proposals import (
     NO_VERSION,
     Proposal,
-    comment,
+    comments,
     literal,
     propose,
     proposed_file,
@@ -230,7 +230,7 @@ def test_any_text_survives_toml(text: str) -> None:
 @given(NASTY)
 def test_any_text_is_one_comment(text: str) -> None:
     """A line feed in a path must not begin an entry."""
-    assert tomllib.loads(f"{comment(text)}\nkey = 1") == {"key": 1}
+    assert tomllib.loads(f"{comments([text])}\nkey = 1") == {"key": 1}
 
 
 def test_what_is_stale_or_expired_is_listed_to_be_removed() -> None:

@@ -9,8 +9,7 @@ import pytest
 from support.fleets import matrix, units
 
 from coldproof.harness.cli.main import main
-from coldproof.harness.fleet.matrix import MatrixRun, read_matrix
-from coldproof.harness.fleet.units import units_of
+from coldproof.harness.fleet.matrix import MatrixRun, read_matrix, units_of
 from coldproof.harness.options import UsageError
 
 MACHINE = '[[machine]]\nname = "cpu"\n'

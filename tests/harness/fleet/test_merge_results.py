@@ -13,9 +13,8 @@ from support.fleets import done, fleet, matrix, units
 from support.page import Page
 
 from coldproof.harness.fleet.matrix import MatrixRun
-from coldproof.harness.fleet.merge.cases import copy_cases, with_unique_case_names
 from coldproof.harness.fleet.merge.results import fleet_results
-from coldproof.harness.fleet.merge.unit_report import Part
+from coldproof.harness.fleet.merge.unit_report import Part, copy_cases, with_unique_case_names
 from coldproof.harness.fleet.store import Store
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown

@@ -16,8 +16,8 @@ from support.fleets import GO, at_gate, fake_python, units
 
 from coldproof import IMPORT_ROOT
 from coldproof.harness.fleet import node
+from coldproof.harness.fleet.fleet import copy_sources
 from coldproof.harness.fleet.node import EventLines, Order, RunEnded, RunStarted, run_order
-from coldproof.harness.fleet.shipping import copy_sources
 from coldproof.harness.fleet.store import Store
 from coldproof.harness.release.run.manifest import manifest_differences, read_manifest
 from coldproof.harness.release.run.sources import sources_digest

@@ -11,11 +11,11 @@ from support.fleets import SOURCES, Played, archive, done, fleet, order, part, r
 from coldproof.harness.cli.main import main
 from coldproof.harness.fleet import fleet as fleet_run
 from coldproof.harness.fleet.cluster import NodeLost, TaskFailed
+from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.merge.results import fleet_results
 from coldproof.harness.fleet.node import Message, RunEnded, RunStarted
 from coldproof.harness.fleet.scheduler import Driver
 from coldproof.harness.fleet.store import LOST, RUNNING, UNITS, Record, Store
-from coldproof.harness.fleet.units import Unit
 from coldproof.harness.options import UsageError
 from coldproof.reports.schema.results import Results, read_results
 

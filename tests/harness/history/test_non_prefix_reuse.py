@@ -19,7 +19,7 @@ from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.checkers.response_options import check_surface
 from coldproof.harness.judgement.checkers.tokens import check_tokens
-from coldproof.harness.judgement.evidence.engine_modes import mode_facts
+from coldproof.harness.judgement.evidence.engine_features import mode_facts
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import EXACT, Finding, Rule
 from coldproof.harness.judgement.judge import judge_again

@@ -228,7 +228,7 @@ def test_two_tests_of_one_requirement_are_one_result() -> None:
     (cell,) = one.cells
     assert (one.verdict, one.reason) == (Verdict.VIOLATED, "stale")
     assert (one.title, one.statement) == ("in place; unload", "first\n\nsecond")
-    assert (cell.examples, cell.requests, cell.seconds, cell.evidence) == (20, 60, 3.0, {"hit tokens": 128})
+    assert (cell.examples, cell.requests, cell.seconds, cell.evidence) == (80, 60, 3.0, {"hit tokens": 128})
     assert merged.complete
 
 
@@ -246,7 +246,7 @@ def test_cells_keep_their_own_verdicts() -> None:
         "sync": Verdict.NOT_EXERCISED,
         "attached": Verdict.UNSUPPORTED,
     }
-    assert (one.verdict, one.examples, one.evidence) == (Verdict.NOT_EXERCISED, 30, {"hit tokens": 192})
+    assert (one.verdict, one.examples, one.evidence) == (Verdict.NOT_EXERCISED, 120, {"hit tokens": 192})
 
 
 @pytest.mark.parametrize("cut", [1, 20, -2])

@@ -16,9 +16,16 @@ from coldproof.harness.cli import main as command_line
 from coldproof.harness.cli import power
 from coldproof.harness.options import UsageError
 from coldproof.harness.power import suite_run as suites
-from coldproof.harness.power.measure import Budgets, Measurement, fault_outcome, fault_summary, select_faults
-from coldproof.harness.power.plan import aimed_plan, clean_plan, fault_cells, wide_plan
-from coldproof.harness.power.suite_run import RunPlan, read, requests_until_failure
+from coldproof.harness.power.measure import Measurement, fault_outcome, fault_summary, select_faults
+from coldproof.harness.power.suite_run import (
+    RunPlan,
+    aimed_plan,
+    clean_plan,
+    fault_cells,
+    read,
+    requests_until_failure,
+    wide_plan,
+)
 from coldproof.reports.assemble.assemble import injected_fault, read_events
 from coldproof.reports.kill_matrix.kill_matrix import columns, figures, headline, render_power
 from coldproof.reports.schema.power import Detection, FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
@@ -261,7 +268,7 @@ def test_a_run_without_events_is_a_problem(tmp_path: Path) -> None:
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     """An interrupted measurement goes on where it stopped."""
     measurement = Measurement(
-        worker="fingerprint", seed=1, budgets=Budgets(aimed=1, wide=1), out=tmp_path, scripts=False
+        worker="fingerprint", seed=1, aimed_seconds=1, wide_seconds=1, out=tmp_path, scripts=False
     )
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / f"{FAULT.name}.json").write_bytes(msgspec.json.encode(CAUGHT))
@@ -293,7 +300,8 @@ def test_all_requirements_are_put_to_a_fault_where_that_is_wanted(
     measurement = Measurement(
         worker="model",
         seed=1,
-        budgets=Budgets(aimed=1, wide=1),
+        aimed_seconds=1,
+        wide_seconds=1,
         out=tmp_path,
         wide=mode,
         scripts=False,

@@ -7,19 +7,26 @@ from support.histories import ask, burst, put
 
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.proof.pipeline import WAIVABLE_SECONDS, ProofLimits, cuts
+from coldproof.harness.proof.pipeline import FAMILIAR_SECONDS, WAIVABLE_SECONDS, ProofLimits, cuts
 from coldproof.harness.workload.steps import Reset, Workload
 
 
 @pytest.mark.parametrize(
-    ("waivable", "whole", "seconds"), [(False, 180, 180), (True, 180, WAIVABLE_SECONDS), (True, 2, 2)]
+    ("waivable", "familiar", "whole", "seconds"),
+    [
+        (False, False, 180, 180),
+        (True, False, 180, WAIVABLE_SECONDS),
+        (True, False, 2, 2),
+        (False, True, 180, FAMILIAR_SECONDS),
+        (True, True, 180, FAMILIAR_SECONDS),
+    ],
 )
-def test_what_a_known_issue_may_waive_is_minimised_for_a_short_time(
-    waivable: bool, whole: float, seconds: float
+def test_what_may_be_known_is_minimised_for_a_short_time(
+    *, waivable: bool, familiar: bool, whole: float, seconds: float
 ) -> None:
     """Only its signature is needed; a shorter limit stays in force."""
     limits = ProofLimits(minimise_seconds=whole, controls_seconds=0, replays=1)
-    assert limits.minimising(waivable=waivable) == seconds
+    assert limits.minimising(waivable=waivable, familiar=familiar) == seconds
 
 
 @pytest.mark.parametrize(

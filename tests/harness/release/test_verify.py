@@ -164,19 +164,19 @@ def test_changed_events_are_refused_by_what_no_longer_follows(
 def test_too_few_examples_are_not_enough(tmp_path: Path) -> None:
     """All in order, and not looked at often enough."""
     assert reasons(bundles.write(tmp_path / "bundle", examples=3)) == (
-        "not shown: CHAT-9 was tested with 6 examples and 12 requests; a qualification needs 30 examples or 100 "
-        "requests: raise --budget"
+        "not shown: CHAT-9 is NOT EXERCISED: only 6 examples with 12 requests; CONFORMS needs 30 examples or 100 "
+        "requests: raise --budget\nnot shown: no requirement conforms"
     )
 
 
 def test_few_examples_are_enough_where_there_are_no_others(tmp_path: Path) -> None:
-    """The drawing ended long before its time did: more of that would change nothing."""
+    """More time would change nothing."""
     bundle = bundles.write(tmp_path / "bundle", examples=3)
 
     def early(events: list[Event]) -> list[Event]:
         for event in events:
             if event["event"] == "verdict":
-                event.update(drawn=2.0, share=20.0)
+                event.update(exhausted=True)
         return events
 
     change(bundle, early)
@@ -196,7 +196,7 @@ def test_verifying_loads_no_engine(whole: Path, tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from coldproof.harness.release.bundle import verify; "
         "from coldproof.harness.release.requirements import frozen; "
         f"frozen.LISTS = Path({str(tmp_path / 'lists')!r}); "
-        f"assert verify.verify(Path({str(whole)!r})).accepted; "
+        f"found = verify.verify(Path({str(whole)!r})); assert found.accepted, found.reasons; "
         "assert not {'vllm', 'torch', 'xllamacpp', 'openvino_genai', 'ray'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)

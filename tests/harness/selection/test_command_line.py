@@ -133,6 +133,7 @@ def test_the_documentation_lists_every_option_and_no_other() -> None:
     """In the tables of docs/options.md."""
     declared: list[str] = []
     declare_options(lambda option, **_: declared.append(option))
+    declared.remove("--joined")  # for the processes of a run's layers
     page = (ROOT / "docs" / "options.md").read_text().partition("## Options of a run")[2]
     assert sorted(re.findall(r"^\| `(--[a-z-]+)", page, re.MULTILINE)) == sorted(declared)
 
@@ -214,7 +215,7 @@ def test_a_wrong_model_is_reported(coldproof: Coldproof) -> None:
 
 def test_of_several_cells_each_says_why_its_engine_did_not_start(coldproof: Coldproof) -> None:
     """Another cell might have; so each requirement has an ERROR of its own, and nothing conforms."""
-    run = coldproof("--model", "/no/such/model", "-k", "salts_isolate or never_fit")
+    run = coldproof("--layers", "server", "--model", "/no/such/model", "-k", "salts_isolate or never_fit")
     assert run.code == run.results.exit_code == HARNESS
     assert [cell.cell for r in run.results.requirements for cell in r.cells] == ["tight", "default"]
     assert {r.id: r.verdict for r in run.results.requirements} == {"PRESS-3": "ERROR", "SALT-1": "ERROR"}

@@ -13,12 +13,12 @@ from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, UsageError, parse_duration
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session import budget as budgets
-from coldproof.harness.session.budget import MIN_EXAMPLES, PATIENCE_FACTOR, RESERVED, Budget, BudgetSpent
+from coldproof.harness.session.budget import LEAST_DRAWN, PATIENCE_FACTOR, RESERVED, Budget, BudgetSpent
 
 SHOWN = {Evidence.HITS.value: 1.0}
 
 
-def trial(*, used: float, examples: int = MIN_EXAMPLES, evidence: dict[str, float] | None = None) -> Trial:
+def trial(*, used: float, examples: int = LEAST_DRAWN, evidence: dict[str, float] | None = None) -> Trial:
     """A trial that has been drawing for so long and needs to show a hit."""
     made = Trial(Requirement("R-1", "title", (), (Evidence.HITS,)), "default", "statement", "test")
     made.started = time.monotonic() - used
@@ -77,15 +77,15 @@ def test_a_small_profiles_examples_are_enough_unless_evidence_is_missing(
     examples: int, evidence: dict[str, float], *, spent: bool
 ) -> None:
     """An abort in prefill is a matter of milliseconds: eight examples may well see none."""
-    budget = Budget(100, 10, enough=8)
-    share = budget.begin(1)
-    assert budget.is_spent(trial(used=0.5 * share, examples=examples, evidence=evidence)) is spent
+    budget = Budget(100, 10)
+    made = trial(used=0.5 * budget.begin(1), examples=examples, evidence=evidence)
+    made.enough = 8
+    assert budget.is_spent(made) is spent
 
 
-@pytest.mark.parametrize("wanted", [{}, {"examples": 30, "requests": 100}], ids=["evidence", "looks"])
-def test_patience_leaves_the_later_trials_something(wanted: dict[str, int]) -> None:
-    """However many before them never showed what they should, or were looked at too seldom."""
-    budget = Budget(100, 10, **wanted)
+def test_patience_leaves_the_later_trials_something() -> None:
+    """However many before them never showed what they should, or had too few examples."""
+    budget = Budget(100, 10)
     shares = []
     for _ in range(10):
         shares.append(budget.begin(1))
@@ -97,11 +97,11 @@ def test_patience_leaves_the_later_trials_something(wanted: dict[str, int]) -> N
 
 @pytest.mark.parametrize(("examples", "requests", "spent"), [(29, 99, False), (30, 29, True), (2, 100, True)])
 def test_a_trial_that_was_looked_at_too_seldom_goes_on(examples: int, requests: int, spent: bool) -> None:
-    """A qualification is refused with less, and ten of its requests may take as long as a thousand of another's."""
-    budget = Budget(1000, 10, examples=30, requests=100)
+    """With less its requirement does not conform. Ten requests of it may take as long as a thousand of another."""
+    budget = Budget(1000, 10)
     share = budget.begin(1)
     made = trial(used=1.1 * share, examples=examples, evidence=SHOWN)
-    made.requests = requests
+    made.requests, made.least_examples, made.least_requests = requests, 30, 100
     assert budget.is_spent(made) is spent
     made.started -= budget.longest
     assert budget.is_spent(made)
@@ -141,18 +141,39 @@ def test_a_trial_that_lacks_evidence_may_go_on_for_a_while(
     evidence: dict[str, float], used: float, spent: bool
 ) -> None:
     """What it needs, not just any; and not for ever."""
-    budget = Budget(100, 10)
+    budget = Budget(1000, 100)
     share = budget.begin(1)
     assert budget.is_spent(trial(used=used * share, evidence=evidence)) is spent
 
 
-@pytest.mark.parametrize(("examples", "spent"), [(1, False), (MIN_EXAMPLES - 1, False), (MIN_EXAMPLES, True)])
+@pytest.mark.parametrize(("examples", "spent"), [(1, False), (LEAST_DRAWN - 1, False), (LEAST_DRAWN, True)])
 def test_a_trial_that_lacks_evidence_draws_a_few_examples_however_long_they_take(examples: int, spent: bool) -> None:
     """On a busy machine the first may use up all of its time; one that has shown what it must ends there."""
+    budget = Budget(1000, 10)
+    budget.begin(1)
+    assert budget.is_spent(trial(used=1100, examples=examples)) is spent
+    assert budget.is_spent(trial(used=1100, examples=examples, evidence=SHOWN))
+
+
+@pytest.mark.parametrize(("examples", "least", "spent"), [(4, 5, False), (5, 5, True), (9, 30, False), (10, 30, True)])
+def test_so_does_one_whose_requirement_would_have_too_few(examples: int, least: int, *, spent: bool) -> None:
+    """Five in the server layer; of the thirty of a whole run, ten."""
+    budget = Budget(1000, 10)
+    budget.begin(1)
+    made = trial(used=1100, examples=examples, evidence=SHOWN)
+    made.least_examples, made.least_requests = least, 100
+    assert budget.is_spent(made) is spent
+
+
+def test_a_run_ends_within_twice_its_budget() -> None:
+    """Whatever a trial lacks, on a model of any speed."""
     budget = Budget(100, 10)
     budget.begin(1)
-    assert budget.is_spent(trial(used=1e6, examples=examples)) is spent
-    assert budget.is_spent(trial(used=1e6, examples=examples, evidence=SHOWN))
+    made = trial(used=199, examples=1)
+    made.least_examples, made.least_requests = 5, 100
+    assert not budget.is_spent(made)
+    made.started -= 2
+    assert budget.is_spent(made)
 
 
 def test_every_trial_draws_at_least_one_example() -> None:
@@ -197,3 +218,15 @@ def test_without_a_budget_the_profile_has_one(profile: str) -> None:
     """And a given one wins."""
     assert options(profile=profile).seconds == PROFILES[profile].seconds
     assert options(profile=profile, budget="7m").seconds == 420
+
+
+def test_the_budget_tells_how_long_it_expects_to_go_on() -> None:
+    """At the pace so far, and never longer than what is left."""
+    budget = Budget(100, 4)
+    assert budget.expected() == pytest.approx(100)
+    budget.begin(1)
+    budget.settle(5)
+    assert budget.expected() == pytest.approx(15)
+    budget.begin(1)
+    budget.settle(90)
+    assert budget.expected() == pytest.approx(5)

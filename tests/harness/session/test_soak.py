@@ -18,7 +18,7 @@ from support.paths import ROOT
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.session.soak import HARNESS, ResourceMonitor, in_rounds
-from coldproof.reports.assemble.resource_growth import MAX_POINTS, format_amount, growth_text, growths
+from coldproof.reports.assemble.over_time import USAGE_POINTS, format_amount, growth_text, growths
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.schema.results import Growth, UsagePoint
@@ -103,7 +103,7 @@ def test_each_process_is_judged_by_itself() -> None:
 def test_a_picture_has_room_for_all_points() -> None:
     """However long the soak was; the last look is kept."""
     points = memory([100.0] * 1000).points
-    assert len(points) <= MAX_POINTS
+    assert len(points) <= USAGE_POINTS
     assert points[-1].at == 999 * 30.0
 
 

@@ -10,7 +10,7 @@ from support.drawn_cases import REPEATS
 from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
-from coldproof.harness.history.computed_tokens import common_prefix
+from coldproof.harness.history.records import common_prefix
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, WorkloadLimits

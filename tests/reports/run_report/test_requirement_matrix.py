@@ -11,7 +11,7 @@ from support.page import Page
 from support.paths import ROOT
 
 from coldproof.adapters.registry import CELLS
-from coldproof.harness.judgement.statement import statement_parts
+from coldproof.harness.judgement.requirement import statement_parts
 from coldproof.reports.format.text import report_name
 from coldproof.reports.run_report.run_report import TEMPLATES, render_html
 from coldproof.reports.schema import results as results_module

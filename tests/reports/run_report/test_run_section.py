@@ -18,7 +18,7 @@ from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.reports.assemble.assemble import assemble, read_events
-from coldproof.reports.assemble.progress import MAX_POINTS, EvidenceSample, losses, progress
+from coldproof.reports.assemble.over_time import PROGRESS_POINTS, EvidenceSample, losses, progress
 from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.format.text import day_and_time, visible
@@ -59,7 +59,7 @@ def test_progress_sums_what_examples_saw() -> None:
 def test_progress_is_thinned_and_loses_no_sum(times: list[float]) -> None:
     """However many examples there were, and whatever the clocks of parallel workers say."""
     points = progress([example(at, hit_tokens=1) for at in times], 0.0)
-    assert len(points) <= MAX_POINTS
+    assert len(points) <= PROGRESS_POINTS
     assert points == sorted(points, key=lambda point: (point.at, point.examples))
     assert (points[-1].examples if points else 0) == len(times)
 

@@ -11,9 +11,16 @@ from support.histories import history, outcome
 
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage, Token
 from coldproof.harness.history.records import History, Identity, Outcome
-from coldproof.harness.judgement.checkers.noise_tolerance import LEAST_FLIPS, beyond_chance, excess, flips_needed
+from coldproof.harness.judgement.checkers.noise_tolerance import (
+    LEAST_FLIPS,
+    Deviation,
+    beyond_chance,
+    deviation,
+    excess,
+    flips_needed,
+    places,
+)
 from coldproof.harness.judgement.checkers.response_options import check_surface, prompt_tolerance, tolerance
-from coldproof.harness.judgement.checkers.score_deviation import Deviation, deviation, places
 from coldproof.harness.judgement.checkers.tokens import check_tokens
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge, judge_again

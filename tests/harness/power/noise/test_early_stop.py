@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coldproof.harness.event_log import CONFIRMING
-from coldproof.harness.power.noise.early_stop import EXIT_FOUND, MAX_FAILED_EXAMPLES, EarlyStop
+from coldproof.harness.power.noise.with_faults import EXIT_FOUND, MAX_FAILED_EXAMPLES, EarlyStop
 
 WRONG: tuple[str, dict[str, Any]] = ("example", {"findings": ["one"]})
 RIGHT: tuple[str, dict[str, Any]] = ("example", {"findings": []})

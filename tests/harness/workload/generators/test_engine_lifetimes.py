@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from support.drawn_cases import REPEATS
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.workload.generators.batches import mixed_bursts
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_churn,
     adapter_lifecycles,
+    mixed_bursts,
     reload_routes,
 )
 from coldproof.harness.workload.generators.prompts import WorkloadLimits

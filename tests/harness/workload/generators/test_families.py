@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, any_at_all, lengths, limits, some
 
 from coldproof.adapters.protocol.requests import ResponseOptions
-from coldproof.harness.workload.generators.batches import mixed_bursts
 from coldproof.harness.workload.generators.chats import conversations, is_edited, trees
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
@@ -19,6 +18,7 @@ from coldproof.harness.workload.generators.lora import (
     adapter_lifecycles,
     adapter_switches,
     coexisting_adapters,
+    mixed_bursts,
 )
 from coldproof.harness.workload.generators.memory_pressure import (
     aborts_then_full_pool,

@@ -13,12 +13,12 @@ from support.drawn_cases import REPEATS
 from support.histories import ask
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.workload.generators.batches import mixed_bursts
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_churn,
     adapter_lifecycles,
     coexisting_adapters,
+    mixed_bursts,
 )
 from coldproof.harness.workload.generators.prompts import (
     ADAPTERS_TOGETHER,

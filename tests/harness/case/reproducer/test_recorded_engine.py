@@ -19,11 +19,10 @@ from support.scripts import COMMAND, case_of
 
 from coldproof.adapters import registry
 from coldproof.adapters.llamacpp.gguf import write_adapter, write_model
-from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.registry import ENGINES, reproduction_of
 from coldproof.adapters.vllm.reproducer import OPENAI
 from coldproof.harness.case.reproducer.curl import CurlScript
-from coldproof.harness.case.reproducer.for_engine import dialect_of, recorded_engine, uses_generated_model
-from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.case.reproducer.script import recorded_engine, reproducer, uses_generated_model
 from coldproof.harness.execution.models.lora import generate_adapter, tiny_model
 from coldproof.harness.workload.steps import Route, Step, Unload
 
@@ -59,19 +58,22 @@ def test_a_script_imports_the_standard_library_and_what_it_says(engine: str) -> 
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     found = {name.split(".")[0] for name in names}
-    assert found <= {*sys.stdlib_module_names, *(name.replace("-", "_") for name in dialect_of(case).packages)}
+    assert found <= {
+        *sys.stdlib_module_names,
+        *(name.replace("-", "_") for name in reproduction_of(case.engine).packages),
+    }
 
 
 def test_every_engine_that_coldproof_starts_has_a_reproduction() -> None:
     """An engine without one would get a reproducer for another engine's server."""
     assert set(registry.started()) <= set(SPEAKING)
-    assert dialect_of(case_of("vllm")) is OPENAI
+    assert reproduction_of(case_of("vllm").engine) is OPENAI
 
 
 def test_an_engine_without_a_reproduction_is_talked_to_as_the_default_engine() -> None:
     """So is one that a case records and that is not known any more."""
-    assert dialect_of(case_of("endpoint")) is OPENAI
-    assert dialect_of(case_of("forgotten")) is OPENAI
+    assert reproduction_of(case_of("endpoint").engine) is OPENAI
+    assert reproduction_of(case_of("forgotten").engine) is OPENAI
     assert [step.commands for step in CurlScript(case_of("forgotten")).steps()] == [
         step.commands for step in CurlScript(case_of("endpoint")).steps()
     ]
@@ -79,7 +81,7 @@ def test_an_engine_without_a_reproduction_is_talked_to_as_the_default_engine() -
 
 def test_llama_cpps_command_has_the_scripts_own_files() -> None:
     """Adapters numbered in the order of the case's recipes, the model below the script's folder."""
-    command = dialect_of(case_of("llamacpp")).command(recorded_engine(case_of("llamacpp")))
+    command = reproduction_of(case_of("llamacpp").engine).command(recorded_engine(case_of("llamacpp")))
     assert command == (
         "llama-server --model coldproof-files/model.gguf --port 8000 --parallel 1 "
         "--lora coldproof-files/adapter-A.gguf --lora coldproof-files/adapter-B.gguf"
@@ -90,7 +92,7 @@ def test_a_model_of_somebodys_own_stays_where_it_is() -> None:
     """The script cannot make it."""
     case = msgspec.structs.replace(case_of("llamacpp"), engine_config={"command": COMMAND, "model": "/their/model"})
     assert not uses_generated_model(case)
-    assert "--model /x/models/m/model.gguf" in dialect_of(case).command(recorded_engine(case))
+    assert "--model /x/models/m/model.gguf" in reproduction_of(case.engine).command(recorded_engine(case))
 
 
 def test_llama_cpps_requests_say_which_adapter_they_want() -> None:

@@ -1,11 +1,13 @@
-"""Evidence about modes of few engines: restored states, non-prefix KV reuse, exceeded contexts. Pure."""
+"""Evidence about features of few engines: restored states, non-prefix reuse, a second KV tier, KV events. Pure."""
 
 from __future__ import annotations
 
-from coldproof.harness.history.computed_tokens import common_prefix, written_tokens
+from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.non_prefix_reuse import may_be_changed
-from coldproof.harness.history.records import History, Identity, Outcome
+from coldproof.harness.history.records import History, Identity, Outcome, StepRecord, common_prefix, written_tokens
+from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.expected_hits import view
 from coldproof.harness.judgement.reference_cache import by_chance, outgrows
 from coldproof.harness.workload.steps import RestoreState, save_of
 
@@ -81,3 +83,54 @@ def after_outgrown(history: History, outcome: Outcome) -> bool:
         and common_prefix(written_tokens(o), outcome.prompt) >= MIN_SHARED
         for o in history.outcomes
     )
+
+
+def tier_facts(history: History) -> dict[str, float]:
+    """Return the counters of loads from the second tier. They are zero if the engine does not report loads."""
+    last = history.steps[-1].after if history.steps else None
+    loading = [r for r in history.steps if loaded(r)]
+    first_failure = min((r.started for r in history.steps if failed(r)), default=None)
+    return {
+        Evidence.LOADED: (last.external_hit_tokens or 0) if last else 0,
+        Evidence.LOADED_EVICTED: sum(not emptied_before(history, r) for r in loading),
+        Evidence.LOADED_RESET: sum(emptied_before(history, r) for r in loading),
+        Evidence.LOADED_RESUMED: (last.resumed_hit_tokens or 0) if last else 0,
+        Evidence.FAILED_LOADS: (last.failed_loads or 0) if last else 0,
+        Evidence.AFTER_FAILURE: sum(
+            o.answered and first_failure is not None and o.finished > first_failure for o in history.outcomes
+        ),
+    }
+
+
+def loaded(record: StepRecord) -> bool:
+    """Return whether a step's requests loaded anything from the second tier."""
+    return bool(increase(record.before.external_hit_tokens, record.after.external_hit_tokens))
+
+
+def failed(record: StepRecord) -> bool:
+    """Return whether a load failed in a step."""
+    return bool(increase(record.before.failed_loads, record.after.failed_loads))
+
+
+def emptied_before(history: History, record: StepRecord) -> bool:
+    """Return whether a reset had emptied the pool before a step. Loads without a reset follow an eviction."""
+    return any(r.success and r.ended <= record.started for r in history.resets)
+
+
+def event_facts(history: History) -> dict[str, float]:
+    """Return the counters of events, of the hits that they explain, and of verified block hashes."""
+    seen = view(history)
+    if seen is None:
+        names = (Evidence.STORED, Evidence.REMOVED, Evidence.CLEARED, Evidence.EXPLAINED, Evidence.OWED_BY_EVENTS)
+        return dict.fromkeys((*names, Evidence.RECOMPUTED, Evidence.RECOMPUTED_ADAPTER), 0)
+    bounds, verified = seen.bounds(), [one for one in computed(history) if one.agrees]
+    counted = [(o.cached_tokens or 0, bounds[o.request]) for o in history.outcomes if o.request in bounds]
+    return {
+        Evidence.STORED: seen.cache.stored,
+        Evidence.REMOVED: seen.cache.removed,
+        Evidence.CLEARED: seen.cache.cleared,
+        Evidence.EXPLAINED: sum(0 < cached <= limits.at_most for cached, limits in counted),
+        Evidence.OWED_BY_EVENTS: sum(bool(limits.at_least) for _, limits in counted),
+        Evidence.RECOMPUTED: len(verified),
+        Evidence.RECOMPUTED_ADAPTER: sum(one.block.lora_name is not None for one in verified),
+    }

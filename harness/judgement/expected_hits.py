@@ -6,15 +6,16 @@ Blocks are identified by the hashes in the events. Pure.
 from __future__ import annotations
 
 import functools
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
-from coldproof.harness.history.computed_tokens import common_prefix
 from coldproof.harness.history.kv_event_replay import EventCache, request_keys
 from coldproof.harness.history.kv_events import HOLD_ALL, Block, RunEvents
-from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.history.records import History, Outcome, common_prefix, written_sequences
 from coldproof.harness.judgement.reference_cache import Bounds
+
+Ready = Callable[[Block, int], bool]  # whether a block can be hit, which ends at this token
 
 
 class View(msgspec.Struct, frozen=True):
@@ -36,10 +37,7 @@ class View(msgspec.Struct, frozen=True):
         return {o.request: Bounds(at_least=self.at_least(o), at_most=self.at_most(o)) for o in counted}
 
     def at_most(self, outcome: Outcome) -> int:
-        """Return the tokens that could be hit when the request was sent, or that concurrent requests stored later.
-
-        The request's own blocks do not count.
-        """
+        """Return the tokens that could be hit when the request was sent, or that concurrent ones stored later."""
         slack = self.events.slack
         first, sent = self.cache.count_at(outcome.sent - slack), self.cache.count_at(outcome.sent + slack)
         last = self.cache.count_at(outcome.finished + slack)
@@ -62,25 +60,18 @@ class View(msgspec.Struct, frozen=True):
         if not shape.uniform or not shape.prefix_caching or outcome.overlapped or outcome.surface.prompt_logprobs:
             return None
         first, last = self.cache.count_at(outcome.sent - slack), self.cache.count_at(outcome.finished + slack)
-        reach = [
-            self.reach(
-                group, outcome, lambda block, _: self.cache.could_always_be_hit(block.place, first, last), alone=True
-            )
-            for group in self.groups
-        ]
-        return min(reach, default=0)
+
+        def ready(block: Block, _end: int) -> bool:
+            return self.cache.could_always_be_hit(block.place, first, last)
+
+        return min((self.reach(group, outcome, ready, alone=True) for group in self.groups), default=0)
 
     def reach(self, group: int | None, outcome: Outcome, ready: Ready, *, alone: bool = False) -> int:
-        """Return how many leading tokens of a prompt have ready blocks. The last token never counts.
-
-        `alone`: stop at a block that is ambiguous.
-        """
+        """Return how many tokens of a prompt but the last have ready blocks, with `alone` up to an ambiguous block."""
         end = 0
         for blocks in self.cache.chain(group, outcome.prompt, request_keys(outcome)):
-            further = end + len(blocks[0].tokens)
-            if further > len(outcome.prompt) - 1 or not any(ready(block, further) for block in blocks):
-                break
-            if alone and len(blocks) > 1:
+            further, ambiguous = end + len(blocks[0].tokens), alone and len(blocks) > 1
+            if ambiguous or further >= len(outcome.prompt) or not any(ready(block, further) for block in blocks):
                 break
             end = further
         return end
@@ -89,18 +80,10 @@ class View(msgspec.Struct, frozen=True):
         """Return how many of a request's leading tokens a concurrent request with the same keys may have computed."""
         slack = self.events.slack
         over = other.finished <= outcome.sent - slack and not open_ended(other)
-        if other.request == outcome.request or over or other.sent >= outcome.finished + slack:
+        apart = other.request == outcome.request or over or other.sent >= outcome.finished + slack
+        if apart or request_keys(other) != request_keys(outcome):
             return 0
-        if request_keys(other) != request_keys(outcome):
-            return 0
-        return max(common_prefix(sequence, outcome.prompt) for sequence in sequences(other))
-
-
-class Ready(Protocol):
-    """Decides whether a block can be hit; `end` is the number of tokens up to the block's end."""
-
-    def __call__(self, block: Block, end: int, /) -> bool:
-        """Return whether the block can be hit."""
+        return max(common_prefix(sequence, outcome.prompt) for sequence in written_sequences(other))
 
 
 @functools.lru_cache(maxsize=4)
@@ -117,15 +100,8 @@ def view(history: History) -> View | None:
     return None if history.events is None else View(history, history.events, replayed(history.events))
 
 
-def sequences(outcome: Outcome) -> list[tuple[int, ...]]:
-    """Return, for each answer of a request, the tokens whose KV it wrote: all but the last sampled token."""
-    answers = [outcome.tokens, *outcome.others]
-    return [outcome.prompt + tuple(token.id for token in tokens[:-1]) for tokens in answers]
-
-
 def open_ended(outcome: Outcome) -> bool:
-    """Return whether the engine may have computed more tokens than its client saw: after a client disconnect, or if a
-    stop string was found outside of the engine."""
+    """Return whether more tokens may be computed than the client saw: it disconnected, or found a stop string."""
     return not outcome.answered or bool(outcome.surface.stop)
 
 
@@ -135,8 +111,5 @@ def may_have_stored(outcome: Outcome, blocks: tuple[Block, ...]) -> bool:
     if any((b.lora_name, b.extra_keys) != (keys.lora_name, keys.at(i)) for i, b in enumerate(blocks)):
         return False
     tokens = tuple(token for block in blocks for token in block.tokens)
-    for sequence in sequences(outcome):
-        same = common_prefix(sequence, tokens)
-        if same == len(tokens) or (open_ended(outcome) and same == len(sequence)):
-            return True
-    return False
+    shared = ((common_prefix(sequence, tokens), len(sequence)) for sequence in written_sequences(outcome))
+    return any(same == len(tokens) or (open_ended(outcome) and same == whole) for same, whole in shared)

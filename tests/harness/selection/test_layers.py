@@ -1,0 +1,115 @@
+"""Which layers a run has."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from coldproof.adapters.registry import ENGINES, layer_of
+from coldproof.harness.options import Options, UsageError
+from coldproof.harness.selection.layers import chosen_layers, is_covered, joined_layers, layers_of, use_layers
+
+DEFAULTS = {"--worker": "model", "--profile": "smoke", "--joined": ""}
+
+
+def config(*words: str, processes: int | None = None, **options: str) -> pytest.Config:
+    """Pytest's configuration after a command line; names in `options` have underscores for dashes."""
+    given = {**DEFAULTS, **{f"--{name.replace('_', '-')}": value for name, value in options.items()}}
+    option = SimpleNamespace(numprocesses=processes, engine=None, worker="model", engine_url=given.get("--engine-url"))
+    made = SimpleNamespace(
+        getoption=given.get, option=option, stash=pytest.Stash(), invocation_params=SimpleNamespace(args=words)
+    )
+    return cast(pytest.Config, made)
+
+
+def names(made: pytest.Config) -> list[str]:
+    """The names of the layers of a run."""
+    return [layer.name for layer in chosen_layers(made)]
+
+
+def test_the_default_engine_has_all_of_its_layers() -> None:
+    """The exact one first: it starts soonest."""
+    assert names(config()) == ["exact", "model", "server"]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"engine": "vllm"}, ["server"]),
+        ({"engine": "vllm-inproc"}, ["model"]),
+        ({"engine": "llamacpp"}, ["server"]),
+        ({"engine": "openvino"}, ["model"]),
+        ({"engine_url": "http://127.0.0.1:1"}, ["server"]),
+        ({"cells": "tight"}, ["server"]),
+        ({"shard": "1/2"}, ["server"]),
+        ({"profile": "qualify"}, ["server"]),
+        ({"profile": "ci"}, ["exact", "model", "server"]),
+        ({"layers": "server,exact"}, ["exact", "server"]),
+        ({"layers": "model"}, ["model"]),
+        ({"engine_url": "http://127.0.0.1:1", "layers": "exact,server"}, ["exact", "server"]),
+        ({"engine": "nope"}, []),
+    ],
+)
+def test_an_option_about_one_engine_chooses_one_layer(options: dict[str, str], found: list[str]) -> None:
+    """Unless --layers names more; an attached server can have the exact layer beside it."""
+    assert names(config(**options)) == found
+
+
+def test_so_do_a_worker_and_several_processes() -> None:
+    """Whatever worker it is."""
+    assert names(config("suites", "--worker=model")) == ["server"]
+    assert names(config("suites", "-n", "2", processes=2)) == ["server"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layers": "exakt"}, "unknown layer 'exakt': choose one of exact, model, server"),
+        ({"engine": "llamacpp", "layers": "exact"}, "unknown layer 'exact': choose one of server"),
+        ({"layers": "exact,server", "oracle": "closed-form"}, "--oracle is for one layer"),
+        ({"layers": "exact,server", "profile": "soak"}, "--profile soak is for one layer"),
+    ],
+)
+def test_what_cannot_be_is_told(options: dict[str, str], said: str) -> None:
+    """In one line."""
+    with pytest.raises(UsageError, match=said):
+        chosen_layers(config(**options))
+
+
+def test_one_layer_is_an_engine_with_its_worker() -> None:
+    """And no longer the server of another layer."""
+    made: Any = config(layers="exact", engine_url="http://127.0.0.1:1", joined="exact,server")
+    use_layers(made)
+    assert (made.option.engine, made.option.worker, made.option.engine_url) == ("vllm-inproc", "fingerprint", None)
+    assert [layer.name for layer in layers_of(made)] == ["exact"]
+    assert [layer.name for layer in joined_layers(made)] == ["exact", "server"]
+
+
+def test_a_layer_of_several_may_test_a_part_of_the_requirements() -> None:
+    """Alone it tests all."""
+    joined, alone = config(layers="model", joined="exact,model,server"), config(layers="model")
+    for made in (joined, alone):
+        use_layers(made)
+    assert [is_covered(joined, name) for name in ("GROUND-1", "LORA-1")] == [True, False]
+    assert is_covered(alone, "LORA-1")
+
+
+def test_the_server_layer_samples_what_another_layer_covers(tmp_path: Any) -> None:
+    """And waives without a replay only in the smallest profile."""
+    exact, model, server = ENGINES["vllm"].layers
+    whole = Options(engine="vllm", report_dir=tmp_path, layers=(server,), joined=(exact, model, server))
+    partly = Options(engine="vllm", report_dir=tmp_path, layers=(server,), joined=(model, server), profile="ci")
+    alone = Options(engine="vllm", report_dir=tmp_path, layers=(server,))
+    assert [one.is_sample("LORA-1") for one in (whole, partly, alone)] == [True, False, False]
+    assert [one.waives_at_once("GROUND-1") for one in (whole, partly, alone)] == [True, False, False]
+
+
+def test_every_engine_names_its_layer() -> None:
+    """With the fingerprint worker in process it is the exact one."""
+    assert layer_of("vllm", "model") == "server"
+    assert layer_of("vllm-inproc", "model") == "model"
+    assert layer_of("vllm-inproc", "fingerprint") == "exact"
+    assert layer_of("sglang", "model") == "server"
+    assert layer_of("nope", "model") == ""

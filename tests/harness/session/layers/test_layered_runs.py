@@ -1,0 +1,139 @@
+"""Several layers run at once, each in a process of its own, into one report."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_OK, EXIT_USAGE
+from coldproof.reports.schema.results import Results, read_results
+from coldproof.reports.schema.verdict import Verdict
+
+PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
+
+
+def run(folder: Path, *arguments: str, moment: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the suites on the engine `layered`."""
+    words = ["-m", "pytest", "-p", "support.layered_engine", "-p", "no:cacheprovider", "suites", "--engine", "layered"]
+    words += ["--model", "none", "--budget", "20s", "--diagnose", "none", "--report-dir", str(folder / "out")]
+    environment = {**os.environ, "COLDPROOF_LAYERED": moment, "PYTHONPATH": PATH}
+    return subprocess.run(
+        [sys.executable, *words, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def results(folder: Path) -> Results:
+    """The results of the run."""
+    return read_results(folder / "out" / "results.json")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run of two layers and two requirements, of which one layer tests only one."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, run(folder, "--layers", "exact,server", "--requirements", "REUSE-1,CHAT-2")
+
+
+def test_each_requirement_has_a_verdict_for_each_layer(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """And examples of both count for the whole."""
+    folder, done = whole
+    assert done.returncode == EXIT_OK, done.stdout
+    found = {one.id: one for one in results(folder).requirements}
+    assert {name: [layer.layer for layer in one.layers] for name, one in found.items()} == {
+        "CHAT-2": ["server"],
+        "REUSE-1": ["exact", "server"],
+    }
+    reuse = found["REUSE-1"]
+    assert [layer.verdict for layer in reuse.layers] == [Verdict.CONFORMS, Verdict.CONFORMS]
+    assert reuse.examples == sum(layer.examples for layer in reuse.layers) >= 30
+    assert [cell.label for cell in reuse.cells] == ["exact: layered-core", "server: layered"]
+
+
+def test_the_engine_of_the_last_layer_is_the_runs(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """What is qualified is the server; the others are listed beside it."""
+    found = results(whole[0])
+    assert [one.layer for one in found.layers] == ["exact", "server"]
+    assert found.engine is not None
+    assert found.engine == found.layers[1].engine
+    assert all(one.requests and one.calibration for one in found.layers)
+    page = (whole[0] / "out" / "index.html").read_text()
+    assert "Requirements by layer" in page
+    assert 'id="layers"' in page
+
+
+def test_the_log_has_a_line_for_each_layer(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """With how far it is; the whole output of each is in the report folder."""
+    folder, done = whole
+    assert {"exact", "server"} <= {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    assert "no tests ran" not in done.stdout
+    assert all((folder / "out" / f"layer-{name}.log").read_text() for name in ("exact", "server"))
+
+
+def test_a_violation_in_one_layer_is_the_requirements(tmp_path: Path) -> None:
+    """Its case says where it was found and how it is replayed."""
+    done = run(tmp_path, "--layers", "exact,server", "--requirements", "REUSE-1", moment="bug")
+    assert done.returncode == EXIT_FAILED, done.stdout
+    assert "exact: REUSE-1 VIOLATED" in done.stdout
+    found = results(tmp_path)
+    assert [layer.verdict for layer in found.requirements[0].layers] == [Verdict.VIOLATED, Verdict.CONFORMS]
+    assert found.requirements[0].verdict is Verdict.VIOLATED
+    (case,) = found.cases
+    assert case.place == "exact: layered-core"
+    assert case.replay.endswith("--layers exact")
+
+
+def test_a_second_violation_of_one_cause_is_confirmed_and_gets_no_controls(tmp_path: Path) -> None:
+    """The first has them: a broken engine must not cost more than a sound one."""
+    names = ("--layers", "exact", "--requirements", "REUSE-1,REUSE-2", "--diagnose", "new")
+    done = run(tmp_path, *names, moment="bug")
+    assert done.returncode == EXIT_FAILED, done.stdout
+    first, second = results(tmp_path).cases
+    assert (first.requirement, second.requirement) == ("REUSE-1", "REUSE-2")
+    assert first.signature == second.signature
+    assert first.diagnosis is not None
+    assert second.diagnosis is None
+    assert second.reproduction.fresh_failed == second.reproduction.fresh_tries
+
+
+def test_a_layer_that_cannot_start_costs_the_others_nothing(tmp_path: Path) -> None:
+    """The run fails and says which it was."""
+    done = run(tmp_path, "--layers", "exact,server", "--requirements", "REUSE-1", moment="start")
+    assert done.returncode == EXIT_HARNESS, done.stdout
+    found = results(tmp_path)
+    assert found.problem == "no port is free"
+    assert [layer.layer for layer in found.requirements[0].layers if layer.verdict is Verdict.CONFORMS] == ["exact"]
+
+
+def test_one_layer_runs_in_this_process(tmp_path: Path) -> None:
+    """As --engine does."""
+    done = run(tmp_path, "--layers", "server", "--requirements", "CHAT-2")
+    assert done.returncode == EXIT_OK, done.stdout
+    found = results(tmp_path)
+    assert found.layers == []
+    assert [layer.layer for layer in found.requirements[0].layers] == ["server"]
+    assert [cell.label for cell in found.requirements[0].cells] == ["layered"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--layers", "exat"), "unknown layer 'exat': choose one of exact, server"),
+        (("--layers", "exact,server", "--cells", "layered"), "--cells is for one layer"),
+        (("--layers", "exact,server", "-n", "2"), "-n is for one layer"),
+        (("--layers", "exact,server", "--worker", "fingerprint"), "--worker is for one layer"),
+        (("--layers", "exact,server", "--profile", "soak"), "--profile soak is for one layer"),
+        (("--layers", "exact,server", "--requirements", "REUSE-77"), "unknown requirement 'REUSE-77'"),
+    ],
+)
+def test_what_does_not_go_together_is_told_in_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    """Exit code 4."""
+    done = run(tmp_path, *arguments)
+    assert done.returncode == EXIT_USAGE
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

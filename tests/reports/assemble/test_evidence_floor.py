@@ -1,0 +1,55 @@
+"""A requirement conforms only with enough examples or requests over its layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coldproof.reports.assemble.evidence_floor import shortfall
+from coldproof.reports.schema.results import CellResult
+from coldproof.reports.schema.verdict import Verdict
+
+
+def cell(examples: int, requests: int = 0, *, layer: str = "exact", **more: Any) -> CellResult:
+    """A cell of a layer after so many examples."""
+    facts: dict[str, Any] = {"verdict": Verdict.CONFORMS, "reason": "", "evidence": {}, "seconds": 1.0}
+    return CellResult(cell="default", layer=layer, examples=examples, requests=requests, **{**facts, **more})
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        (cell(30),),
+        (cell(2, 100),),
+        (cell(20), cell(10)),
+        (cell(25), cell(5, layer="server")),
+        (cell(30, layer="server"),),
+        (cell(3, exhausted=True),),
+        (cell(3, exhausted=True), cell(5, layer="server")),
+        (cell(40), cell(2, layer="server", exhausted=True)),
+        (cell(30), cell(0, layer="server", verdict=Verdict.UNSUPPORTED)),
+    ],
+)
+def test_enough_is_enough(cells: tuple[CellResult, ...]) -> None:
+    """In examples or requests; fewer where there are no others; and five on a server beside another layer."""
+    assert shortfall(cells) == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (
+            (cell(29, 99),),
+            "only 29 examples with 99 requests; CONFORMS needs 30 examples or 100 requests: raise",
+        ),
+        ((cell(1, 4), cell(2, 8)), "only 3 examples with 12 requests"),
+        ((cell(40), cell(4, layer="server")), "only 4 examples in the server layer; CONFORMS needs 5 there"),
+        ((cell(3, exhausted=True), cell(4, layer="server")), "only 4 examples in the server layer"),
+        ((cell(3, exhausted=True), cell(4)), "only 7 examples"),
+        ((cell(10, drawn=20.0),), "for this requirement, a --budget 3 times as large"),
+    ],
+)
+def test_too_few_are_told_with_what_it_would_take(cells: tuple[CellResult, ...], said: str) -> None:
+    """From the pace so far, where there is one."""
+    assert said in shortfall(cells)
