@@ -60,6 +60,7 @@ class Bench:
     def verdict(self, test: Any, cell: Cell, *, examples: int) -> tuple[Verdict, str, list[Case]]:
         """Put one suite's test to a new engine: the verdict, its reason, and the cases."""
         self.told.clear()
+        self.run.trials.causes.clear()  # each fault is like a run of its own, whose first case gets controls
         drawn = settings(
             settings.get_profile("coldproof-smoke"), database=None, derandomize=True, max_examples=examples
         )(given(data=st.data())(test.hypothesis.inner_test))
