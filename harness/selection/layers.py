@@ -12,7 +12,8 @@ from coldproof.harness.selection.select import check_choice, engine_name, is_fin
 LAYERS = pytest.StashKey[tuple[Layer, ...]]()  # of this process
 JOINED = pytest.StashKey[tuple[Layer, ...]]()  # of the run of which this process is one layer
 # Options that are about one engine with one worker. With any of them, a run has one layer unless --layers names more.
-OF_ONE_LAYER = ("--engine", "--engine-url", "--cells", "--oracle", "--replay", "--shard", "--noise", "--calibration")
+NEVER_OF_SEVERAL = ("--cells", "--oracle", "--replay", "--shard", "--noise", "--calibration")
+OF_ONE_LAYER = ("--engine", "--engine-url", *NEVER_OF_SEVERAL)
 
 
 def offered_layers(config: pytest.Config) -> tuple[Layer, ...]:
@@ -52,7 +53,7 @@ def names_one_layer(config: pytest.Config) -> bool:
 
 def check_several(config: pytest.Config) -> None:
     """Raise UsageError for an option that a run of several layers cannot have."""
-    for name in ("--cells", "--oracle", "--replay", "--shard", "--noise", "--calibration"):
+    for name in NEVER_OF_SEVERAL:
         if config.getoption(name) is not None:
             raise UsageError(f"{name} is for one layer: add --layers with one name")
     if in_parts(config):

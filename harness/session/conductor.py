@@ -29,10 +29,11 @@ from coldproof.harness.judgement.criteria import failing_checks
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Requirement, statement_parts
 from coldproof.harness.options import QUALIFY, SOAK, Options, UsageError
+from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.record import keep_known_issues, qualification
 from coldproof.harness.session.budget import Budget
 from coldproof.harness.session.environment import coldproof_version
-from coldproof.harness.session.layers.processes import EVENTS, run_layers
+from coldproof.harness.session.layers.processes import run_layers
 from coldproof.harness.session.layers.view import LayersView
 from coldproof.harness.session.run_reports import RunReports, prepare_folder
 from coldproof.harness.session.selftest.selftest import self_test

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.spec.layer import Layer
+from coldproof.harness.release.bundle.run_folder import EVENTS
 
-EVENTS = "events.ndjson"  # in the report folder
 POLL_SECONDS = 0.1
 LONGEST_REASON = 400  # characters of a layer's last words that are shown
 QUIET = ("-p", "no:cacheprovider", "--color=no")

@@ -31,7 +31,7 @@ class LayersView:
         match event["event"]:
             case "verdict" if event["verdict"] not in QUIET:
                 self.terminal.line(
-                    f"{layer}: {event['requirement']} {event['verdict']} in {event['cell']}: {event['reason'][:400]}"
+                    f"{layer}: {event['requirement']} {event['verdict']} in {event['cell']}: {event['reason'][:REASON]}"
                 )
             case "problem" | "engine_lost":
                 self.terminal.line(f"{layer}: {event.get('message') or 'the engine ended or hangs; starting it again'}")
