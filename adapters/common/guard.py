@@ -17,21 +17,43 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 GRACE_SECONDS = 8.0
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
-def main(command: list[str]) -> int:
-    """Start the command in its own session, wait until it ends or a stop is requested, and kill its process group.
+class Engine(Protocol):
+    """The engine's main process: `poll` and `wait` as in subprocess.Popen."""
 
-    Return the command's exit code: 128 plus the signal number if a signal ended it, 0 if this script stopped it.
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+
+    def wait(self) -> int | None:
+        """Wait for its end."""
+
+
+def main(command: list[str]) -> int:
+    """Run a command under this guard. Return its exit code."""
+    return watch(
+        lambda: subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=parent_death_hook()
+        )
+    )
+
+
+def watch(start: Callable[[], Engine]) -> int:
+    """Start an engine in its own session, wait until it ends or a stop is requested, and kill its process group.
+
+    Return the engine's exit code: 128 plus the signal number if a signal ended it, 0 if this guard stopped it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the test run, which then closes the pipe
     received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda signum, _: received.append(signum))
-    engine = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=parent_death_hook())
+    engine = start()
     while engine.poll() is None and not received:
         readable, _, _ = select.select([sys.stdin], [], [], 0.2)
         if readable and not os.read(sys.stdin.fileno(), 1):
@@ -55,7 +77,7 @@ def parent_death_hook() -> Callable[[], None] | None:
     return kill_with_parent
 
 
-def end_group(engine: subprocess.Popen[bytes]) -> None:
+def end_group(engine: Engine) -> None:
     """Send SIGTERM to the engine's process group, and SIGKILL to the processes left after the grace time."""
     if not signal_group(engine.pid, signal.SIGTERM):
         return

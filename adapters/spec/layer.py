@@ -11,13 +11,15 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the requirements: an engine and its worker.
 
     `name`: exact (no floating point, so that every wrong block changes the answer), model (a network in process) or
-    server (the real server over HTTP). `areas`: the first parts of the ids of the requirements that it tests.
+    server (the real server over HTTP). `areas`: the first parts of the ids of the requirements that it tests. `cells`:
+    those that it has beside the profile's.
     """
 
     name: str
     engine: str
     worker: str = "model"
     areas: tuple[str, ...] = ("",)
+    cells: tuple[str, ...] = ()
 
     def covers(self, requirement_id: str) -> bool:
         """Return whether this layer tests a requirement."""

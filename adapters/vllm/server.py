@@ -19,7 +19,7 @@ import msgspec
 import requests
 import tenacity
 
-from coldproof.adapters.common.process import EngineProcess, free_port, port_is_taken, python_path
+from coldproof.adapters.common.process import EngineProcess, Forking, free_port, port_is_taken, python_path
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.capabilities import Capability, Support
@@ -51,6 +51,7 @@ ENVIRONMENT = {
 }
 # vLLM computes the root of all block hashes from it. Without it, older versions use a random, unpublished root.
 HASH_SEED = "PYTHONHASHSEED"
+FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldproof.adapters.vllm.forked:serve")
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
 
@@ -83,7 +84,12 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     port = options.port or free_port()
     events = EventSocket() if options.events else None
     command = server_command(options, port, () if events is None else events.flags)
-    process = EngineProcess([sys.executable, *command[1:]], environment(events=options.events), options.log)
+    process = EngineProcess(
+        [sys.executable, *command[1:]],
+        environment(events=options.events),
+        options.log,
+        forking=FORKING if is_cpu_build() else None,
+    )
     on_process(process)
     client = HttpClient(f"http://127.0.0.1:{port}", alive=process.running)
     with contextlib.ExitStack() as failed_start:

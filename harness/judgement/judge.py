@@ -78,8 +78,13 @@ def needed_questions(history: History, rule: Rule) -> Iterator[Question]:
 
 
 def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> Judgement:
-    """Judge with the oracle, which is also asked whose answers the wrong ones may be. Raises OracleError."""
-    answers = {asked: oracle.ask(asked) for asked in needed_questions(history, rule)}
+    """Judge with the oracle, which is also asked whose answers the wrong ones may be. Raises OracleError.
+
+    No answer is called wrong because of a batch: all questions are then asked again, one by one.
+    """
+    answers = oracle.ask_all(needed_questions(history, rule))
+    if check_tokens(history, answers, rule) or check_surface(history, answers, rule):
+        answers = {asked: oracle.ask(asked) for asked in answers}
     suspects = {f.request for f in check_tokens(history, answers, rule) if needs_explanation(history, f, answers, rule)}
     for outcome in history.outcomes:
         if outcome.request in suspects:

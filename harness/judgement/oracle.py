@@ -57,7 +57,11 @@ class Oracle(Protocol):
     name: str
 
     def ask(self, question: Question) -> Answer:
-        """Return the cold answer. Raises OracleError."""
+        """Return the cold answer, to a question that was asked alone. Raises OracleError."""
+
+    def ask_all(self, questions: Iterable[Question]) -> Answers:
+        """Return the cold answers, which may come from batches if that is faster. Raises OracleError."""
+        return {one: self.ask(one) for one in questions}
 
 
 def question(outcome: Outcome, identity: Identity) -> Question:

@@ -7,7 +7,7 @@ import pytest
 from coldproof.adapters.registry import ENGINES, default_engine
 from coldproof.adapters.spec.layer import EXACT_LAYER, Layer
 from coldproof.harness.options import QUALIFY, SOAK, UsageError
-from coldproof.harness.selection.select import check_choice, engine_name, is_fingerprint
+from coldproof.harness.selection.select import LAYER_CELLS, check_choice, engine_name, is_fingerprint
 
 LAYERS = pytest.StashKey[tuple[Layer, ...]]()  # of this process
 JOINED = pytest.StashKey[tuple[Layer, ...]]()  # of the run of which this process is one layer
@@ -76,6 +76,7 @@ def use_layers(config: pytest.Config) -> None:
     config.stash[JOINED] = tuple(layer for layer in offered_layers(config) if layer.name in of_run)
     if len(layers) == 1 and config.getoption("--layers") is not None:
         config.option.engine, config.option.worker = layers[0].engine, layers[0].worker
+        config.stash[LAYER_CELLS] = layers[0].cells
         if ENGINES[layers[0].engine].attach is None:
             config.option.engine_url = None  # the server is another layer's
 

@@ -18,6 +18,8 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import FINGERPRINT, PROFILES, UsageError
 
+LAYER_CELLS = pytest.StashKey[tuple[str, ...]]()  # cells of a layer beside the profile's
+
 
 def engine_name(config: pytest.Config) -> str:
     """Return the engine's name.
@@ -104,7 +106,8 @@ def selected_cell_names(config: pytest.Config) -> tuple[str, ...]:
     fitting = [cell for cell in CELLS.values() if cell.fits(engine, worker)]
     if not any(cell.name in names for cell in fitting):
         names = ()
-    return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in names)
+    more = config.stash.get(LAYER_CELLS, ())
+    return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in (*names, *more))
 
 
 def selected_requirements(config: pytest.Config) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import psutil
 import pytest
 
+from coldproof.adapters.common.forked import ForkServerError
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.registry import fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
@@ -33,7 +34,7 @@ from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.record import keep_known_issues, qualification
 from coldproof.harness.session.budget import Budget
 from coldproof.harness.session.environment import coldproof_version
-from coldproof.harness.session.layers.processes import run_layers
+from coldproof.harness.session.layers.processes import LayerProcesses
 from coldproof.harness.session.layers.view import LayersView
 from coldproof.harness.session.run_reports import RunReports, prepare_folder
 from coldproof.harness.session.selftest.selftest import self_test
@@ -75,6 +76,7 @@ class ConformanceRun:
             options, self.log, self.plan, case=case, waivers=self.waivers, save_case=self.reports.save_case
         )
         self.pool: EnginePool | None = None
+        self.layers: LayerProcesses | None = None
         self.open_cells: list[SystemUnderTest] = []
         self.monitor: ResourceMonitor | None = None
         self.suites_began: float | None = None
@@ -164,7 +166,12 @@ class ConformanceRun:
             if view is not None:
                 view.on_event(event)
 
-        ends = run_layers(self.options.layers, words, self.options.report_dir, on_event=on_event)
+        self.log.emit("phase", words="importing the engines")
+        try:
+            self.layers = LayerProcesses(self.options.layers, words, self.options.report_dir)
+        except ForkServerError as problem:
+            self.stop(f"the layers cannot be started: {problem}")
+        ends = self.layers.follow(on_event)
         if view is not None:
             view.write()
         for end in ends:
@@ -221,7 +228,9 @@ class ConformanceRun:
             self.pool.closing = True
             for process in list(self.pool.processes):
                 process.request_stop()
-        if self.role is Role.CONTROLLER:  # its only children are the workers
+        if self.layers is not None:
+            self.layers.terminate()
+        elif self.role is Role.CONTROLLER:  # its only children are the workers
             for worker in psutil.Process().children():
                 with contextlib.suppress(psutil.Error):
                     worker.terminate()

@@ -34,7 +34,7 @@ from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import Rule
-from coldproof.harness.judgement.oracle import Oracle, question
+from coldproof.harness.judgement.oracle import Oracle, Question, question
 from coldproof.harness.judgement.trial import Ran
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.tokens import new_nonce
@@ -58,6 +58,7 @@ class CellEngines:
         self.ran: WeakKeyDictionary[CheckedEngine, deque[Ran]] = WeakKeyDictionary()
         self.at_first: WeakKeyDictionary[CheckedEngine, Metrics] = WeakKeyDictionary()  # at the start of its first run
         self._background = ThreadPoolExecutor(1)
+        self._pending: list[Question] = []  # questions for the background
 
     @classmethod
     def open(cls, pool: EnginePool, cell: Cell) -> CellEngines:
@@ -107,8 +108,13 @@ class CellEngines:
     def prefetch(self, outcome: Outcome) -> None:
         """Query the oracle about a request in the background. The answer is in its memory when the judge asks."""
         if outcome.answered and not outcome.refused:
-            for identity in outcome.identities:
-                self._background.submit(self.oracle.ask, question(outcome, identity))
+            self._pending += [question(outcome, identity) for identity in outcome.identities]
+            self._background.submit(self.ask_pending)
+
+    def ask_pending(self) -> None:
+        """Query the oracle about all requests since the last call, together if it takes batches."""
+        pending, self._pending = self._pending, []
+        self.oracle.ask_all(pending)
 
     def live_engine(self, engine: CheckedEngine) -> CheckedEngine:
         """Return the engine or its replacement. Replace the tested or the cold engine if it has terminated.

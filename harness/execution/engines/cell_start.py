@@ -124,6 +124,7 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
         )
         if isinstance(started.oracle, ClosedForm):
             started.oracle.verify(digests)
+    started.cold.batches = pool.calibrations[key][0].exact
     return pool.calibrations[key]
 
 

@@ -110,7 +110,8 @@ class EnginePool:
         if start is None:
             raise UsageError(f"--engine {name} needs --engine-url http://HOST:PORT")
         self.started_engines += 1
-        log = self.options.report_dir / f"engine-{self.started_engines:02d}-{purpose}.log"
+        of_layer = f"-{self.options.layer}" if self.options.joined else ""  # layers share the folder
+        log = self.options.report_dir / f"engine{of_layer}-{self.started_engines:02d}-{purpose}.log"
         return start(
             StartOptions(
                 model=self.files.model(cell),

@@ -29,7 +29,7 @@ RUNNER_UP = 1
 VERIFIED_TOKENS = 12
 
 
-class ClosedForm:
+class ClosedForm(Oracle):
     """Computes answers; asks `cold` for those that cannot be computed."""
 
     name = "closed-form"

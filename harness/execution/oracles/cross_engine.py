@@ -19,7 +19,7 @@ from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question
 
 
-class OtherEngine:
+class OtherEngine(Oracle):
     """An oracle over another engine. `cold`: the engine's own oracle, used for all other questions. `reopen` starts the
     other engine again after a crash.
     """

@@ -1,49 +1,74 @@
 """Cold answers from an engine: one with prefix caching off, a fresh one, or the one under test with unused salts.
 
-It sends one request at a time, because GROUND-1 tests whether batches change answers. Each adapter content is loaded
-once, under a unique name.
+It sends one request at a time, because GROUND-1 tests whether batches change answers. Where the calibration found that
+batches of one adapter do not, they may be used, but never to accuse an engine. Each adapter content is loaded once,
+under a unique name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
+from coldproof.adapters.protocol.requests import PLAIN, Arrival, Completion, CompletionRequest
 from coldproof.harness.execution.models.lora import AdapterFiles
-from coldproof.harness.judgement.oracle import Answer, Answers, OracleError, Question
+from coldproof.harness.judgement.oracle import Answer, Answers, Oracle, OracleError, Question
+
+BATCH = 8  # questions at most
 
 
-class EngineOracle:
+class EngineOracle(Oracle):
     """An oracle over an engine. `salted`: bypass the engine's own cache with salts that are used once.
 
-    A salted oracle cannot detect an engine that ignores salts; the report says so.
+    A salted oracle cannot detect an engine that ignores salts; the report says so. `memo`: the known answers, of which
+    those to `batched` are from batches.
     """
 
     def __init__(
-        self, name: str, engine: Engine, adapters: list[AdapterFiles], *, memo: Answers, salted: bool = False
+        self,
+        name: str,
+        engine: Engine,
+        adapters: list[AdapterFiles],
+        *,
+        memo: Answers,
+        batched: set[Question] | None = None,
+        salted: bool = False,
     ) -> None:
         self.name = name
         self.engine = engine
         self.adapters = {files.digest: files for files in adapters}
         self.memo = memo
+        self.batched = set() if batched is None else batched
         self.salted = salted
         # Requests to a fresh engine stay as plain as possible. An engine without scores may refuse a request for them.
         self.scores = name != "fresh-engine" and engine.capabilities[Capability.LOGPROBS].present is not False
         self.loaded: dict[str, str] = {}
+        self.batches = False  # whether answers of a batch are those of requests alone, by the calibration
         self.lock = threading.Lock()  # one question at a time
         self.on_answer: Callable[[], None] = lambda: None  # called after every answer, by any thread
 
     def ask(self, question: Question) -> Answer:
         """Return the cold answer, from memory if known. Raises OracleError."""
         with self.lock:
-            if question not in self.memo:
+            if question not in self.memo or question in self.batched:
                 self.memo[question] = self.ask_without_memo(question)
+                self.batched.discard(question)
             return self.memo[question]
+
+    def ask_all(self, questions: Iterable[Question]) -> Answers:
+        """Return the cold answers, from memory if known, else from batches if they may be. Raises OracleError."""
+        asked = list(dict.fromkeys(questions))
+        if self.batches:
+            with self.lock:
+                for batch in batches(question for question in asked if question not in self.memo):
+                    self.memo.update(zip(batch, self.ask_together(batch), strict=True))
+                    self.batched.update(batch)
+        return {question: self.memo.get(question) or self.ask(question) for question in asked}
 
     def ask_without_memo(self, question: Question) -> Answer:
         """Query the engine without using the memory. Raises OracleError if it cannot answer."""
@@ -117,7 +142,15 @@ class EngineOracle:
         return self.loaded[digest]
 
 
-class FreshOracle:
+def batches(questions: Iterable[Question]) -> Iterator[list[Question]]:
+    """Yield plain questions about the same adapter content together, BATCH at most."""
+    plain = sorted((one for one in questions if one.surface == PLAIN), key=lambda one: one.adapter or "")
+    for _, same in itertools.groupby(plain, key=lambda one: one.adapter):
+        while batch := list(itertools.islice(same, BATCH)):
+            yield batch
+
+
+class FreshOracle(Oracle):
     """Starts an engine with prefix caching on for every new question: its first request. The slowest oracle."""
 
     name = "fresh-engine"

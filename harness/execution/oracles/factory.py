@@ -8,7 +8,7 @@ from coldproof.adapters.registry import CELLS, ENGINES
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.models.contents import ServedFiles
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.judgement.oracle import Answers
+from coldproof.harness.judgement.oracle import Answers, Question
 from coldproof.harness.options import OTHER_ENGINE_PREFIX
 
 
@@ -18,13 +18,14 @@ class OracleFactory:
     def __init__(self, files: ServedFiles) -> None:
         self.files = files
         self.memos: dict[str, Answers] = {}
+        self.batched: set[Question] = set()
 
     def oracle_for(self, name: str, engine: CheckedEngine, cell: Cell) -> EngineOracle:
         """Return an oracle over an engine, with the known answers of this cell."""
         adapters = list(self.files.contents_of(cell).values())
         can_salt = engine.capabilities[Capability.CACHE_SALT].present is True
         salted = name == "same-engine" or (name == "fresh-engine" and can_salt)
-        return EngineOracle(name, engine, adapters, memo=self.memo(cell), salted=salted)
+        return EngineOracle(name, engine, adapters, memo=self.memo(cell), batched=self.batched, salted=salted)
 
     def other_oracle(self, cell: Cell, name: str, engine: CheckedEngine) -> EngineOracle:
         """Return an oracle over another engine. Its answers are valid in every cell with the same model."""

@@ -5,21 +5,24 @@ All append to the run's events. The run's own process starts them, follows the e
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
+from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.layer import Layer
 from coldproof.harness.release.bundle.run_folder import EVENTS
 
 POLL_SECONDS = 0.1
 LONGEST_REASON = 400  # characters of a layer's last words that are shown
 QUIET = ("-p", "no:cacheprovider", "--color=no")
+PLUGIN = "coldproof.harness.session.plugin"
 
 
 class LayerEnd(msgspec.Struct, frozen=True):
@@ -31,32 +34,59 @@ class LayerEnd(msgspec.Struct, frozen=True):
     log: Path
 
 
-def run_layers(
-    layers: Sequence[Layer], words: Sequence[str], folder: Path, *, on_event: Callable[[dict[str, Any]], None]
-) -> list[LayerEnd]:
-    """Run all layers at once and wait for them. `words`: pytest's arguments. `folder`: the report folder.
+class LayerProcesses:
+    """All layers of a run, at once. `words`: pytest's arguments. `folder`: the report folder.
 
-    `on_event` is called with each event of a layer soon after it happened.
+    Their processes are forked from one that has imported the engines, because three imports side by side take a minute.
+    Raises ForkServerError.
     """
-    logs = {layer.name: folder / f"layer-{layer.name}.log" for layer in layers}
-    words = [*words, *QUIET, "--joined", ",".join(layer.name for layer in layers)]
-    running = {layer.name: start(layer, words, logs[layer.name]) for layer in layers}
-    events = new_events(folder / EVENTS)
-    while True:
-        alive = any(process.poll() is None for process in running.values())
-        for event in next(events):
-            on_event(event)
-        if not alive:
-            break
-        time.sleep(POLL_SECONDS)
-    return [LayerEnd(name, process.returncode, last_line(logs[name]), logs[name]) for name, process in running.items()]
+
+    def __init__(self, layers: Sequence[Layer], words: Sequence[str], folder: Path) -> None:
+        self.events = folder / EVENTS
+        self.logs = {layer.name: folder / f"layer-{layer.name}.log" for layer in layers}
+        words = [*words, *QUIET, "--joined", ",".join(layer.name for layer in layers)]
+        address = fork_server(PLUGIN, *preloads(layers))
+        self.running = {
+            name: start((*words, "--layers", name), address=address, log=log) for name, log in self.logs.items()
+        }
+
+    def follow(self, on_event: Callable[[dict[str, Any]], None]) -> list[LayerEnd]:
+        """Wait for all layers. `on_event` is called with each event of a layer soon after it happened."""
+        events = new_events(self.events)
+        while True:
+            alive = any(process.poll() is None for process in self.running.values())
+            for event in next(events):
+                on_event(event)
+            if not alive:
+                break
+            time.sleep(POLL_SECONDS)
+        return [
+            LayerEnd(name, process.wait(), last_line(self.logs[name]), self.logs[name])
+            for name, process in self.running.items()
+        ]
+
+    def terminate(self) -> None:
+        """Tell the layers to end."""
+        for process in self.running.values():
+            process.terminate()
 
 
-def start(layer: Layer, words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def preloads(layers: Sequence[Layer]) -> list[str]:
+    """Return the functions that import the engines of the layers, as `module:function`."""
+    found = [ENGINES[layer.engine].preload for layer in layers]
+    return list(dict.fromkeys(f"{one.__module__}:{one.__qualname__}" for one in found if one is not None))
+
+
+def start(words: tuple[str, ...], *, address: str, log: Path) -> ForkedProcess:
     """Start the process of a layer. Its output goes to a file, because the terminal shows all layers."""
-    command = [sys.executable, "-m", "pytest", *words, "--layers", layer.name]
+    environment = {**os.environ, VARIABLE: address}  # its engines are forked from the same process
     with log.open("wb") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        return ForkedProcess(address, f"{__name__}:run", words, environment=environment, output=output, guarded=False)
+
+
+def run(words: list[str]) -> int:
+    """Run pytest, in the process of a layer. Return its exit code."""
+    return int(pytest.main(words))
 
 
 def new_events(path: Path) -> Iterator[list[dict[str, Any]]]:

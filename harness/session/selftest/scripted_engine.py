@@ -23,7 +23,7 @@ from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.execution.models.lora import AdapterError, digest_of
-from coldproof.harness.judgement.oracle import Answer, Question
+from coldproof.harness.judgement.oracle import Answer, Oracle, Question
 from coldproof.harness.workload.tokens import FIRST_TOKEN, LAST_TOKEN
 
 BLOCK = 8
@@ -233,7 +233,7 @@ class ScriptedEngine:
         self.dead = True
 
 
-class ClosedFormOracle:
+class ClosedFormOracle(Oracle):
     """Computes the cold answers of the scripted model."""
 
     name = "closed-form"

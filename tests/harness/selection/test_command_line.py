@@ -252,7 +252,7 @@ def test_an_engine_that_ends_at_once_is_reported(coldproof: Coldproof) -> None:
     run = coldproof("-k", "test_salts_isolate_the_cache")
     assert run.code == run.results.exit_code == HARNESS
     assert "the unit tests start no engine" in run.results.problem
-    logs = sorted(run.report.glob("engine-*.log"))
+    logs = sorted(run.report.glob("engine-server-*.log"))
     assert len(logs) == 2  # the engine under test and the cold one, which start side by side
     told = {log.read_text() for log in logs}
     assert told - {""} == {"the unit tests start no engine\n"}  # the slower one may be ended before it could say it

@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from coldproof.adapters.registry import ENGINES, layer_of
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.selection.layers import chosen_layers, is_covered, joined_layers, layers_of, use_layers
+from coldproof.harness.selection.select import selected_cell_names
 
 DEFAULTS = {"--worker": "model", "--profile": "smoke", "--joined": ""}
 
@@ -96,9 +98,23 @@ def test_a_layer_of_several_may_test_a_part_of_the_requirements() -> None:
     assert is_covered(alone, "LORA-1")
 
 
-def test_the_server_layer_samples_what_another_layer_covers(tmp_path: Any) -> None:
-    """And waives without a replay only in the smallest profile."""
+def test_a_layer_may_have_cells_of_its_own() -> None:
+    """Beside those of the profile."""
+    made: Any = config(layers="model", joined="exact,model,server")
+    use_layers(made)
+    made.getoption = {**DEFAULTS, "--engine": made.option.engine}.get
+    assert selected_cell_names(made) == ("default", "tight", "kv-bfloat16")
+    made.stash = pytest.Stash()
+    assert selected_cell_names(made) == ("default", "tight")
+
+
+def test_a_slower_layer_samples_what_a_faster_one_covers(tmp_path: Any) -> None:
+    """And the server waives without a replay only in the smallest profile."""
     exact, model, server = ENGINES["vllm"].layers
+    numeric = Options(engine="vllm-inproc", report_dir=tmp_path, layers=(model,), joined=(exact, model, server))
+    assert numeric.is_sample("GROUND-1")
+    assert not numeric.waives_at_once("GROUND-1")
+    assert not msgspec.structs.replace(numeric, joined=(model, server)).is_sample("GROUND-1")
     whole = Options(engine="vllm", report_dir=tmp_path, layers=(server,), joined=(exact, model, server))
     partly = Options(engine="vllm", report_dir=tmp_path, layers=(server,), joined=(model, server), profile="ci")
     alone = Options(engine="vllm", report_dir=tmp_path, layers=(server,))

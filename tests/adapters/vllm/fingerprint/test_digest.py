@@ -23,7 +23,7 @@ from coldproof.adapters.vllm.fingerprint.topology import (
     topology_flags,
 )
 from coldproof.harness.execution.oracles.closed_form import ClosedForm, computed
-from coldproof.harness.judgement.oracle import Answer, OracleError, Question
+from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question
 
 TOKENS = st.lists(st.integers(0, 259), min_size=1, max_size=200)
 SEEDS = st.integers(0, digest.MASK)
@@ -189,7 +189,7 @@ def test_a_closed_form_answer_is_the_chain_continued() -> None:
     assert computed(Question((40, 41, 42), None, 3)).tokens != answer.tokens
 
 
-class Cold:
+class Cold(Oracle):
     """A cold engine that may be wrong."""
 
     name = "cold-engine"

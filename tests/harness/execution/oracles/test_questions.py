@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.histories import contents, history, outcome, shape
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.requests import PLAIN, Completion, CompletionRequest, ResponseOptions, Stage
+from coldproof.adapters.protocol.engine import Served
+from coldproof.adapters.protocol.requests import (
+    PLAIN,
+    Arrival,
+    Completion,
+    CompletionRequest,
+    ResponseOptions,
+    Stage,
+    Token,
+)
 from coldproof.harness.execution.calibration.calibrate import (
     LONGEST_STALL,
     SHORTEST_STALL,
@@ -19,6 +29,8 @@ from coldproof.harness.execution.calibration.calibrate import (
 )
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import Identity, Outcome
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.oracle import (
     OracleError,
     Question,
@@ -118,6 +130,61 @@ def test_an_engine_without_scores_is_not_asked_for_them(tmp_path: Path) -> None:
     engine.capabilities |= {Capability.LOGPROBS: Support(False, "has none")}
     oracle(engine, tmp_path).ask(Question(tuple(PROMPT), None, 4, PLAIN))
     assert engine.asked[0].surface == PLAIN
+
+
+class Counting(Heard):
+    """Counts its bursts, and answers a request in a batch with another token if `wrong`."""
+
+    def __init__(self, *, wrong: bool = False) -> None:
+        super().__init__()
+        self.wrong, self.bursts = wrong, list[int]()
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Note how many came at once."""
+        self.bursts.append(len(arrivals))
+        served = super().serve(arrivals, on_token, between)
+        if not self.wrong:
+            return served
+        other = Completion(tokens=(Token(id=7, at=0.0),), finish_reason="stop", cached_tokens=0)
+        return [msgspec.structs.replace(one, result=other) for one in served]
+
+
+def test_plain_questions_about_one_adapter_are_asked_together_where_batches_answer_alike(tmp_path: Path) -> None:
+    """Others alone; and each only once."""
+    engine = Counting()
+    one = oracle(engine, tmp_path)
+    digest = next(iter(one.adapters))
+    base = [Question(tuple(range(i, i + 9)), None, 4) for i in range(10)]
+    others = [Question(asked.prompt, digest, 4) for asked in base[:3]]
+    about = [*base, *others, Question(base[0].prompt, None, 4, SEVERAL)]
+    alone = {asked: one.ask_without_memo(asked) for asked in about}
+    engine.asked.clear()
+    one.batches = True
+    assert one.ask_all(about) == alone
+    assert one.ask_all(about) == alone
+    assert engine.bursts == [8, 2, 3]
+    assert len(engine.asked) == len(about)
+
+
+def test_no_batch_is_asked_where_batches_may_change_answers(tmp_path: Path) -> None:
+    """As the calibration says."""
+    engine = Counting()
+    oracle(engine, tmp_path).ask_all([Question(tuple(range(i, i + 9)), None, 4) for i in range(5)])
+    assert engine.bursts == []
+
+
+def test_an_answer_of_a_batch_accuses_nobody(tmp_path: Path) -> None:
+    """The judge asks again, alone: batches that change answers cost time, not a verdict."""
+    one = oracle(Counting(wrong=True), tmp_path)
+    one.batches = True
+    asked = Question(tuple(PROMPT), None, 3)
+    right = one.ask_without_memo(asked)
+    assert one.ask_all([asked])[asked].ids == (7,)
+    judgement = judge(history(outcome(0, PROMPT, right.ids)), one, Rule(exact=True), exclusive=True)
+    assert "tokens" not in {finding.checker for finding in judgement.findings}
+    assert one.ask_all([asked]) == {asked: right}
 
 
 def test_a_question_is_the_surface_too(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from coldproof.harness.judgement.checkers.response_options import check_surface,
 from coldproof.harness.judgement.checkers.tokens import check_tokens
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge, judge_again
-from coldproof.harness.judgement.oracle import Answer, Answers, Question, question, scoring_question
+from coldproof.harness.judgement.oracle import Answer, Answers, Oracle, Question, question, scoring_question
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
@@ -238,7 +238,7 @@ def test_the_surfaces_scores_have_bands_of_their_own() -> None:
     assert len(check_surface(history(one), answers, strict)) == 1
 
 
-class Cold:
+class Cold(Oracle):
     """An oracle that remembers what it was asked."""
 
     name = "cold-engine"
@@ -248,8 +248,9 @@ class Cold:
         self.asked: list[Question] = []
 
     def ask(self, question: Question) -> Answer:
-        """From what it was given; anything else is answered with nothing."""
-        self.asked.append(question)
+        """From what it was given; anything else is answered with nothing. A known answer is not asked for again."""
+        if question not in self.asked:
+            self.asked.append(question)
         return self.answers.get(question, Answer(()))
 
 

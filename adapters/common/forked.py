@@ -1,0 +1,129 @@
+"""Starts processes in forks of one that has imported what they need: the client of fork_server.py."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from coldproof import IMPORT_ROOT
+from coldproof.adapters.common.fork_server import CODE, LENGTH, Job
+
+VARIABLE = "COLDPROOF_FORK_SERVER"  # names the socket of a fork server that the parent process has started
+PRELOAD_SECONDS = 120.0
+POLL_SECONDS = 0.02
+
+
+class ForkServerError(Exception):
+    """No process can be forked here; it has to be started in the usual way."""
+
+
+class ForkedProcess:
+    """A process of the fork server, with the part of subprocess.Popen's interface that Coldproof uses."""
+
+    def __init__(
+        self,
+        address: str,
+        function: str,
+        arguments: tuple[str, ...],
+        *,
+        environment: Mapping[str, str],
+        output: IO[bytes],
+        guarded: bool,
+    ) -> None:
+        """Call `function` (`module:name`) in a new process. `guarded`: end it when `stdin` is closed.
+
+        Raises ForkServerError.
+        """
+        job = msgspec.json.encode(Job(function, arguments, dict(environment), str(Path.cwd()), guarded))
+        reading, writing = os.pipe()
+        self.stdin: IO[bytes] = os.fdopen(writing, "wb", 0)
+        self.returncode: int | None = None
+        self._connection = socket.socket(socket.AF_UNIX)
+        try:
+            self._connection.connect(address)
+            socket.send_fds(self._connection, [LENGTH.pack(len(job))], [reading, output.fileno()])
+            self._connection.sendall(job)
+            (self.pid,) = CODE.unpack(self._connection.recv(CODE.size, socket.MSG_WAITALL))
+        except (OSError, ValueError) as problem:
+            self._connection.close()
+            self.stdin.close()
+            raise ForkServerError(str(problem)) from problem
+        finally:
+            os.close(reading)
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while the process runs."""
+        return self._result(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the process has ended, and return its exit code. Raises subprocess.TimeoutExpired."""
+        code = self._result(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+        return code
+
+    def _result(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
+            answer = self._connection.recv(CODE.size, socket.MSG_WAITALL)
+            # It could not send its code if it was killed.
+            self.returncode = CODE.unpack(answer)[0] if len(answer) == CODE.size else -signal.SIGKILL
+            self._connection.close()
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+@functools.cache
+def fork_server(*preload: str) -> str:
+    """Return the socket of the fork server: the one of a parent process, or a new one that calls each `preload`.
+
+    It ends with this process. Raises ForkServerError if it does not start.
+    """
+    inherited = os.environ.get(VARIABLE)
+    if inherited and Path(inherited).exists():
+        return inherited
+    folder = Path(tempfile.mkdtemp(prefix="coldproof-"))
+    address = folder / "fork"
+    command = [sys.executable, "-P", "-m", "coldproof.adapters.common.fork_server", str(address), *preload]
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(IMPORT_ROOT)]))
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path}
+        )
+    atexit.register(end, server)
+    deadline = time.monotonic() + PRELOAD_SECONDS
+    while not address.exists():
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise ForkServerError((folder / "log").read_text(errors="replace").strip())
+        time.sleep(POLL_SECONDS)
+    return str(address)
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """End a fork server, which removes its folder."""
+    if server.stdin is not None:
+        server.stdin.close()
+    server.wait()

@@ -1,0 +1,72 @@
+"""vLLM in forks: imports it once, and starts servers in processes that have imported it.
+
+Only for the CPU build: there a start is little else than three imports, and nothing that a fork would break exists yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from coldproof.adapters.vllm.fingerprint.topology import WORKER
+from coldproof.adapters.vllm.inproc.setup import PARSERS, start_environment, vllm_module
+
+MODULES = (
+    *PARSERS,
+    "engine.arg_utils",
+    "entrypoints.launchers.api_server.entry",
+    "model_executor.models.registry",
+    "renderers.registry",
+    "tokenizers",
+    "transformers_utils.config",
+    "usage.usage_lib",
+    "v1.core.sched.scheduler",
+    "v1.engine.async_llm",
+    "v1.engine.core",
+    "v1.engine.llm_engine",
+    "v1.executor.multiproc_executor",
+    "v1.executor.uniproc_executor",
+    "v1.structured_output",
+    "v1.worker.cpu_worker",
+)
+
+
+def preload() -> None:
+    """Import vLLM without starting an engine, a thread or a process group."""
+    if importlib.util.find_spec("vllm") is None:
+        return
+    with start_environment():
+        for name in MODULES:
+            with contextlib.suppress(ImportError):  # another version has it elsewhere; the run imports it then
+                vllm_module(name)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(WORKER.rpartition(".")[0])
+
+
+def serve(words: list[str]) -> None:
+    """Run `-m MODULE ARGUMENTS` in this process, whose engine core and worker are forked from it."""
+    _, module, *arguments = words
+    multiprocessing.get_context = forking(multiprocessing.get_context)
+    importlib.reload(vllm_module("logger"))  # at the preload, logging was not configured
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def forking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return multiprocessing.get_context with fork instead of spawn.
+
+    vLLM spawns on a CPU so that each worker gets its own OpenMP threads, and here it has one (CPU_ENVIRONMENT).
+    """
+
+    def get_context(method: str | None = None) -> Any:
+        fork = method == "spawn" and os.environ.get("OMP_NUM_THREADS") == "1"
+        return original("fork" if fork else method)
+
+    return get_context

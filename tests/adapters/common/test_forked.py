@@ -1,0 +1,178 @@
+"""Processes that are forked from one that has imported what they need."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from coldproof import IMPORT_ROOT
+from coldproof.adapters.common import forked
+from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, ForkServerError, fork_server
+from coldproof.adapters.common.process import EngineProcess, Forking
+
+JOBS = """
+import os, sys, time
+
+IMPORTED_IN = os.getpid()
+
+def preload():
+    print("preloaded", flush=True)
+
+def tell(words):
+    print(*words, os.environ["GIVEN"], os.getcwd(), IMPORTED_IN != os.getpid(), flush=True)
+    return 7
+
+def fail(words):
+    raise RuntimeError("it fails")
+
+def leave(words):
+    sys.exit("it leaves")
+
+def stay(words):
+    child = os.fork()
+    print("child", child or os.getpid(), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A fork server that has imported JOBS."""
+    folder = tmp_path_factory.mktemp("jobs")
+    (folder / "forked_jobs.py").write_text(JOBS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join((str(folder), str(IMPORT_ROOT))))
+        patch.delenv(VARIABLE, raising=False)
+        yield fork_server("forked_jobs:preload", "no_such_module")
+
+
+def start(address: str, function: str, folder: Path, *words: str, guarded: bool = False) -> ForkedProcess:
+    """A process with its output in `out`."""
+    with (folder / "out").open("wb") as output:
+        environment = {"GIVEN": "yes", "PYTHONPATH": str(IMPORT_ROOT)}
+        return ForkedProcess(
+            address, f"forked_jobs:{function}", words, environment=environment, output=output, guarded=guarded
+        )
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_process_has_its_words_environment_folder_and_exit_code(address: str, guarded: bool, tmp_path: Path) -> None:
+    """And the modules are imported already."""
+    process = start(address, "tell", tmp_path, "some", "words", guarded=guarded)
+    assert process.wait(30) == 7
+    assert process.poll() == 7
+    assert (tmp_path / "out").read_text() == f"some words yes {Path.cwd()} True\n"
+
+
+@pytest.mark.parametrize(("function", "said"), [("fail", "RuntimeError: it fails"), ("leave", "it leaves")])
+def test_a_failure_is_an_exit_code_and_a_line(address: str, function: str, said: str, tmp_path: Path) -> None:
+    """As at the end of a program."""
+    assert start(address, function, tmp_path, guarded=True).wait(30) == 1
+    assert said in (tmp_path / "out").read_text()
+
+
+def children(folder: Path) -> list[psutil.Process]:
+    """The two processes of `stay`."""
+    deadline = time.monotonic() + 30
+    while (folder / "out").read_text().count("child") < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    pid = int((folder / "out").read_text().split()[1])
+    child = psutil.Process(pid)
+    parent = child.parent()
+    assert parent is not None
+    return [child, parent]
+
+
+def test_a_guard_ends_all_processes_when_its_input_is_closed(address: str, tmp_path: Path) -> None:
+    """As it does for a program."""
+    process = start(address, "stay", tmp_path, guarded=True)
+    alive = children(tmp_path)
+    process.stdin.close()
+    process.wait(30)
+    _, left = psutil.wait_procs(alive, 5)
+    assert left == []
+
+
+def test_a_killed_process_has_ended_and_so_has_what_it_guarded(address: str, tmp_path: Path) -> None:
+    """It cannot say its exit code then."""
+    process = start(address, "stay", tmp_path, guarded=True)
+    parent = children(tmp_path)[1]
+    process.kill()
+    assert process.wait(30) == -signal.SIGKILL
+    assert psutil.wait_procs([parent], 5)[1] == []
+
+
+def test_waiting_has_a_limit(address: str, tmp_path: Path) -> None:
+    """Like that of a subprocess."""
+    process = start(address, "stay", tmp_path)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
+    for one in children(tmp_path):
+        one.kill()
+    process.wait(30)
+
+
+def test_without_a_fork_server_an_engine_starts_in_the_usual_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its log says why."""
+
+    def none(*_: str) -> str:
+        raise ForkServerError("no room")
+
+    monkeypatch.setattr("coldproof.adapters.common.process.fork_server", none)
+    engine = EngineProcess(
+        [sys.executable, "-c", "print('started')"], {}, tmp_path / "e.log", forking=Forking(preload="a:b", run="c:d")
+    )
+    while engine.running():
+        time.sleep(0.02)
+    engine.stop()
+    assert (tmp_path / "e.log").read_text().splitlines() == ["Coldproof: started without a fork: no room", "started"]
+
+
+def test_an_engine_is_forked_and_stopped(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With everything that it started."""
+    monkeypatch.setenv(VARIABLE, address)
+    forked.fork_server.cache_clear()
+    forking = Forking(preload="forked_jobs:preload", run="forked_jobs:stay")
+    engine = EngineProcess([sys.executable, "-m", "x"], {"GIVEN": "yes"}, tmp_path / "out", forking=forking)
+    alive = children(tmp_path)
+    assert set(alive) <= set(engine.processes())
+    engine.stop()
+    assert psutil.wait_procs(alive, 5)[1] == []
+    assert not engine.running()
+
+
+def test_all_processes_end_with_the_one_that_wanted_them(tmp_path: Path) -> None:
+    """Also if it is killed; and nothing is left in the temporary folder."""
+    (tmp_path / "forked_jobs.py").write_text(JOBS)
+    code = (
+        "import os, sys; from pathlib import Path; from coldproof.adapters.common.forked import *;"
+        "a = fork_server('forked_jobs');"
+        "p = ForkedProcess(a, 'forked_jobs:stay', (), environment=os.environ, output=open('out', 'wb'), guarded=True);"
+        "print(a, flush=True); sys.stdin.read()"
+    )
+    path = os.pathsep.join((str(tmp_path), str(IMPORT_ROOT)))
+    environment = {**os.environ, "PYTHONPATH": path, VARIABLE: ""}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        address = Path(run.stdout.readline().decode().strip())
+        alive = children(tmp_path)
+        assert address.exists()
+        run.kill()
+    assert psutil.wait_procs(alive, 15)[1] == []
+    deadline = time.monotonic() + 15
+    while address.parent.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not address.parent.exists()
