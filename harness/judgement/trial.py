@@ -41,7 +41,8 @@ class Counterexamples(msgspec.Struct, frozen=True, kw_only=True):
     """The first and the smallest counterexample of a trial.
 
     `replayed`: it is a saved case that fails again. `waivable`: a known issue may waive it, so that less effort is
-    spent on it. `causes`: the signatures of the violations that the run has confirmed and minimised before.
+    spent on it. `waived_at_once`: without a replay on a fresh engine. `causes`: the signatures of the counterexamples
+    that the run has confirmed and minimised before.
     """
 
     requirement: Requirement
@@ -49,6 +50,7 @@ class Counterexamples(msgspec.Struct, frozen=True, kw_only=True):
     smallest: Failing
     replayed: bool = False
     waivable: bool = False
+    waived_at_once: bool = False
     causes: frozenset[str] = frozenset()
 
 
@@ -71,8 +73,9 @@ class Trial:
         self.enough = math.inf  # examples with which it ends if it lacks nothing
         self.replaying = False
         self.waivable = False  # a known issue may waive its counterexample
+        self.waived_at_once = False  # without a replay on a fresh engine
         self.exhausted = False  # there are no other examples: more time would find none
-        self.causes: frozenset[str] = frozenset()  # signatures of the violations that the run has confirmed before
+        self.causes: frozenset[str] = frozenset()  # signatures of what the run has confirmed before
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
@@ -103,6 +106,7 @@ class Trial:
             smallest=self.best,
             replayed=self.replaying,
             waivable=self.waivable,
+            waived_at_once=self.waived_at_once,
             causes=self.causes,
         )
 

@@ -61,8 +61,8 @@ class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
     def minimising(self, *, waivable: bool, familiar: bool) -> float:
         """Return the seconds for minimising.
 
-        `waivable`: a known issue may waive it. `familiar`: the run has confirmed a violation, perhaps of this cause.
-        If neither is so, it is minimised again with the full time.
+        `waivable`: a known issue may waive it. `familiar`: the run has confirmed a counterexample, perhaps of this
+        cause. If neither is so, it is minimised again with the full time.
         """
         return min(self.minimise_seconds, FAMILIAR_SECONDS if familiar else WAIVABLE_SECONDS if waivable else math.inf)
 
@@ -84,14 +84,13 @@ class ProofPipeline:
         Replayed cases, known issues and further violations of one cause are not minimised on fresh engines: the first
         are minimal already, the second are waived, and of the third there is a minimal one.
         """
-        failing = found.smallest if found.replayed else self.minimise(found)
         requirement, engines = found.requirement, self.engines
         cold = requirement.without_cache
-        if found.waivable and engines.pool.options.waives_at_once(requirement.id):
-            unproved = self.not_replayed(requirement, failing)
-            case = self.case(requirement, unproved, problem="")
-            if is_known(case):
-                return case, unproved
+        if found.waived_at_once and (known := self.known(requirement, found.smallest, is_known)) is not None:
+            return known
+        failing = found.smallest if found.replayed else self.minimise(found)
+        if found.waived_at_once and (known := self.known(requirement, failing, is_known)) is not None:
+            return known
         with engines.standby.one_by_one(caching=not cold) as another:
             engine, problem = another()
             control, own_control = engines.control(cold=cold)
@@ -109,12 +108,16 @@ class ProofPipeline:
             engines.standby.order(caching=True)  # another requirement may fail as well, and starting is slow
         return case, confirmed
 
-    def not_replayed(self, requirement: Requirement, failing: Failing) -> Confirmed:
-        """Return a counterexample of a known issue as it was seen, with the cold engine as its control."""
+    def known(
+        self, requirement: Requirement, failing: Failing, is_known: Callable[[Case], bool]
+    ) -> tuple[Case, Confirmed] | None:
+        """Return the case of a counterexample as it was seen, with the cold engine as its control, if it is known."""
         control = None if requirement.without_cache else self.engines.oracle_engine
         seen = self.confirm(requirement, failing, None, control)
         note = "not replayed on a fresh engine: a known issue waives it here, and another layer confirms it"
-        return msgspec.structs.replace(seen, reproduction=msgspec.structs.replace(seen.reproduction, note=note))
+        seen = msgspec.structs.replace(seen, reproduction=msgspec.structs.replace(seen.reproduction, note=note))
+        case = self.case(requirement, seen, problem="")
+        return (case, seen) if is_known(case) else None
 
     def minimise(self, found: Counterexamples) -> Failing:
         """Remove what the counterexample does not need, within the time limit."""

@@ -159,7 +159,8 @@ class SystemUnderTest:
     def minimising_timed_out(self, trial: Trial) -> bool:
         """Return whether the time for minimising is over. Hypothesis then keeps the smallest known example."""
         since = trial.shrinking_since
-        seconds = self.proof_limits.minimising(waivable=trial.waivable, familiar=bool(trial.causes))
+        familiar = bool(trial.causes) or trial.waived_at_once
+        seconds = self.proof_limits.minimising(waivable=trial.waivable, familiar=familiar)
         return since is not None and time.monotonic() - since > seconds
 
     def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:
@@ -167,7 +168,7 @@ class SystemUnderTest:
         trial.failed.add(key)
         if trial.shrinking_since is None:
             trial.shrinking_since = time.monotonic()
-            if not (trial.waivable and self.engines.pool.options.waives_at_once(trial.requirement.id)):
+            if not trial.waived_at_once:
                 self.engines.standby.order(caching=not trial.requirement.without_cache)
         trial.first = trial.first or failing
         if trial.best is None or failing.workload.size() < trial.best.workload.size():

@@ -65,7 +65,7 @@ class TrialRunner:
     ) -> None:
         self.options, self.log, self.plan, self.case = options, log, plan, case
         self.waivers, self.save_case = waivers, save_case
-        self.causes: set[str] = set()  # signatures of the violations confirmed so far
+        self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
 
     def begin(self, sut: SystemUnderTest, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
@@ -89,6 +89,7 @@ class TrialRunner:
         if absent:
             return lambda **_: None
         trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
+        trial.waived_at_once = trial.waivable and self.options.waives_at_once(trial.requirement.id)
         trial.causes = frozenset(self.causes)
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
@@ -168,7 +169,7 @@ class TrialRunner:
                 case = sut.with_controls(case, confirmed)
         finally:  # save the case even if its controls were interrupted
             self.save_case(case, trial.statement)
-        if verdict_of_case(case)[0] is Verdict.VIOLATED:
+        if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
             self.causes.add(case.signature)
         return case
 
