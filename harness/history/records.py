@@ -177,11 +177,17 @@ def hit_shares(history: History) -> str:
 
 
 def common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """Return how many leading tokens two sequences share."""
-    for i, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return i
-    return min(len(left), len(right))
+    """Return how many leading tokens two sequences share, by bisection: comparing slices is fast."""
+    lowest, beyond = 0, min(len(left), len(right)) + 1
+    if left[: beyond - 1] == right[: beyond - 1]:
+        return beyond - 1
+    while beyond - lowest > 1:
+        middle = (lowest + beyond) // 2
+        if left[lowest:middle] == right[lowest:middle]:
+            lowest = middle
+        else:
+            beyond = middle
+    return lowest
 
 
 def written_tokens(outcome: Outcome) -> tuple[int, ...]:

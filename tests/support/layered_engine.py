@@ -11,12 +11,13 @@ from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
 from coldproof.adapters.spec.layer import EXACT_LAYER, Layer
 from coldproof.harness.session.selftest.scripted_engine import InjectedBug, ScriptedEngine
 
-MOMENT = os.environ.get("COLDPROOF_LAYERED", "")  # bug: planted in the exact layer; start: the server does not start
+# bug: planted in the exact layer; bugs: in both; start: the server does not start
+MOMENT = os.environ.get("COLDPROOF_LAYERED", "")
 
 
 def start_core(setting: StartOptions) -> ScriptedEngine:
     """Start the engine of the exact layer."""
-    broken = MOMENT == "bug" and setting.caching
+    broken = MOMENT in ("bug", "bugs") and setting.caching
     return ScriptedEngine(InjectedBug.OVERCOUNT if broken else InjectedBug.CLEAN, caching=setting.caching)
 
 
@@ -24,7 +25,8 @@ def start_server(setting: StartOptions) -> ScriptedEngine:
     """Start the engine of the server layer. Raises EngineStartError."""
     if MOMENT == "start":
         raise EngineStartError("no port is free")
-    return ScriptedEngine(InjectedBug.CLEAN, caching=setting.caching)
+    broken = MOMENT == "bugs" and setting.caching
+    return ScriptedEngine(InjectedBug.OVERCOUNT if broken else InjectedBug.CLEAN, caching=setting.caching)
 
 
 for name, start, layers in (

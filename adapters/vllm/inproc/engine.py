@@ -186,6 +186,9 @@ class InprocEngine(AbsentFeatures, SteppedEngine[InprocRequest]):
         with LOCK:
             if self._parts is None or self._failure:
                 raise EngineDied(self._failure)
+            if self._parts.log in LOGGER.handlers:  # entered already
+                yield self._parts
+                return
             with log_to(self._parts.log):
                 yield self._parts
 

@@ -160,6 +160,9 @@ def make_engine(arguments: Any, stats: StatCounters) -> Any:
         stat_loggers=[lambda _config, _index: stats],
         multiprocess_mode=False,
     )
+    # Its own loggers, behind ours, take a tenth of each step, and nobody reads them here.
+    manager = engine.logger_manager
+    manager.stat_loggers = manager.stat_loggers[:1]
     # vLLM frees requests that are aborted together in the order of a set of random names. This order decides later
     # evictions, so that a run would not repeat.
     client = engine.engine_core

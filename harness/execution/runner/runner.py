@@ -50,6 +50,7 @@ Reported = TypeVar("Reported")
 
 STALL_SECONDS = 60.0  # used if no calibration has measured how fast the engine answers
 SETTLE_SECONDS, SETTLE_POLLS = 5.0, 25  # how long an engine may take to free everything
+BLINK_SECONDS = 0.001  # shows whether the clock of an engine advances by itself
 
 
 class StepEffects(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,10 +242,12 @@ class WorkloadRun:
     def idle(self, ms: int) -> None:
         """Wait `ms` milliseconds, then until the engine reports that it is empty, at most for `settle_seconds`.
 
-        Stop waiting if the engine's clock does not advance by itself.
+        Do not wait if the engine's clock does not advance by itself: such an engine does nothing meanwhile.
         """
         began = self.clock()
-        time.sleep(ms / 1000)
+        time.sleep(BLINK_SECONDS)
+        if self.clock() > began:
+            time.sleep(ms / 1000)
         for _ in range(SETTLE_POLLS):
             self.last_metrics = self.metrics()
             holds = self.last_metrics.running or self.last_metrics.waiting or self.last_metrics.pool_usage

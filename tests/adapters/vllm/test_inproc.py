@@ -27,6 +27,7 @@ from coldproof.adapters.protocol.requests import (
 )
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine
+from coldproof.adapters.vllm.inproc.setup import vllm_module
 from coldproof.adapters.vllm.server import VllmOptions, added_environment
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
@@ -71,9 +72,13 @@ def warm(start: Start, cold: InprocEngine) -> InprocEngine:
 
 @pytest.fixture(scope="module")
 def ranked(start: Start, warm: InprocEngine) -> InprocEngine:
-    """Requests with priorities in as many blocks, 64 tokens a step."""
+    """Requests with priorities in as many blocks, 64 tokens a step. vLLM's own logger publishes its metrics, too."""
     chunks = ("--enable-chunked-prefill", "--max-num-batched-tokens", "64")
-    return start("--num-gpu-blocks-override", "17", "--scheduling-policy", "priority", *chunks)
+    engine = start("--num-gpu-blocks-override", "17", "--scheduling-policy", "priority", *chunks)
+    with engine.entered() as parts:
+        own = vllm_module("v1.metrics.loggers").PrometheusStatLogger(parts.engine.vllm_config, [0])
+        parts.engine.logger_manager.stat_loggers.append(own)
+    return engine
 
 
 @pytest.fixture(autouse=True)

@@ -101,6 +101,29 @@ def test_a_second_violation_of_one_cause_is_confirmed_and_gets_no_controls(tmp_p
     assert second.reproduction.fresh_failed == second.reproduction.fresh_tries
 
 
+KNOWN = """
+[[issue]]
+requirement = "REUSE-1"
+signature = "*"
+versions = ">=0"
+expires = 2099-01-01
+reason = "it counts too much"
+link = "none"
+"""
+
+
+def test_a_known_issue_is_replayed_on_a_fresh_engine_in_the_exact_layer_only(tmp_path: Path) -> None:
+    """Starting a server again would take longer than the rest of its sample."""
+    (tmp_path / "known.toml").write_text(KNOWN)
+    words = ("--layers", "exact,server", "--requirements", "REUSE-1", "--known-issues", str(tmp_path / "known.toml"))
+    done = run(tmp_path, *words, moment="bugs")
+    assert done.returncode == EXIT_OK, done.stdout
+    cases = {case.layer: case.reproduction for case in results(tmp_path).cases}
+    assert cases["exact"].fresh_tries == 3
+    assert cases["server"].fresh_tries is None
+    assert "another layer confirms it" in cases["server"].note
+
+
 def test_a_layer_that_cannot_start_costs_the_others_nothing(tmp_path: Path) -> None:
     """The run fails and says which it was."""
     done = run(tmp_path, "--layers", "exact,server", "--requirements", "REUSE-1", moment="start")
