@@ -27,7 +27,7 @@ from coldproof.adapters.server import completions
 from coldproof.adapters.server.answers import SHOWN, decoded, malformed
 from coldproof.adapters.server.completions import Reader
 from coldproof.adapters.server.disconnect import wait_for_disconnect
-from coldproof.adapters.server.vllm_metrics import COUNTERS, GAUGES_PATH, METRICS_PATH
+from coldproof.adapters.server.vllm_metrics import COUNTERS, COUNTERS_PATH, GAUGES_PATH, METRICS_PATH
 
 CONNECT_SECONDS = 10.0
 SCRAPE_SECONDS = 60.0  # for GET requests; a server without enough CPU time has taken more than 20 s
@@ -52,7 +52,7 @@ class HttpClient:
     generate_path: str | None = None  # None: the completions or the chat route, depending on the request
     counters: Mapping[str, str] = COUNTERS  # metric family -> field of `Metrics`
     labelled: tuple[str, ...] = ("vllm:cache_config", "vllm:lora_requests_info")
-    filters_metrics = True  # whether GAUGES_PATH returns the gauges; set by the first call of `gauges`
+    filters_metrics = True  # whether the server can return some of its metrics; set by the first scrape
     reset_path = "/reset_prefix_cache"
     load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
@@ -225,13 +225,17 @@ class HttpClient:
 
     def metrics(self) -> Metrics:
         """Return the counters and gauges, summed over engine replicas; None for those that are not published."""
-        return self.metrics_of(self.scrape())
+        return self.chosen(COUNTERS_PATH)
 
     def gauges(self) -> Metrics:
         """Return the numbers of running and waiting requests, with the cheapest scrape that the server supports."""
-        gauges = self.metrics_of(self.scrape(GAUGES_PATH)) if self.filters_metrics else Metrics()
-        self.filters_metrics = gauges.running is not None
-        return gauges if self.filters_metrics else self.metrics()
+        return self.chosen(GAUGES_PATH)
+
+    def chosen(self, path: str) -> Metrics:
+        """Return the metrics at a path that chooses some, or all metrics if the server does not support it."""
+        chosen = self.metrics_of(self.scrape(path)) if self.filters_metrics else Metrics()
+        self.filters_metrics = chosen.running is not None
+        return chosen if self.filters_metrics else self.metrics_of(self.scrape())
 
     def metrics_of(self, families: Families | None) -> Metrics:
         """Return the fields of `Metrics` that these families have."""

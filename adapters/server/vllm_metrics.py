@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import urlencode
 
 from packaging.version import InvalidVersion, Version
 
 METRICS_PATH = "/metrics"
-
-# The Prometheus client's own handler returns only the requested names, in a fifth of the time that vLLM needs for all.
-# The slash selects that handler: vLLM's handler at /metrics ignores the names and returns all metrics.
-GAUGES_PATH = f"{METRICS_PATH}/?" + urlencode(
-    [("name[]", f"vllm:num_requests_{what}") for what in ("running", "waiting")]
-)
 
 FAILED_LOADS_COUNTER = "vllm:coldproof_failed_loads"  # vLLM unregisters only metrics with this prefix
 
@@ -27,6 +22,21 @@ COUNTERS = {
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "pool_usage",
 }
+
+QUEUE = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+
+
+def path_of(names: Iterable[str]) -> str:
+    """Return the path of the metrics with these names.
+
+    The Prometheus client's own handler returns only them, in a fifth of the time that vLLM needs for all. The slash
+    selects that handler: vLLM's handler at /metrics ignores the names and returns all metrics.
+    """
+    return f"{METRICS_PATH}/?" + urlencode([("name[]", name) for name in names])
+
+
+GAUGES_PATH = path_of(QUEUE)
+COUNTERS_PATH = path_of(name + end for name in COUNTERS for end in ("", "_total"))
 
 COUNTS_FIRST_LOOKUPS = Version("0.32.dev0")  # the first version that does
 

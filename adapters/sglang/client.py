@@ -58,6 +58,7 @@ class SglangClient(HttpClient):
     generate_path = "/generate"
     counters = COUNTERS
     labelled = OTHER_LAYERS
+    filters_metrics = False
     reset_path, load_path, unload_path = "/flush_cache", "/load_lora_adapter", "/unload_lora_adapter"
     base_model = "default"
     salt_field = "cache_salt"
