@@ -41,6 +41,24 @@ def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObj
 
 @requirement(
     "PRESS-1",
+    "history cut to what a context shift left",
+    needs=(*TOKENS, Capability.CONTEXT_SHIFT),
+    shows=(Evidence.OUTGROWN, Evidence.CUT_HISTORY),
+)
+@given(data=st.data())
+def test_history_cut_after_a_context_shift(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a context shift, a client that cuts its history to the newest half sends a prompt that begins with what the
+    engine kept. A conforming engine answers it as cold.
+
+    Why it can break: the KV of what is left was computed over the tokens that were discarded, but its tokens and
+    positions are those of the new prompt, and the engine takes it for the prompt's prefix. Oracle: cold start. Vacuous
+    when no answer exceeded its context, or no prompt began with a later part of an earlier request.
+    """
+    sut.check(data.draw(cut_histories(sut.limits), label="workload"))
+
+
+@requirement(
+    "PRESS-1",
     "answers longer than the context",
     needs=(*TOKENS, Capability.CONTEXT_SHIFT),
     shows=(Evidence.OUTGROWN, Evidence.AFTER_OUTGROWN),
@@ -56,24 +74,6 @@ def test_answers_longer_than_the_context(sut: SystemUnderTest, data: st.DataObje
     context, or no later request shared a prefix with it.
     """
     sut.check(data.draw(exceeding_context(sut.limits), label="workload"))
-
-
-@requirement(
-    "PRESS-1",
-    "history cut to what a context shift left",
-    needs=(*TOKENS, Capability.CONTEXT_SHIFT),
-    shows=(Evidence.OUTGROWN, Evidence.CUT_HISTORY),
-)
-@given(data=st.data())
-def test_history_cut_after_a_context_shift(sut: SystemUnderTest, data: st.DataObject) -> None:
-    """After a context shift, a client that cuts its history to the newest half sends a prompt that begins with what the
-    engine kept. A conforming engine answers it as cold.
-
-    Why it can break: the KV of what is left was computed over the tokens that were discarded, but its tokens and
-    positions are those of the new prompt, and the engine takes it for the prompt's prefix. Oracle: cold start. Vacuous
-    when no answer exceeded its context, or no prompt began with a later part of an earlier request.
-    """
-    sut.check(data.draw(cut_histories(sut.limits), label="workload"))
 
 
 @requirement(
