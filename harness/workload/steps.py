@@ -64,7 +64,7 @@ class Prompt(msgspec.Struct, frozen=True):
     @property
     def cuts_history(self) -> bool:
         """Return whether the prompt leaves out a part of the earlier request and its answer."""
-        return self.start > 0 or self.end is not None
+        return self.start != 0 or self.end is not None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

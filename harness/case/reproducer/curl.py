@@ -56,7 +56,7 @@ class CurlScript:
         self.chats: dict[int, tuple[Message, ...]] = {}
 
     def variables(self) -> list[str]:
-        """Return the variables: server, folder, and the token ids of every segment, continued answer and cut history."""
+        """Return the variables: server, folder, and the token ids of segments, continued answers and cut histories."""
         lines = [
             "SERVER=http://127.0.0.1:8000",
             'FILES="$PWD/coldproof-files"',

@@ -31,7 +31,6 @@ from coldproof.harness.workload.generators.reuse import returns
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
-    Prompt,
     Request,
     Route,
     SetAdapter,

@@ -75,9 +75,9 @@ def cut_histories(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw an answer that exceeds the context, then prompts that begin with what a context shift leaves of it.
 
     A client that cuts its history to the newest half sends such prompts. Where the context is full, an engine drops its
-    older half, so the rest begins at the middle of the context. The first prompt begins with all of it, each later one
-    with fewer tokens than the one before: a slot that kept the rest still has these. The last prompt has nothing in common with it: no later
-    workload begins with what this one left.
+    older half, so the rest begins at the middle of the context. The first prompt begins with all of the rest, each
+    later one with fewer of its tokens than the one before: a slot that kept the rest still has these. The last prompt
+    has nothing in common with it, so that no later workload can begin with what this one left.
     """
     length = draw(st.sampled_from((limits.longest // 2, limits.longest // 4, 3 * limits.longest // 4)))
     long = Prompt((Segment("long", length),))
