@@ -18,7 +18,7 @@ from coldproof.harness.workload.generators.memory_pressure import (
     queued_for_blocks,
     working_sets,
 )
-from coldproof.harness.workload.generators.non_prefix_reuse import exceeding_context
+from coldproof.harness.workload.generators.non_prefix_reuse import cut_histories, exceeding_context
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
@@ -37,6 +37,24 @@ def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObj
     """
     generators = (working_sets, prefix_sharers, queued_for_blocks, partly_evicted)
     sut.check(data.draw(st.one_of([generator(sut.limits) for generator in generators]), label="workload"))
+
+
+@requirement(
+    "PRESS-1",
+    "history cut to what a context shift left",
+    needs=(*TOKENS, Capability.CONTEXT_SHIFT),
+    shows=(Evidence.OUTGROWN, Evidence.CUT_HISTORY),
+)
+@given(data=st.data())
+def test_history_cut_after_a_context_shift(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a context shift, a client that cuts its history to the newest half sends a prompt that begins with what the
+    engine kept. A conforming engine answers it as cold.
+
+    Why it can break: the KV of what is left was computed over the tokens that were discarded, but its tokens and
+    positions are those of the new prompt, and the engine takes it for the prompt's prefix. Oracle: cold start. Vacuous
+    when no answer exceeded its context, or no prompt began with a later part of an earlier request.
+    """
+    sut.check(data.draw(cut_histories(sut.limits), label="workload"))
 
 
 @requirement(

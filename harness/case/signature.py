@@ -6,6 +6,7 @@ from coldproof.harness.history.provenance import wrong_read_position
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.evidence.collect import same_path_reloads
+from coldproof.harness.judgement.reference_cache import outgrows
 from coldproof.harness.workload.steps import Burst, RestoreState, Route, SetAdapter, adapter_changes
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -46,6 +47,7 @@ def features(history: History) -> list[str]:
     happened = {
         "preempted": bool(history.steps) and bool(history.steps[-1].after.preemptions),
         "reset": bool(history.resets),
+        "context shift": any(outgrows(history, outcome) for outcome in history.outcomes),
         "restored": any(isinstance(step, RestoreState) for step in history.workload.steps),
         "aborted": any(request.abort for request in asked),
         "chat": any(request.chat for request in asked),

@@ -11,10 +11,15 @@ from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens, text
 
 
 def tokens_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> tuple[int, ...]:
-    """Return the tokens of a prompt with a nonce, after the earlier request and its answer if it continues one."""
-    own = tuple(t for segment in request.prompt.segments for t in segment_tokens(nonce, segment))
-    before = outcomes.get(request.prompt.continues) if request.prompt.continues is not None else None
-    return (nonce_tokens(nonce) if before is None else before.prompt + before.token_ids) + own
+    """Return the tokens of a prompt with a nonce, after the earlier request and its answer if it continues one, or
+    after the part of these that is left of a cut history.
+    """
+    prompt = request.prompt
+    own = tuple(t for segment in prompt.segments for t in segment_tokens(nonce, segment))
+    before = outcomes.get(prompt.continues) if prompt.continues is not None else None
+    if before is None:
+        return nonce_tokens(nonce) + own
+    return (before.prompt + before.token_ids)[prompt.start : prompt.end] + own
 
 
 def messages_of(

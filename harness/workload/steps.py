@@ -43,14 +43,28 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """Segments in order. With `continues`, a next turn: they follow that earlier request's prompt and answer."""
+    """Segments in order. With `continues`, a next turn: they follow that earlier request's prompt and answer.
+
+    A client that cuts its history sends only the tokens from `start` to `end` of these, as in a Python slice. Its
+    prompt does not begin with the nonce.
+    """
 
     segments: tuple[Segment, ...]
     continues: int | None = None
+    start: int = 0
+    end: int | None = None
 
     def __str__(self) -> str:
         own = " + ".join(map(str, self.segments))
-        return own if self.continues is None else f"[request {self.continues} and its answer] + {own}"
+        if self.continues is None:
+            return own
+        part = f"[{self.start}:{'' if self.end is None else self.end}]" if self.cuts_history else ""
+        return f"[request {self.continues} and its answer]{part} + {own}"
+
+    @property
+    def cuts_history(self) -> bool:
+        """Return whether the prompt leaves out a part of the earlier request and its answer."""
+        return self.start != 0 or self.end is not None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +183,7 @@ def save_of(workload: Workload, step: int) -> int | None:
 
 def renumbered(request: Request, new: dict[int, int]) -> Request:
     """Return a request whose `continues` has the new number."""
-    before = request.prompt.continues
-    prompt = request.prompt if before is None else Prompt(request.prompt.segments, new[before])
-    return msgspec.structs.replace(request, prompt=prompt)
+    prompt = request.prompt
+    if prompt.continues is None:
+        return request
+    return msgspec.structs.replace(request, prompt=msgspec.structs.replace(prompt, continues=new[prompt.continues]))

@@ -31,7 +31,8 @@ def is_valid(workload: Workload) -> bool:
 
 def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
     """Return whether its lengths are positive, its edits inside their segments, its earlier request exists, and a chat
-    has a message. `earlier` maps a request number to whether it was a chat; a chat can only continue a chat.
+    has a message. `earlier` maps a request number to whether it was a chat; a chat can only continue a chat, the whole
+    of it.
     """
     segments = request.prompt.segments
     return (
@@ -42,7 +43,15 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         and request.surface.answers > 0
         and (bool(segments) or not request.chat)
         and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
+        and (not request.prompt.cuts_history or is_valid_cut(request))
     )
+
+
+def is_valid_cut(request: Request) -> bool:
+    """Return whether a part of an earlier request can be sent: of token ids, not of a chat, and not an empty part."""
+    prompt = request.prompt
+    cut = prompt.start >= 0 and (prompt.end is None or prompt.start < prompt.end)
+    return cut and prompt.continues is not None and not request.chat
 
 
 def names_are_loaded(workload: Workload) -> bool:

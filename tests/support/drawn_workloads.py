@@ -57,10 +57,11 @@ LIMITS = {
 
 
 def lengths(workload: Workload) -> list[int]:
-    """Tokens of each request with its answer, earlier turns included."""
+    """Tokens of each request with its answer; of earlier turns, what is left of them."""
     total: list[int] = []
     for _, _, request in workload.requests():
-        before = 0 if request.prompt.continues is None else total[request.prompt.continues]
+        prompt = request.prompt
+        before = 0 if prompt.continues is None else len(range(total[prompt.continues])[prompt.start : prompt.end])
         total.append(before + new_prompt_length(request.prompt) + request.max_tokens)
     return total
 

@@ -83,10 +83,16 @@ def record(
     return StepRecord(step=step, **{"started": float(step), "finished": step + 0.5, **readings, **changes})
 
 
-def ask(*segments: tuple[str, int], adapter: str | None = None, continues: int | None = None, **more: Any) -> Request:
-    """A request for a prompt of named segments; by default 40 tokens of `stem`."""
+def ask(
+    *segments: tuple[str, int],
+    adapter: str | None = None,
+    continues: int | None = None,
+    cut: tuple[int, int | None] = (0, None),
+    **more: Any,
+) -> Request:
+    """A request for a prompt of named segments; by default 40 tokens of `stem`. `cut`: what it keeps of its history."""
     named = tuple(Segment(name, length) for name, length in segments or (("stem", 40),))
-    return Request(prompt=Prompt(named, continues), adapter=adapter, **more)
+    return Request(prompt=Prompt(named, continues, *cut), adapter=adapter, **more)
 
 
 def burst(*requests: Request) -> Burst:

@@ -20,6 +20,7 @@ from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
+    Prompt,
     Request,
     Reset,
     RestoreState,
@@ -55,20 +56,35 @@ class CurlScript:
         self.chats: dict[int, tuple[Message, ...]] = {}
 
     def variables(self) -> list[str]:
-        """Return the variables: server, folder, and the token ids of every segment and continued answer."""
+        """Return the variables: server, folder, and the token ids of segments, continued answers and cut histories."""
         lines = [
             "SERVER=http://127.0.0.1:8000",
             'FILES="$PWD/coldproof-files"',
             f"nonce={token_list(nonce_tokens(self.case.nonce))}",
         ]
-        used = dict.fromkeys(s for _, _, r in self.workload.requests() if not r.chat for s in r.prompt.segments)
+        prompts = [request.prompt for _, _, request in self.workload.requests() if not request.chat]
+        used = dict.fromkeys(segment for prompt in prompts for segment in prompt.segments)
         lines += [f"{variable(s)}={token_list(segment_tokens(self.case.nonce, s))}" for s in used]
-        for number in dict.fromkeys(r.prompt.continues for _, _, r in self.workload.requests() if not r.chat):
+        for number in dict.fromkeys(prompt.continues for prompt in prompts if not prompt.cuts_history):
             if number is not None:
                 lines.append(
                     f"answer_{number}={token_list(tuple(self.rows[number].answer))}  # from the run that failed"
                 )
-        return lines
+        left = {left_variable(p): self.history(p) for p in prompts if p.cuts_history}
+        return lines + [f"{name}={token_list(tokens)}  # from the run that failed" for name, tokens in left.items()]
+
+    def history(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the tokens of a prompt before its own segments, as they were sent."""
+        if prompt.continues is None:
+            return nonce_tokens(self.case.nonce)
+        earlier = self.earlier(prompt.continues)
+        own = tuple(t for segment in earlier.segments for t in segment_tokens(self.case.nonce, segment))
+        whole = (*self.history(earlier), *own, *self.rows[prompt.continues].answer)
+        return whole[prompt.start : prompt.end]
+
+    def earlier(self, number: int) -> Prompt:
+        """Return the prompt of a request."""
+        return next(request.prompt for n, _, request in self.workload.requests() if n == number)
 
     def steps(self) -> Iterator[ShellStep]:
         """Yield every step."""
@@ -139,18 +155,20 @@ class CurlScript:
             max_tokens=request.max_tokens,
             salt=None if request.salt is None else self.spelled(request.salt),
             extra=extra_fields(request),
-            prompt=",".join([*self.before(request.prompt.continues), *parts]),
+            prompt=",".join([*self.before(request.prompt), *parts]),
             messages=self.messages(request, number) if request.chat else None,
             options="" if request.abort is None else f"--max-time {max(request.abort.after_ms, 1) / 1000} ",
         )
 
-    def before(self, continues: int | None) -> list[str]:
+    def before(self, prompt: Prompt) -> list[str]:
         """Return the parts of a prompt before its own segments: the nonce, or the continued request and its answer."""
-        if continues is None:
+        if prompt.continues is None:
             return ["$nonce"]
-        earlier = next(r for n, _, r in self.workload.requests() if n == continues)
-        own = [f"${{{variable(s)}}}" for s in earlier.prompt.segments]
-        return [*self.before(earlier.prompt.continues), *own, f"$answer_{continues}"]
+        if prompt.cuts_history:
+            return [f"${left_variable(prompt)}"]
+        earlier = self.earlier(prompt.continues)
+        own = [f"${{{variable(s)}}}" for s in earlier.segments]
+        return [*self.before(earlier), *own, f"$answer_{prompt.continues}"]
 
     def messages(self, request: Request, number: int) -> list[dict[str, str]]:
         """Return a chat's messages, after those of the chat that it continues."""
@@ -170,6 +188,11 @@ def variable(segment: Segment) -> str:
     edits = "" if segment.changed is None else f"_changed_{segment.changed}"
     edits += "" if segment.swapped is None else f"_swapped_{segment.swapped}"
     return "part_" + re.sub(r"\W", "_", segment.name, flags=re.ASCII) + f"_{segment.length}{edits}"
+
+
+def left_variable(prompt: Prompt) -> str:
+    """Return a shell variable name for what is left of a cut history."""
+    return f"history_{prompt.continues}_from_{prompt.start}" + ("" if prompt.end is None else f"_to_{prompt.end}")
 
 
 def token_list(tokens: tuple[int, ...]) -> str:

@@ -171,6 +171,8 @@ def change_call(step: SetAdapter) -> str:
 def request_call(number: int, request: Request) -> str:
     """Return one request as a `dict(...)` expression."""
     prompt = f"[{', '.join(map(segment_literal, request.prompt.segments))}], continues={request.prompt.continues!r}"
+    if request.prompt.cuts_history:
+        prompt += f", cut=({request.prompt.start!r}, {request.prompt.end!r})"
     fields = f"n={number}, to={request.adapter!r}, prompt={prompt}, tokens={request.max_tokens}"
     if request.salt is not None:
         fields += f", salt={request.salt!r}"

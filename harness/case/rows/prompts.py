@@ -37,11 +37,28 @@ def pieces(number: int, asked: Mapping[int, Request], outcomes: Mapping[int, Out
     else:
         answer = SegmentRow(name=f"answer of r{before.request}", tokens=len(before.tokens))
         earlier = [*pieces(before.request, asked, outcomes, nonce), (answer, before.token_ids)]
-        found = [(msgspec.structs.replace(row, inherited=before.request), tokens) for row, tokens in earlier]
+        left = cut_pieces(earlier, prompt.start, prompt.end)
+        found = [(msgspec.structs.replace(row, inherited=before.request), tokens) for row, tokens in left]
     for own in prompt.segments:
         row = SegmentRow(name=own.name, tokens=own.length, changed=own.changed, swapped=own.swapped)
         found.append((row, segment_tokens(nonce, own)))
     return found
+
+
+def cut_pieces(whole: list[Piece], start: int, end: int | None) -> list[Piece]:
+    """Return what is left of the pieces of a history from token `start` to token `end`."""
+    left: list[Piece] = []
+    at = 0
+    for row, tokens in whole:
+        first = max(0, start - at)
+        part = tokens[first : None if end is None else max(0, end - at)]
+        at += len(tokens)
+        if part == tokens:
+            left.append((row, part))
+        elif part:
+            name = f"{row.name}[{first}:]" if first else row.name
+            left.append((SegmentRow(name=name, tokens=len(part)), part))
+    return left
 
 
 def locate_pieces(wanted: list[Piece], prompt: tuple[int, ...]) -> list[SegmentRow] | None:

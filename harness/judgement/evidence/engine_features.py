@@ -25,6 +25,7 @@ def mode_facts(history: History) -> dict[str, float]:
         ),
         Evidence.OUTGROWN: sum(o.answered and outgrows(history, o) for o in history.outcomes),
         Evidence.AFTER_OUTGROWN: sum(o.answered and after_outgrown(history, o) for o in history.outcomes),
+        Evidence.CUT_HISTORY: sum(o.answered and o.request in later_parts(history) for o in history.outcomes),
     }
 
 
@@ -83,6 +84,11 @@ def after_outgrown(history: History, outcome: Outcome) -> bool:
         and common_prefix(written_tokens(o), outcome.prompt) >= MIN_SHARED
         for o in history.outcomes
     )
+
+
+def later_parts(history: History) -> set[int]:
+    """Return the requests that leave out the beginning of the history that they continue."""
+    return {number for number, _, request in history.workload.requests() if request.prompt.start}
 
 
 def tier_facts(history: History) -> dict[str, float]:

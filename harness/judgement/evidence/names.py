@@ -72,4 +72,5 @@ class Evidence(enum.StrEnum):
     MAY_BE_CHANGED = "answers that a lossy mode may have changed"
     OUTGROWN = "answers longer than their context"
     AFTER_OUTGROWN = "requests that share a prefix with an earlier one longer than its context"
+    CUT_HISTORY = "prompts that begin with a later part of an earlier request and its answer"
     AFTER_FAILURE = "requests answered in or after a burst with a failed load"

@@ -1,8 +1,9 @@
-"""Confirms a counterexample that does not fail on a fresh engine: in its first form, or after its prior workloads.
+"""Confirms a counterexample that passed on a fresh engine: as found, with its own tokens, or after prior workloads.
 
 Minimising reuses an engine whose state earlier runs may have changed, so that its result may not fail on a fresh
-engine. The first form of the counterexample had the fewest prior runs. If it fails only after prior workloads, these
-are run on a fresh engine with the same nonces and in the same order.
+engine. The first form of the counterexample had the fewest prior runs. If it fails only where two tokens are equal by
+chance, it fails again under the same nonce. If it fails only after prior workloads, these are run on a fresh engine
+with the same nonces and in the same order.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
 from coldproof.reports.schema.verdict import FailureClass
 
 AS_FOUND = "The minimised workload did not fail on a fresh engine; this larger workload does."
+OWN_TOKENS = "On a fresh engine it failed with the tokens of the run that found it, and not with others."
 
 
 # Runs a prior workload on an engine under its own nonce, without a judgement. Raises EngineError without an engine.
@@ -40,8 +42,8 @@ def confirm_further(
 ) -> Confirmed:
     """Try for `seconds` more seconds to confirm a counterexample that did not fail on a fresh engine.
 
-    `found`: the first and the smallest counterexample of the trial. Each is replayed on a fresh engine; at last, the
-    first one is replayed after its prior workloads. Return `confirmed` if all of them pass.
+    `found`: the first and the smallest counterexample of the trial. Each is replayed on a fresh engine; then the
+    minimised one with its own tokens; at last, the first one after its prior workloads. Return `confirmed` if all pass.
     """
     until = time.monotonic() + seconds
     tried = [confirmed.judgement.history.workload]
@@ -52,7 +54,27 @@ def confirm_further(
             if not larger.history_dependent:
                 return with_note(larger, AS_FOUND)
         tried.append(failing.workload)
-    return confirm_after_prior(confirmed, found[0], start, rerun, observe, control, until)
+    with_own_tokens = confirm_with_own_tokens(confirmed, start, rerun, observe, until)
+    return with_own_tokens or confirm_after_prior(confirmed, found[0], start, rerun, observe, control, until)
+
+
+def confirm_with_own_tokens(
+    confirmed: Confirmed, start: Callable[[], CheckedEngine | None], rerun: Rerun, observe: Observe, until: float
+) -> Confirmed | None:
+    """Replay a counterexample once on a fresh engine under the nonce with which it failed, unless a replay did so.
+
+    Return None if it passes.
+    """
+    found, reproduction = confirmed.judgement, confirmed.reproduction
+    replayed = found.history.nonce in {replay.history.nonce for replay in confirmed.replays}
+    fresh = None if replayed or time.monotonic() >= until else start()
+    failing = Failing(found.history.workload, found, failed=1, tries=1)
+    seen = None if fresh is None else fails_after_prior((), failing, fresh, rerun, observe)
+    if seen is None:
+        return None
+    again = msgspec.structs.replace(reproduction, fresh_failed=1, fresh_tries=(reproduction.fresh_tries or 0) + 1)
+    made = msgspec.structs.replace(confirmed, judgement=seen, reproduction=again, history_dependent=False)
+    return with_note(made, OWN_TOKENS)
 
 
 def confirm_after_prior(

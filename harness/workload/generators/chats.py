@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, nearly_equal
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
-from coldproof.harness.workload.tokens import new_prompt_length
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
 MOST_TURNS = 4
 
@@ -50,6 +50,14 @@ class ConversationBuilder:
             return self.make_request(Prompt((Segment(named, length),), continues=number))
         room = -(self.drawn.lengths[number] + 1) % self.limits.unit or self.limits.unit
         return Request(prompt=Prompt((Segment(named, room),), continues=number), chat=self.chat, max_tokens=1)
+
+    def cut(self, number: int) -> Request:
+        """Return the next turn of a client that cuts its history: about the newest half of `number`, and new tokens.
+
+        It begins at a whole unit of the earlier prompt, where blocks of its tokens have another beginning before them.
+        """
+        start = self.drawn.lengths[number] // 2 // self.limits.unit * self.limits.unit
+        return self.make_request(Prompt((Segment("cut", 5),), continues=number, start=start))
 
     def make_request(self, prompt: Prompt) -> Request:
         """Return a request whose answer has a few tokens, or fills a block and more."""
@@ -108,7 +116,10 @@ def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
 
 @st.composite
 def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
-    """Draw one conversation of several turns, each with the engine's own output; perhaps a second one interleaved."""
+    """Draw one conversation of several turns, each with the engine's own output; perhaps a second one interleaved.
+
+    Without `chat`, the client may cut the history before the last turn.
+    """
     builder = ConversationBuilder(draw, limits, chat=chat)
     latest = []
     for _ in range(draw(st.sampled_from((1, 2)))):
@@ -125,4 +136,7 @@ def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Wor
         if builder.drawn.lengths[latest[which]] < builder.drawn.limit:
             builder.send(builder.turn(latest[which]))
             latest[which] = len(builder.drawn.requests) - 1
+    # In smaller blocks, a prompt without the nonce could hit a token of another run by chance.
+    if not chat and limits.block >= NONCE_TOKENS and draw(st.booleans()):
+        builder.send(builder.cut(draw(st.sampled_from(latest))))
     return Workload(tuple(builder.steps))

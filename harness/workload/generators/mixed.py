@@ -31,7 +31,6 @@ from coldproof.harness.workload.generators.reuse import returns
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
-    Prompt,
     Request,
     Route,
     SetAdapter,
@@ -121,8 +120,9 @@ def loaded_names(chapter: Workload) -> list[str]:
 
 def place_request(request: Request, before: int, adapter: str | None, salt: str | None) -> Request:
     """Return a request of a part as a request of the whole workload."""
-    earlier = request.prompt.continues
-    prompt = request.prompt if earlier is None else Prompt(request.prompt.segments, earlier + before)
+    prompt = request.prompt
+    if prompt.continues is not None:
+        prompt = msgspec.structs.replace(prompt, continues=prompt.continues + before)
     return msgspec.structs.replace(
         request, prompt=prompt, adapter=adapter or request.adapter, salt=salt if request.salt is None else request.salt
     )

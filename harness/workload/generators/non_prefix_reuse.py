@@ -1,4 +1,7 @@
-"""Prompts made of the same parts: some left out, some in another order, some after other parts than before."""
+"""Prompts made of the same parts: some left out, some in another order, some after other parts than before.
+
+Also prompts of clients that cut their history to its newest part.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Wo
 
 SEGMENT_NAMES = "abcde"
 ADAPTERS = ("tenant", "Tenant")
+FEWER = (40, 8, 2, 1)  # tokens of a cut history that a prompt begins with
 
 
 @st.composite
@@ -64,3 +68,26 @@ def exceeding_context(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
             fitting = draw(st.sampled_from(((part,), (part, Segment("tail", 5)), (Segment("strange", length // 2),))))
             steps.append(Burst(requests=(Request(prompt=Prompt(fitting)),)))
     return Workload(tuple(steps))
+
+
+@st.composite
+def cut_histories(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw an answer that exceeds the context, then prompts that begin with what a context shift leaves of it.
+
+    A client that cuts its history to the newest half sends such prompts. Where the context is full, an engine drops its
+    older half, so the rest begins at the middle of the context. The first prompt begins with all of the rest, each
+    later one with fewer of its tokens than the one before: a slot that kept the rest still has these. The last prompt
+    has nothing in common with it, so that no later workload can begin with what this one left.
+    """
+    length = draw(st.sampled_from((limits.longest // 2, limits.longest // 4, 3 * limits.longest // 4)))
+    long = Prompt((Segment("long", length),))
+    over = draw(st.sampled_from((limits.unit, 1)))
+    start = (limits.longest - draw(st.sampled_from((1, 0)))) // 2  # full, or full when the next token is added
+    fewer = draw(st.lists(st.sampled_from(FEWER), unique=True))
+    prompts = [long]
+    for end in (None, *(start + left for left in sorted(fewer, reverse=True))):
+        prompts.append(Prompt((Segment(f"turn {len(prompts)}", 5),), continues=0, start=start, end=end))
+    prompts.append(Prompt((Segment("strange", limits.unit),)))
+    answers = [limits.longest - length + over, *(8 for _ in prompts[1:])]
+    requests = [Request(prompt=p, max_tokens=n) for p, n in zip(prompts, answers, strict=True)]
+    return Workload(tuple(Burst(requests=(request,)) for request in requests))

@@ -168,6 +168,20 @@ def test_what_goes_on_from_an_earlier_request_inherits_its_segments(tmp_path: Pa
     ]
 
 
+def test_a_cut_history_has_parts_of_the_segments_that_it_keeps(tmp_path: Path) -> None:
+    """A part without its beginning has a name of its own, because its tokens are others than the segment's first."""
+    steps = (
+        burst(ask(("stem", 16), max_tokens=5)),
+        burst(ask(("more", 7), continues=0, cut=(10, 23))),
+        burst(ask(("more", 7), continues=0, cut=(4, 9))),
+    )
+    _, *rows = request_rows(judged(ScriptedEngine(), tmp_path, *steps))
+    assert [[(one.name, one.tokens, one.inherited) for one in row.segments] for row in rows] == [
+        [("stem[6:]", 10, 0), ("answer of r0", 3, 0), ("more", 7, None)],
+        [("stem", 5, 0), ("more", 7, None)],
+    ]
+
+
 def test_a_chats_template_is_called_so(tmp_path: Path) -> None:
     """The scripted engine's ends each message with one token of its own."""
     chat = ask(("prelude", 9), ("question", 5), chat=True)

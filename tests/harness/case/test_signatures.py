@@ -43,10 +43,12 @@ def asked(**changes: Any) -> History:
 
 
 PREEMPTED = (record(0, after=Metrics(preemptions=2.0)),)
+SHIFTS = shape(max_model_tokens=64, shifts_context=True)
 RESET = (ResetRecord(began=0.1, ended=0.2, success=False),)
 FEATURES = {
     "preempted": ran(burst(ask()), steps=PREEMPTED),
     "reset": ran(burst(ask()), resets=RESET),
+    "context shift": history(outcome(0, PROMPT, max_tokens=25), shape=SHIFTS),
     "aborted": asked(abort=Abort(after_tokens=2)),
     "chat": asked(chat=True),
     "priorities": asked(priority=-5),
@@ -74,6 +76,7 @@ def test_each_feature_is_named_where_it_happened(feature: str) -> None:
         ran(burst(ask()), steps=(record(0, after=Metrics()),)),
         ran(burst(ask()), steps=()),
         asked(surface=ResponseOptions(logprobs=True)),
+        history(outcome(0, PROMPT, max_tokens=24), shape=SHIFTS),
     ],
 )
 def test_what_is_nothing_special_is_not_named(plain: History) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from support.histories import history, outcome, shape, tokens
+from hypothesis import find, given, settings
+from support.histories import ask, burst, history, outcome, shape, tokens
 
 from coldproof.adapters.protocol.requests import ResponseOptions, Token
 from coldproof.adapters.protocol.shape import EngineShape
@@ -29,7 +29,7 @@ from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
 from coldproof.harness.options import UsageError
-from coldproof.harness.workload.generators.non_prefix_reuse import exceeding_context, rearranged
+from coldproof.harness.workload.generators.non_prefix_reuse import cut_histories, exceeding_context, rearranged
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Workload
 from coldproof.harness.workload.validity import is_valid
@@ -249,6 +249,15 @@ def test_nothing_is_owed_by_what_outgrew_its_context() -> None:
     assert (without[Evidence.OUTGROWN], without[Evidence.AFTER_OUTGROWN]) == (0, 0)
 
 
+def test_a_cut_history_counts_if_it_leaves_out_the_beginning() -> None:
+    """And its request was answered."""
+    steps = (burst(ask()), burst(ask(continues=0, cut=(3, None))), burst(ask(continues=0, cut=(0, 9))))
+    asked = [outcome(0, range(50)), outcome(1, range(3, 50)), outcome(2, range(9))]
+    failed = [asked[0], msgspec.structs.replace(asked[1], error="HTTP 500")]
+    counted = [mode_facts(history(*o, workload=Workload(steps)))[Evidence.CUT_HISTORY] for o in (asked, failed)]
+    assert counted == [1, 0]
+
+
 @settings(max_examples=40, deadline=None, database=None)
 @given(rearranged(LIMITS, adapters=True))
 def test_stories_of_pieces_make_sense(story: Workload) -> None:
@@ -267,3 +276,30 @@ def test_stories_of_outgrown_contexts_have_one(story: Workload) -> None:
     lengths = [(sum(s.length for s in r.prompt.segments) + 4, r.max_tokens) for _, _, r in story.requests()]
     assert all(prompt < LIMITS.longest for prompt, _ in lengths)
     assert any(prompt + more > LIMITS.longest for prompt, more in lengths)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(cut_histories(LIMITS))
+def test_a_cut_history_begins_with_less_and_less_of_what_is_left(story: Workload) -> None:
+    """Only the first request exceeds the context; the others begin at its middle, all of the rest first."""
+    assert is_valid(story)
+    first, *cut, last = (request for _, _, request in story.requests())
+    whole = 4 + first.prompt.segments[0].length + first.max_tokens
+    assert LIMITS.longest < whole < LIMITS.longest + LIMITS.longest // 4
+    lengths = [len(range(whole)[request.prompt.start : request.prompt.end]) for request in cut]
+    assert {request.prompt.start for request in cut} <= {127, 128}
+    assert lengths == sorted(set(lengths), reverse=True)
+    assert lengths[0] == whole - cut[0].prompt.start
+    assert all(length + 5 + request.max_tokens <= LIMITS.longest for length, request in zip(lengths, cut, strict=True))
+    assert last.prompt.continues is None
+    assert last.prompt.segments[0].name != first.prompt.segments[0].name
+
+
+@pytest.mark.parametrize("left", [1, 2, 8, 40])
+def test_histories_are_cut_to_each_length(left: int) -> None:
+    """From the place where a context of 256 tokens is cut when it is full."""
+
+    def wanted(story: Workload) -> bool:
+        return any((r.prompt.start, r.prompt.end) == (127, 127 + left) for _, _, r in story.requests())
+
+    assert find(cut_histories(LIMITS), wanted, settings=settings(database=None, deadline=None))

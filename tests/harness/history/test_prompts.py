@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.histories import ask, outcome
 
 from coldproof.adapters.protocol.requests import Message
@@ -37,6 +38,16 @@ def test_a_turn_goes_on_from_prompt_and_answer() -> None:
     """As the engine answered, every token of it, and without a second nonce."""
     earlier = outcome(0, (1, 2, 3), (7, 8, 9))
     assert tokens_of(ask(("turn", 4), continues=0), "n", {0: earlier}) == (1, 2, 3, 7, 8, 9, *told("turn", 4))
+
+
+@pytest.mark.parametrize(
+    ("cut", "left"), [((2, None), (3, 7, 8, 9)), ((2, 4), (3, 7)), ((0, 2), (1, 2)), ((6, None), ())]
+)
+def test_a_cut_history_is_a_part_of_prompt_and_answer(cut: tuple[int, int | None], left: tuple[int, ...]) -> None:
+    """And has no nonce, unless the part begins with it."""
+    earlier = outcome(0, (1, 2, 3), (7, 8, 9))
+    request = ask(("turn", 4), continues=0, cut=cut)
+    assert tokens_of(request, "n", {0: earlier}) == (*left, *told("turn", 4))
 
 
 def test_a_turn_whose_answer_never_came_starts_from_nothing() -> None:

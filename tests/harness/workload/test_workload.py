@@ -187,6 +187,8 @@ def test_steps_are_told_in_words() -> None:
         "after 3 tokens in-place reload: adapter B as 'tenant' from path p"
     )
     assert describe(burst(ask()), 0) == "send: request 0 to the base model: stem:40, 8 tokens"
+    assert str(ask(continues=2, cut=(7, None)).prompt) == "[request 2 and its answer][7:] + stem:40"
+    assert str(ask(continues=2, cut=(0, 9)).prompt) == "[request 2 and its answer][0:9] + stem:40"
     assert describe(put("A", path="p"), 0) == "load: adapter A as 'tenant' from path p"
     assert str(Segment("stem", 40, swapped=7)) == "stem:40 (tokens 7 and 8 swapped)"
     assert str(Segment("stem", 40, changed=1, swapped=7)) == "stem:40 (token 1 changed, tokens 7 and 8 swapped)"

@@ -78,6 +78,18 @@ def test_prompts_are_the_tokens_of_the_run(tmp_path: Path) -> None:
     assert made[1]["prompt"] == [*stem, 7, 8, 0, *segment_tokens(NONCE, Segment("turn", 5))]
 
 
+def test_a_cut_history_is_its_tokens_of_the_run(tmp_path: Path) -> None:
+    """Of prompt and answer; a turn behind it goes on from them."""
+    cut = ask(("turn", 5), continues=0, cut=(30, 45))
+    calls = played(case_of(burst(ask(("stem", 40))), burst(cut), burst(ask(("more", 2), continues=1))), tmp_path)
+    stem = [*nonce_tokens(NONCE), *segment_tokens(NONCE, Segment("stem", 40))]
+    kept = [*stem[30:], 7, *segment_tokens(NONCE, Segment("turn", 5))]
+    _, second, third = (body["prompt"] for body in bodies(calls))
+    assert second == kept
+    assert third[: len(kept)] == kept
+    assert third[-2:] == [*segment_tokens(NONCE, Segment("more", 2))]
+
+
 def test_edits_of_a_segment_are_other_tokens(tmp_path: Path) -> None:
     """Their variables have names of their own."""
     kinds = [Segment("stem", 9), Segment("stem", 9, changed=3), Segment("stem", 9, swapped=3), Segment("stem", 8)]

@@ -38,6 +38,7 @@ from coldproof.reports.schema.verdict import FailureClass
 GONE, THERE, UNTRIED = 0, 1, 2
 TURN = ask(("turn", 20), continues=0, chat=True)
 CHAT = ask(("prelude", 40), ("question", 9), chat=True)
+CUT = ask(("turn", 20), continues=0, cut=(20, 42), max_tokens=4)
 SHORT, LONG = ask(("stem", 40), max_tokens=4), ask(("stem", 40), max_tokens=20)
 
 
@@ -51,6 +52,7 @@ LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")  # one of them stands in nearly ev
 STORIES: dict[str, tuple[Step, ...]] = {
     "a chat again": (burst(CHAT), burst(CHAT)),
     "a chat's next turn": (burst(CHAT), burst(TURN), burst(TURN)),
+    "a cut history again": (burst(SHORT), burst(CUT), burst(CUT)),
     "after an abort": (burst(changed(LONG, abort=Abort(after_tokens=2))), burst(LONG)),
     "an abort on a hit": (burst(LONG), burst(changed(LONG, abort=Abort(after_tokens=2)))),
     # The stand-in needs a moment to have read what its client no longer waits for.

@@ -17,7 +17,7 @@ from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.trial import Failing, Ran
 from coldproof.harness.proof.confirm.confirm import Confirmed
-from coldproof.harness.proof.confirm.with_prior_workloads import AS_FOUND, affordable, confirm_further
+from coldproof.harness.proof.confirm.with_prior_workloads import AS_FOUND, OWN_TOKENS, affordable, confirm_further
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.case import Reproduction
 from coldproof.reports.schema.verdict import FailureClass
@@ -78,11 +78,17 @@ def confirmed(workload: Workload, *, fails: bool) -> Confirmed:
     return Confirmed(judged(workload, "then", HANG), FailureClass.HANG, again, history_dependent=not fails)
 
 
-def further(engines: Engines, *found: Failing, alone: tuple[Workload, ...] = (), **more: Any) -> Confirmed:
-    """The reduced workload passed on a fresh engine; `alone`: those that fail there."""
+def further(
+    engines: Engines,
+    *found: Failing,
+    alone: tuple[Workload, ...] = (),
+    first: Confirmed | None = None,
+    **more: Any,
+) -> Confirmed:
+    """The reduced workload passed on a fresh engine (`first`); `alone`: those that fail there."""
     given: dict[str, Any] = {"start": engines.start, "control": None, "seconds": 60.0, **more}
     return confirm_further(
-        confirmed(REDUCED, fails=False),
+        first or confirmed(REDUCED, fails=False),
         found,
         confirm=lambda failing, _: confirmed(failing.workload, fails=failing.workload in alone),
         rerun=engines.rerun,
@@ -117,6 +123,26 @@ def test_what_passed_alone_is_not_tried_alone_again() -> None:
     assert tried == [FOUND]
 
 
+def test_what_needs_its_own_tokens_fails_with_them_alone() -> None:
+    """Nothing has to run before it, so it does not depend on its history."""
+    engines = Engines(lambda run: run == ["then"])
+    made = further(engines, failed(FOUND, earlier(4)))
+    assert made.judgement.history.workload == REDUCED
+    assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (1, 4)
+    assert made.reproduction.note == OWN_TOKENS
+    assert made.reproduction.workloads_before is None
+    assert not made.history_dependent
+
+
+def test_own_tokens_that_were_replayed_already_are_not_tried_again() -> None:
+    """A fresh engine had them first; then only prior workloads are left."""
+    engines = Engines(lambda run: run == ["then"])
+    replayed = msgspec.structs.replace(confirmed(REDUCED, fails=False), replays=(judged(REDUCED, "then"),))
+    made = further(engines, failed(REDUCED), first=replayed)
+    assert made == replayed
+    assert not engines.ran
+
+
 def test_what_ran_before_is_run_before_it_and_cut_down_to_what_is_needed() -> None:
     """Here it is one of eight runs that does the damage; the workload that failed comes last, under its own nonce."""
     engines = Engines(lambda run: "5" in run)
@@ -125,7 +151,8 @@ def test_what_ran_before_is_run_before_it_and_cut_down_to_what_is_needed() -> No
     assert made.judgement.history.nonce == "then"
     assert made.history_dependent
     assert "after one prior workload" in made.reproduction.note
-    assert engines.ran["fresh 1"] == [*"01234567", "then"]
+    assert engines.ran["fresh 1"] == ["then"]
+    assert engines.ran["fresh 2"] == [*"01234567", "then"]
     assert list(engines.ran.values())[-1] == ["5", "then"]
 
 
@@ -141,7 +168,7 @@ def test_damage_that_adds_up_needs_all_that_ran() -> None:
     [
         Engines(lambda _: False),
         Engines(lambda _: True, said=LATE),
-        Engines(lambda _: True, dies=True),
+        Engines(lambda run: len(run) > 1, dies=True),
     ],
     ids=["passes", "fails otherwise", "ends before"],
 )
@@ -167,7 +194,7 @@ def test_an_engine_that_cannot_be_had_confirms_nothing() -> None:
     def gone(*_: Any) -> History:
         raise EngineDied("gone")
 
-    engines = Engines(lambda _: True)
+    engines = Engines(lambda run: len(run) > 1)
     engines.rerun = gone  # type: ignore[method-assign]
     assert further(engines, failed(FOUND, earlier(3))).reproduction.workloads_before is None
 

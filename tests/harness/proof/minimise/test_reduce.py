@@ -147,6 +147,13 @@ def test_turns_follow_their_answers_to_the_new_numbers() -> None:
     assert made[0] == Workload((burst(ask(("c", 9))), burst(ask(("turn", 5), continues=0))))
 
 
+def test_a_cut_history_stays_cut_under_its_new_number() -> None:
+    """The first step goes; the turn still leaves out the same tokens."""
+    turn = ask(("turn", 5), continues=1, cut=(9, 12))
+    made = list(smaller(Workload((burst(ask()), burst(ask()), burst(turn))), 2))
+    assert Workload((burst(ask()), burst(ask(("turn", 5), continues=0, cut=(9, 12))))) in made
+
+
 IN_MIDST = Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=1))
 
 
@@ -173,6 +180,12 @@ IN_MIDST = Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B", route=Ro
         ([burst(ask(chat=True)), burst(ask(continues=0, chat=True))], True),
         ([burst(ask(chat=True)), burst(ask(continues=0))], False),
         ([burst(ask()), burst(ask(continues=0, chat=True))], False),
+        ([burst(ask()), burst(ask(continues=0, cut=(20, None)))], True),
+        ([burst(ask()), burst(ask(continues=0, cut=(20, 21)))], True),
+        ([burst(ask()), burst(ask(continues=0, cut=(20, 20)))], False),
+        ([burst(ask()), burst(ask(continues=0, cut=(-1, None)))], False),
+        ([burst(ask(cut=(20, None)))], False),
+        ([burst(ask(chat=True)), burst(ask(continues=0, chat=True, cut=(20, None)))], False),
         ([burst(Request(prompt=Prompt(())))], True),
         ([burst(Request(prompt=Prompt(()), chat=True))], False),
         ([burst(ask(chat=True)), burst(Request(prompt=Prompt((), continues=0), chat=True))], False),

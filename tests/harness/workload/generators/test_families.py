@@ -181,6 +181,33 @@ def test_a_conversation_goes_on_from_answers_that_fill_a_block(workload: Workloa
     assert any(before.max_tokens >= 32 for _, before in turns(workload))
 
 
+def cuts(workload: Workload) -> list[Request]:
+    """The turns that leave out the beginning of their history."""
+    return [turn for turn, _ in turns(workload) if turn.prompt.start]
+
+
+def test_a_conversation_may_be_cut_at_the_start_of_a_block() -> None:
+    """And then ends: about half of it is left."""
+    found = find(conversations(LIMITS["roomy"], chat=False), lambda w: bool(cuts(w)), settings=any_at_all)
+    (cut,) = cuts(found)
+    whole = lengths(found)[cut.prompt.continues or 0]
+    assert cut == list(found.requests())[-1][2]
+    assert cut.prompt.start % 32 == 0
+    assert whole // 2 - 32 < cut.prompt.start <= whole // 2
+
+
+@pytest.mark.parametrize(("on", "chat"), [("blocks of one", False), ("roomy", True)])
+def test_chats_and_small_blocks_have_no_cut_histories(on: str, chat: bool) -> None:
+    """A chat is messages; and a prompt without the nonce could hit a small block of another run."""
+
+    @some
+    @given(conversations(LIMITS[on], chat=chat))
+    def check(workload: Workload) -> None:
+        assert not cuts(workload)
+
+    check()
+
+
 def test_a_conversation_goes_on_where_blocks_are_large() -> None:
     """With blocks of 256 tokens and 2,048 for a request there is still room for an answer of a block, and a turn."""
     large = limits(block=256, pool=100_000, most_tokens=12_000)

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from support.drawn_workloads import LIMITS, TIGHT, asked, found, some, without
+from support.histories import ask
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators import mixed as mixing
-from coldproof.harness.workload.generators.mixed import mixed, part_strategies
+from coldproof.harness.workload.generators.mixed import mixed, part_strategies, place_request
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Idle, Request, Reset, Route, SetAdapter, Step, Unload, Workload
 
@@ -129,6 +130,12 @@ def test_turns_are_drawn_in_a_later_chapter() -> None:
         return any(r.prompt.continues is not None for _, step, r in workload.requests() if step > first + 20)
 
     found(mixed(TIGHT), wanted)
+
+
+def test_a_request_of_a_chapter_keeps_its_cut_history() -> None:
+    """Only the number of what it goes on from changes."""
+    cut = ask(("turn", 5), continues=1, cut=(9, 12))
+    assert place_request(cut, 7, None, None) == ask(("turn", 5), continues=8, cut=(9, 12))
 
 
 def test_a_chapter_under_an_adapter_is_so_as_a_whole() -> None:
