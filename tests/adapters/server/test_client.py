@@ -280,6 +280,15 @@ def test_nothing_is_asked_of_a_dead_process(fake: FakeServer) -> None:
     assert fake.seen == []
 
 
+def test_a_server_that_cannot_choose_metrics_is_asked_for_all_from_then_on(fake: FakeServer) -> None:
+    """The first request names those that are wanted."""
+    client = live(fake)
+    assert [client.metrics().queried_tokens for _ in range(3)] == [42, 42, 42]
+    first, *others = fake.seen
+    assert "name%5B%5D=vllm%3Aprefix_cache_queries_total" in first.line
+    assert [seen.line for seen in others] == [f"GET {METRICS_PATH}"] * 3
+
+
 def test_metrics_are_summed_over_replicas_and_absent_ones_are_none(fake: FakeServer) -> None:
     """Zero only where the engine says zero, and a counter's time of creation is no count."""
     metrics = live(fake).metrics()

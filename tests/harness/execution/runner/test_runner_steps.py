@@ -123,6 +123,16 @@ def test_a_gap_is_a_gap(tmp_path: Path) -> None:
     assert history.steps[0].finished - history.steps[0].started >= 0.03
 
 
+def test_there_is_no_gap_where_the_engines_clock_stands_still(tmp_path: Path) -> None:
+    """An engine that only its caller steps does nothing meanwhile: the run does not wait for an hour."""
+
+    class Stepped(ScriptedEngine):
+        def clock(self) -> float:
+            return 1.0
+
+    assert settled(Stepped(), tmp_path, Idle(3_600_000)).steps[0].finished == 0.0
+
+
 def test_counters_count_from_the_runs_beginning_and_gauges_do_not(tmp_path: Path) -> None:
     """An engine's earlier life is no part of this history."""
     engine = ScriptedEngine()
