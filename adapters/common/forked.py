@@ -6,6 +6,7 @@ import atexit
 import functools
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -117,7 +118,10 @@ def fork_server(*preload: str) -> str:
     deadline = time.monotonic() + PRELOAD_SECONDS
     while not address.exists():
         if server.poll() is not None or time.monotonic() > deadline:
-            raise ForkServerError((folder / "log").read_text(errors="replace").strip())
+            reason = (folder / "log").read_text(errors="replace").strip()
+            server.kill()
+            shutil.rmtree(folder)
+            raise ForkServerError(reason)
         time.sleep(POLL_SECONDS)
     return str(address)
 

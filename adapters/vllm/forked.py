@@ -42,6 +42,8 @@ def preload() -> None:
     """Import vLLM without starting an engine, a thread or a process group."""
     if importlib.util.find_spec("vllm") is None:
         return
+    with contextlib.suppress(ImportError):  # it names processes, but not if the environment was changed before
+        importlib.import_module("setproctitle").getproctitle()
     with start_environment():
         for name in MODULES:
             with contextlib.suppress(ImportError):  # another version has it elsewhere; the run imports it then

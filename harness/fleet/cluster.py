@@ -9,6 +9,7 @@ import dataclasses
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from coldproof.harness.options import UsageError
 
 LOCAL = "local"
 POLL_SECONDS = 10.0
+CANCEL_SECONDS = 12.0  # longer than the 8 s that a guard gives an engine: a second cancellation must not interrupt that
 CLOSE_SECONDS = 30.0  # longer than the 8 s that a run's guard gives its engines to stop
 STORE_BYTES = 200 * 2**20  # of a Ray started here; it only holds messages in transit
 BESIDE_NODES = ("node:", "bundle_group", "object_store_memory")  # resources that do not describe a kind of machine
@@ -116,13 +118,23 @@ class Cluster:
             return TaskFailed(f"{type(problem).__name__}: {problem}")
 
     def close(self) -> None:
-        """Cancel running tasks and disconnect from Ray."""
-        for stream in self.running:
-            self.ray.cancel(stream, force=False)  # a cancelled task ends its run and removes its folder
+        """Cancel running tasks and disconnect from Ray.
+
+        Ray may lose a cancellation, and then the next message never comes: it is repeated while a thread waits.
+        """
+        waiting = threading.Thread(target=self.wait_for_all, daemon=True)
+        waiting.start()
         end = time.monotonic() + CLOSE_SECONDS
-        while self.running and time.monotonic() < end:
-            self.messages(POLL_SECONDS)
+        while waiting.is_alive() and time.monotonic() < end:
+            for stream in list(self.running):
+                self.ray.cancel(stream, force=False)  # a cancelled task ends its run and removes its folder
+            waiting.join(CANCEL_SECONDS)
         self.ray.shutdown()
+
+    def wait_for_all(self) -> None:
+        """Receive the messages of all runs until these have ended."""
+        while self.running:
+            self.messages(POLL_SECONDS)
 
 
 def check_address(address: str) -> None:

@@ -65,6 +65,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         (folder / "__init__.py").touch()
     (package / "api_server.py").write_text(STUB)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'stub'}:{IMPORT_ROOT}:{ROOT / 'tests'}")
+    monkeypatch.setattr(server, "FORKING", None)  # a fork would have imported the real one
     return monkeypatch
 
 
