@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -180,15 +179,6 @@ def lengths(block: int) -> tuple[int, ...]:
     return (block - 1, 2 * block, 4 * block + 1)
 
 
-def ask_together(oracle: EngineOracle, batch: list[Question]) -> list[tuple[Question, Answer]]:
-    """Send a batch at once and return its questions with their answers."""
-    for probe in batch:  # load adapters before, so that the requests really run concurrently
-        if probe.adapter is not None:
-            oracle.model(probe.adapter)
-    with ThreadPoolExecutor(len(batch)) as pool:
-        return list(zip(batch, pool.map(oracle.ask_without_memo, batch), strict=True))
-
-
 def compare(left: Answer, right: Answer) -> tuple[float, bool]:
     """Return (largest difference in nats, whether all tokens agree).
 
@@ -217,9 +207,9 @@ def holds(
 ) -> bool:
     """Return whether a mixture gets the same answers as alone, over several rounds."""
     for _ in range(ROUNDS):
-        answers = ask_together(oracle, batch)
+        answers = oracle.ask_together(batch)
         after_round()
-        if any(alone[probe].ids != answer.ids for probe, answer in answers):
+        if any(alone[probe].ids != answer.ids for probe, answer in zip(batch, answers, strict=True)):
             return False
     return True
 

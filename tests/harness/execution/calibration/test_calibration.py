@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ from support import report_samples
 from support.histories import Tampered, contents, history, outcome, tokens
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import EngineDied
-from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Token
+from coldproof.adapters.protocol.engine import EngineDied, Served
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
 from coldproof.harness.execution.calibration.calibrate import (
     REPEATED_NATS,
     ROUNDS,
@@ -37,25 +35,23 @@ from coldproof.reports.schema.results import Calibration, write_results
 
 
 class Mixed(ScriptedEngine):
-    """A cold engine that answers wrongly where models of two kinds are in it at the same moment."""
+    """A cold engine that answers wrongly where models of two kinds are in one burst."""
 
     def __init__(self, breaks: Callable[[set[str]], bool]) -> None:
         super().__init__(caching=False)
-        self.breaks, self.guard = breaks, threading.Lock()
-        self.inside: list[str] = []
+        self.breaks = breaks
 
-    def complete(self, request: CompletionRequest) -> Completion:
-        """Wait a moment for company, look who is there, answer."""
-        with self.guard:
-            self.inside.append(request.model)
-        time.sleep(0.02)
-        with self.guard:
-            company = set(self.inside)
-        honest = super().complete(request)
-        time.sleep(0.005)
-        with self.guard:
-            self.inside.remove(request.model)
-        return changed(honest, 3) if self.breaks(company) else honest
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Look who is there, answer."""
+        served = super().serve(arrivals, on_token, between)
+        if not self.breaks({arrival.request.model for arrival in arrivals}):
+            return served
+        honest = [one.result for one in served if isinstance(one.result, Completion)]
+        return [
+            msgspec.structs.replace(one, result=changed(right, 3)) for one, right in zip(served, honest, strict=True)
+        ]
 
 
 def changed(honest: Completion, position: int, by: float = 0.0) -> Completion:
