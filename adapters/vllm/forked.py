@@ -11,6 +11,7 @@ import importlib.util
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -56,9 +57,17 @@ def serve(words: list[str]) -> None:
     """Run `-m MODULE ARGUMENTS` in this process, whose engine core and worker are forked from it."""
     _, module, *arguments = words
     multiprocessing.get_context = forking(multiprocessing.get_context)
+    os.register_at_fork(after_in_child=default_signals)
     importlib.reload(vllm_module("logger"))  # at the preload, logging was not configured
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def default_signals() -> None:
+    """Give a forked process the signal handlers of a spawned one: the server's would let it finish its requests."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def forking(original: Callable[..., Any]) -> Callable[..., Any]:
