@@ -73,7 +73,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "harness/power": (
         *("harness/session", "harness/release", "harness/selection", "harness/execution", "harness/judgement", *DATA),
-        *("harness/event_log", "harness/options", "adapters/registry", "adapters/spec", *DRAWN[:3]),
+        *("harness/event_log", "harness/options", "adapters/registry", "adapters/spec", "adapters/common", *DRAWN[:3]),
     ),
     "suites": ("harness/session", "harness/judgement", *DATA, "adapters/protocol"),
 }

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from coldproof.adapters.common.fork_server import CODE, LENGTH, Job
 VARIABLE = "COLDPROOF_FORK_SERVER"  # names the socket of a fork server that the parent process has started
 PRELOAD_SECONDS = 120.0
 POLL_SECONDS = 0.02
+STARTING = threading.Lock()  # engines start in several threads, and one fork server is enough
 
 
 class ForkServerError(Exception):
@@ -43,12 +45,13 @@ class ForkedProcess:
         environment: Mapping[str, str],
         output: IO[bytes],
         guarded: bool,
+        folder: Path | None = None,
     ) -> None:
-        """Call `function` (`module:name`) in a new process. `guarded`: end it when `stdin` is closed.
+        """Call `function` (`module:name`) in a new process, in `folder` or this process's. Raises ForkServerError.
 
-        Raises ForkServerError.
+        `guarded`: end it when `stdin` is closed.
         """
-        job = msgspec.json.encode(Job(function, arguments, dict(environment), str(Path.cwd()), guarded))
+        job = msgspec.json.encode(Job(function, arguments, dict(environment), str(folder or Path.cwd()), guarded))
         reading, writing = os.pipe()
         self.stdin: IO[bytes] = os.fdopen(writing, "wb", 0)
         self.returncode: int | None = None
@@ -97,7 +100,6 @@ class ForkedProcess:
             os.kill(self.pid, number)
 
 
-@functools.cache
 def fork_server(*preload: str) -> str:
     """Return the socket of the fork server: the one of a parent process, or a new one that calls each `preload`.
 
@@ -106,6 +108,13 @@ def fork_server(*preload: str) -> str:
     inherited = os.environ.get(VARIABLE)
     if inherited and Path(inherited).exists():
         return inherited
+    with STARTING:
+        return own_fork_server(*preload)
+
+
+@functools.cache
+def own_fork_server(*preload: str) -> str:
+    """Start a fork server, once for each list of preloads."""
     folder = Path(tempfile.mkdtemp(prefix="coldproof-"))
     address = folder / "fork"
     command = [sys.executable, "-P", "-m", "coldproof.adapters.common.fork_server", str(address), *preload]

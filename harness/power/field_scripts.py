@@ -114,7 +114,7 @@ def run_scripts(worker: str, fault: str | None, folder: Path) -> Iterator[FieldR
             session.close_engine(engines.engine)
 
 
-def main(words: tuple[str, ...] | None = None) -> int:
+def main(words: list[str] | None = None) -> int:
     """Run the scripts and write a JSON list of `FieldReport`."""
     parser = argparse.ArgumentParser(prog="python -m coldproof.harness.power.field_scripts", description=__doc__)
     parser.add_argument("--worker", choices=tuple(GROUPS), default="fingerprint")

@@ -19,7 +19,7 @@ from coldproof.adapters.registry import catalogue, measured_engine
 from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.options import UsageError
 from coldproof.harness.power import field_scripts, suite_run
-from coldproof.harness.power.forkserver import RunTimedOut, run_in_fork
+from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.power import FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
@@ -102,7 +102,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         words = ["--worker", self.worker, "--out", str(folder)]
         words += ["--fault", fault] if fault is not None else []
         with contextlib.suppress(RunTimedOut):
-            run_in_fork(LITERAL_SECONDS, field_scripts.main, tuple(words), folder)
+            run_in_fork(LITERAL_SECONDS, field_scripts.main, words, folder)
         written = folder / "literal.json"
         return msgspec.json.decode(written.read_bytes(), type=list[FieldReport]) if written.exists() else []
 

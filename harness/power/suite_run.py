@@ -11,7 +11,7 @@ import msgspec
 
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.fault import Fault
-from coldproof.harness.power.forkserver import RunTimedOut, pytest_main, run_in_fork
+from coldproof.harness.power.forked_run import RunTimedOut, pytest_main, run_in_fork
 from coldproof.harness.release.run.sources import ROOT
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK, assemble, read_events
 from coldproof.reports.schema.case import Case
@@ -101,7 +101,7 @@ def clean_plan(faults: list[Fault], *, worker: str, seconds: float, seed: int) -
 
 
 def run(
-    ask: RunPlan, folder: Path, main: Callable[[tuple[str, ...]], int] = pytest_main, *, stopped: int = EXIT_OK
+    ask: RunPlan, folder: Path, main: Callable[[list[str]], int] = pytest_main, *, stopped: int = EXIT_OK
 ) -> SuiteRun:
     """Run the plan, wait for its end and return the result. A run that hangs is killed.
 
@@ -111,7 +111,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     words, problem = ask.words(folder / "report"), ""
     try:
-        code = run_in_fork(FACTOR * ask.seconds + SLACK, main, tuple(words), folder)
+        code = run_in_fork(FACTOR * ask.seconds + SLACK, main, words, folder)
         if code not in (EXIT_OK, EXIT_FAILED, stopped):
             problem = f"exit code {code}"
     except RunTimedOut as late:

@@ -142,11 +142,11 @@ class EngineOracle(Oracle):
         return self.loaded[digest]
 
 
-def batches(questions: Iterable[Question]) -> Iterator[list[Question]]:
-    """Yield plain questions about the same adapter content together, BATCH at most."""
+def batches(questions: Iterable[Question], most: int = BATCH) -> Iterator[list[Question]]:
+    """Yield plain questions about the same adapter content together, `most` at most."""
     plain = sorted((one for one in questions if one.surface == PLAIN), key=lambda one: one.adapter or "")
     for _, same in itertools.groupby(plain, key=lambda one: one.adapter):
-        while batch := list(itertools.islice(same, BATCH)):
+        while batch := list(itertools.islice(same, most)):
             yield batch
 
 

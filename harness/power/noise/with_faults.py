@@ -156,9 +156,9 @@ class EarlyStop:
             os._exit(EXIT_FOUND)
 
 
-def pytest_main(words: tuple[str, ...]) -> int:
+def pytest_main(words: list[str]) -> int:
     """Run pytest to its end, or until enough examples failed. Return the exit code."""
-    return int(pytest.main(list(words), plugins=[EarlyStop()]))
+    return int(pytest.main(words, plugins=[EarlyStop()]))
 
 
 def fault_row(fault: Fault, run: SuiteRun, noisy_run: NoisyRun) -> NoisyFault:

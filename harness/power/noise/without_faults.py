@@ -10,7 +10,7 @@ import contextlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -20,11 +20,12 @@ from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.calibration.pareto_tail import quantile
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.execution.oracles.engine import batches
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.judgement.checkers.noise_tolerance import excess, measure_deviation
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge, needed_questions
-from coldproof.harness.judgement.oracle import Question, comparable_outcomes
+from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.options import Options
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, SetAdapter, Workload
@@ -151,19 +152,11 @@ def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload) -> Judgeme
         engines.engine, drawn, secrets.token_hex(3), engines.contents, engines.pool.workspace.folder(), scored=True
     ).history()
     new = [question for question in dict.fromkeys(needed_questions(history, rule)) if question not in oracle.memo]
-    for batch in batches(new):
+    for batch in batches(new, ORACLE_BATCH):
         oracle.memo |= dict(zip(batch, oracle.ask_together(batch), strict=True))
     judgement = judge(history, oracle, rule, exclusive=True)
     oracle.memo.clear()
     return judgement
-
-
-def batches(questions: list[Question]) -> Iterator[list[Question]]:
-    """Yield batches of one identity each. GROUND-1 tests batches of several identities."""
-    for identity in dict.fromkeys(question.adapter for question in questions):
-        mine = [question for question in questions if question.adapter == identity]
-        for start in range(0, len(mine), ORACLE_BATCH):
-            yield mine[start : start + ORACLE_BATCH]
 
 
 def draw_workload(source: random.Random) -> Workload:

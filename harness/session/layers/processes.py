@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
 from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import Layer
 from coldproof.harness.release.bundle.run_folder import EVENTS
 
@@ -45,7 +46,7 @@ class LayerProcesses:
         self.events = folder / EVENTS
         self.logs = {layer.name: folder / f"layer-{layer.name}.log" for layer in layers}
         words = [*words, *QUIET, "--joined", ",".join(layer.name for layer in layers)]
-        address = fork_server(PLUGIN, *preloads(layers))
+        address = fork_server(PLUGIN, *preloads(ENGINES[layer.engine] for layer in layers))
         self.running = {
             name: start((*words, "--layers", name), address=address, log=log) for name, log in self.logs.items()
         }
@@ -71,9 +72,9 @@ class LayerProcesses:
             process.terminate()
 
 
-def preloads(layers: Sequence[Layer]) -> list[str]:
-    """Return the functions that import the engines of the layers, as `module:function`."""
-    found = [ENGINES[layer.engine].preload for layer in layers]
+def preloads(engines: Iterable[EngineSpec]) -> list[str]:
+    """Return the functions that import these engines, as `module:function`."""
+    found = [engine.preload for engine in engines]
     return list(dict.fromkeys(f"{one.__module__}:{one.__qualname__}" for one in found if one is not None))
 
 

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from coldproof import IMPORT_ROOT
-from coldproof.adapters.common import forked
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, ForkServerError, fork_server
 from coldproof.adapters.common.process import EngineProcess, Forking
 
@@ -143,7 +142,6 @@ def test_without_a_fork_server_an_engine_starts_in_the_usual_way(
 def test_an_engine_is_forked_and_stopped(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With everything that it started."""
     monkeypatch.setenv(VARIABLE, address)
-    forked.fork_server.cache_clear()
     forking = Forking(preload="forked_jobs:preload", run="forked_jobs:stay")
     engine = EngineProcess([sys.executable, "-m", "x"], {"GIVEN": "yes"}, tmp_path / "out", forking=forking)
     alive = children(tmp_path)
