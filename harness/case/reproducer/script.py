@@ -34,7 +34,7 @@ from coldproof.harness.workload.steps import (
 )
 from coldproof.harness.workload.transform import change_requests, with_timed_aborts
 from coldproof.reports.format.text import one_line
-from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.case import Case, RequestRow
 from coldproof.reports.schema.verdict import FailureClass
 
 HERE = Path(__file__).parent
@@ -72,11 +72,19 @@ def reproducer(case: Case) -> str:
         recipes=repr(case.recipes),
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),
-        at_most=repr(row.cached_at_most if row is not None and by_count else None),
+        at_most=repr(most_cached(case, row) if row is not None and by_count else None),
         at_least=repr(row.cached_at_least if row is not None and by_count else None),
         carried="\n\n".join(map(source_body, carried)),
     )
     return source
+
+
+def most_cached(case: Case, row: RequestRow) -> int | None:
+    """Return the most cached tokens with which the bug did not occur.
+
+    Lost reuse is too few of them. More than allowed is not that bug, and some engines count only an upper bound.
+    """
+    return row.prompt_tokens if case.failure_class is FailureClass.LOST_REUSE else row.cached_at_most
 
 
 def recorded_engine(case: Case) -> RecordedEngine:
