@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,12 +23,14 @@ from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import RequirementResult, Waiver
 from coldproof.reports.schema.verdict import Verdict, worst
 
+NOT_FOUND = "not found in this run"
 FINGERPRINT = r"^[0-9a-f]{8}\Z"  # `$` would also match before a line feed
 
 
 class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One waiver. `cell` and `signature` are shell patterns, `fingerprint` is that of a cause; with both, both must
-    match. `versions` is a PEP 440 specifier. `worker`: only runs with this worker; None: any.
+    match. `versions` is a PEP 440 specifier. `worker`: only runs with this worker; None: any. `rate`: how often runs
+    find it, if not every run does; then the verdict must not depend on whether this one did.
     """
 
     requirement: str
@@ -39,6 +42,10 @@ class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cell: str = "*"
     worker: Literal["model", "fingerprint"] | None = None
     expires: datetime.date | None = None
+    rate: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.link})"
 
 
 class Waivers:
@@ -68,10 +75,20 @@ class Waivers:
 
     def may_waive(self, requirement: str, cell: str) -> bool:
         """Return whether a waiver in force is for this requirement and cell, for any failure."""
-        return any(
-            issue.requirement == requirement and fnmatch.fnmatchcase(cell, issue.cell) and self.in_force(issue)
-            for issue in self.issues
-        )
+        return any(self.about(requirement, cell))
+
+    def about(self, requirement: str, cell: str) -> Iterator[KnownIssue]:
+        """Yield the waivers in force for this requirement and cell."""
+        for issue in self.issues:
+            if issue.requirement == requirement and fnmatch.fnmatchcase(cell, issue.cell) and self.in_force(issue):
+                yield issue
+
+    def with_rare(self, requirement: str, cell: str, verdict: Verdict, reason: str) -> tuple[Verdict, str]:
+        """Return the verdict of a trial without a counterexample. It conforms only if no rare issue is known there."""
+        rare = next((issue for issue in self.about(requirement, cell) if issue.rate is not None), None)
+        if verdict is not Verdict.CONFORMS or rare is None:
+            return verdict, reason
+        return Verdict.KNOWN_ISSUE, f"{NOT_FOUND}, but {rare.rate}: {rare}; here {reason}"
 
     def report(self, cases: list[Case], requirements: list[RequirementResult]) -> list[Waiver]:
         """Return every waiver with its state after a run with these cases and verdicts."""
@@ -84,6 +101,8 @@ class Waivers:
         """Return the row of one waiver."""
         if used_by:
             state = "used"
+        elif issue.rate is not None and self.in_force(issue):
+            state = f"{NOT_FOUND}, but {issue.rate}"
         elif not self.applies(issue):
             state = "not applicable"
         elif not self.in_force(issue):

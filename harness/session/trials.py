@@ -151,7 +151,9 @@ class TrialRunner:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
             _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
-            verdict, reason = verdict_without_case(trial, problem, rule)
+            waivers = self.waivers(sut.engines.engine.version)
+            without_case = verdict_without_case(trial, problem, rule)
+            verdict, reason = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
         sut.end()
         self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
         raise_outcome(verdict, trial, reason, problem)
@@ -178,7 +180,7 @@ class TrialRunner:
         issue = self.waivers(sut.engines.engine.version).waive(case)
         if issue is None:
             return case
-        return msgspec.structs.replace(case, known_issue=f"{issue.reason} ({issue.link})")
+        return msgspec.structs.replace(case, known_issue=str(issue))
 
     def emit_verdict(
         self, trial: Trial, verdict: Verdict, reason: str, case: Case | None, *, left: float | None

@@ -80,17 +80,22 @@ def is_edited(request: Request) -> bool:
 
 @st.composite
 def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
-    """Draw two conversations that share a prefix, then more requests: turns, branches of one turn, edits, repeats.
+    """Draw conversations that share a prefix, then more requests: turns, branches of one turn, edits, repeats.
 
-    The first two are sent one by one or together, the second perhaps while the first is partly computed.
+    It begins with two branches of one turn at once, which share a block that is not full, or with two conversations.
+    These are sent one by one or together, the second perhaps while the first is partly computed.
     """
     builder = ConversationBuilder(draw, limits, chat=chat)
-    if draw(st.sampled_from((False, False, True))):
-        first, second = builder.open(), builder.open()
-        builder.send(first, msgspec.structs.replace(second, offset_ms=draw(st.sampled_from((0, 10, 20)))))
-    else:
-        builder.send(builder.open())
-        builder.send(builder.open())
+    match draw(st.sampled_from(("branches", "together", "apart", "apart"))):
+        case "branches":
+            builder.send(builder.open())
+            builder.send(*(builder.turn(0, named=name) for name in ("left", "right")))
+        case "together":
+            first, second = builder.open(), builder.open()
+            builder.send(first, msgspec.structs.replace(second, offset_ms=draw(st.sampled_from((0, 10, 20)))))
+        case "apart":
+            builder.send(builder.open())
+            builder.send(builder.open())
     for _ in range(draw(st.integers(0, 4))):
         batch = []
         for i in range(draw(st.sampled_from((1, 2, 3)))):

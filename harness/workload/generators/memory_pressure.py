@@ -6,10 +6,11 @@ workloads keep their form and stay small. The requirement then ends as not exerc
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.requests import Abort
+from coldproof.adapters.protocol.requests import Abort, Stage
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
@@ -127,18 +128,20 @@ def never_fitting(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 @st.composite
 def aborts_then_full_pool(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw bursts with aborts, then an idle period, requests that need the whole pool, and another idle period."""
+    """Draw bursts with aborts, perhaps with retries, then requests that need the whole pool, before idle periods."""
     steps: list[Step] = []
     for _ in range(draw(st.integers(1, 2))):
         batch = []
         for i in range(draw(st.sampled_from((3, 6)))):
-            length = draw(st.sampled_from((2, 3, 4))) * limits.unit
+            length = draw(st.sampled_from((4, 3, 2))) * limits.unit
             own = Segment(f"document {draw(st.integers(0, 3))}", min(length, limits.longest // 2))
-            abort = draw(st.sampled_from((None, Abort(after_tokens=2), Abort(after_ms=30))))
+            abort = draw(st.sampled_from((Abort(after_ms=10, at=Stage.PREFILL), Abort(after_tokens=2), None)))
             abort = abort if Capability.ABORT in limits.can else None
             tokens = draw(st.sampled_from((8, limits.unit + 2)))
             batch.append(Request(prompt=Prompt((own, Segment(f"tail {i}", 5))), max_tokens=tokens, abort=abort))
         steps.append(Burst(requests=tuple(batch)))
+        if draw(st.sampled_from((True, False))):
+            steps.append(Burst(requests=tuple(msgspec.structs.replace(request, abort=None) for request in batch)))
     steps += [Idle(50), Burst(requests=full_pool_requests(limits)), Idle(50)]
     return Workload(tuple(steps))
 

@@ -190,6 +190,34 @@ def test_a_waiver_that_fired_names_its_cases() -> None:
     assert (row.state, row.cases) == ("used", ["one", "two"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "given", "verdict"),
+    [
+        ({}, Verdict.CONFORMS, Verdict.KNOWN_ISSUE),
+        ({}, Verdict.NOT_EXERCISED, Verdict.NOT_EXERCISED),
+        ({}, Verdict.ERROR, Verdict.ERROR),
+        ({"rate": None}, Verdict.CONFORMS, Verdict.CONFORMS),
+        ({"cell": "tight"}, Verdict.CONFORMS, Verdict.CONFORMS),
+        ({"versions": "<0.32"}, Verdict.CONFORMS, Verdict.CONFORMS),
+        ({"expires": TODAY - datetime.timedelta(days=1)}, Verdict.CONFORMS, Verdict.CONFORMS),
+    ],
+)
+def test_a_rare_issue_that_was_not_found_keeps_a_requirement_from_conforming(
+    changes: dict[str, Any], given: Verdict, verdict: Verdict
+) -> None:
+    """Where it is known and in force; the reason has its rate."""
+    rare = issue(**{"rate": "found in 2 of 7 runs", **changes})
+    found, reason = waivers(rare).with_rare("LORA-3", "default", given, "30 examples")
+    assert found is verdict
+    assert ("found in 2 of 7 runs" in reason) is (verdict is Verdict.KNOWN_ISSUE)
+    assert "30 examples" in reason
+
+
+def test_a_rare_issue_that_was_not_found_is_not_stale() -> None:
+    """Its state says how rare it is."""
+    assert state(issue(rate="found in 2 of 7 runs")) == "not found in this run, but found in 2 of 7 runs"
+
+
 def test_an_expired_waiver_is_not_used_by_the_fault_it_named() -> None:
     """The violation counts again, and the report says why."""
     assert state(issue(expires=datetime.date(2026, 2, 28)), case()) == "expired"
