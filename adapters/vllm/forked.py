@@ -13,6 +13,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ MODULES = (
     "v1.structured_output",
     "v1.worker.cpu_worker",
 )
+POLL_SECONDS = 0.0002  # a step takes some milliseconds
 
 
 def preload() -> None:
@@ -58,6 +60,8 @@ def serve(words: list[str]) -> None:
     _, module, *arguments = words
     multiprocessing.get_context = forking(multiprocessing.get_context)
     os.register_at_fork(after_in_child=default_signals)
+    # After a message, the worker polls for the next one without a pause for a second, which takes half of two cores.
+    vllm_module("distributed.device_communicators.shm_broadcast").sched_yield = lambda: time.sleep(POLL_SECONDS)
     importlib.reload(vllm_module("logger"))  # at the preload, logging was not configured
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
