@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -54,6 +54,13 @@ HASH_SEED = "PYTHONHASHSEED"
 FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldproof.adapters.vllm.forked:serve")
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
+LORA_RANKS = (16, 32, 64, 128, 256)  # the default, and others that all supported versions have
+
+
+class AdapterConfig(msgspec.Struct):
+    """What is read of an adapter's files: its rank."""
+
+    r: int
 
 
 class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +71,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     log: Path
     adapter_path: str | None = None
+    lora_rank: int = 64  # the largest rank of an adapter
     probed: ProbeResult | None = None  # of an identical engine; then this engine gets no probe requests
     port: int | None = None
     most_requests: int | None = None  # from the flags, because no metric reports it; see EngineShape
@@ -132,7 +140,8 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", options.model]
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enforce-eager", "--dtype", "float32", "--block-size", str(BLOCK), "--max-model-len", "2048"]
-    command += ["--enable-prompt-tokens-details", "--enable-lora", "--max-loras", "4", "--max-lora-rank", "64"]
+    command += ["--enable-prompt-tokens-details", "--enable-lora", "--max-loras", "4"]
+    command += ["--max-lora-rank", str(options.lora_rank)]
     if not is_cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
     if options.topology is not None:
@@ -143,6 +152,18 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]
+
+
+def lora_rank(adapters: Iterable[Path]) -> int:
+    """Return the smallest rank that vLLM can be started with for these adapters.
+
+    On a CPU, it multiplies with rows of zeros up to that rank, which takes most of a small model's time.
+    """
+    ranks = [LORA_RANKS[0]]
+    for folder in adapters:
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # the engine refuses an adapter without a valid file
+            ranks.append(msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=AdapterConfig).r)
+    return next((rank for rank in LORA_RANKS if rank >= max(ranks)), LORA_RANKS[-1])
 
 
 def is_cpu_build() -> bool:

@@ -71,6 +71,7 @@ def vllm_options(
         arguments=arguments,
         log=options.log,
         adapter_path=str(options.adapters[0].resolve()) if options.adapters else None,
+        lora_rank=server.lora_rank(options.adapters),
         probed=probed,
         port=port,
         most_requests=cell.most_requests,

@@ -23,6 +23,7 @@ from coldproof.adapters.vllm.server import (
     added_environment,
     check_model,
     environment,
+    lora_rank,
     server_command,
     spawn,
 )
@@ -91,6 +92,26 @@ def assert_nothing_left(processes: list[EngineProcess]) -> None:
     assert not processes[0].running()
     commands = [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True)]
     assert [line for line in commands if "vllm.entrypoints" in line or "sleep(300)" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("configs", "rank"),
+    [
+        ([], 16),
+        (['{"r": 8}', '{"r": 4}'], 16),
+        (['{"r": 8}', '{"r": 17}'], 32),
+        (['{"r": 64}'], 64),
+        (['{"r": 500}'], 256),
+        (['{"r": "many"}', "{", '{"r": 33}'], 64),
+    ],
+)
+def test_the_rank_is_the_smallest_one_for_the_adapters(configs: list[str], rank: int, tmp_path: Path) -> None:
+    """Of those that vLLM has. A file that cannot be read does not count, and neither does one that is missing."""
+    folders = [tmp_path / str(number) for number, _ in enumerate(configs)]
+    for folder, config in zip(folders, configs, strict=True):
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text(config)
+    assert lora_rank([*folders, tmp_path / "missing"]) == rank
 
 
 def test_the_command_can_be_typed_by_a_person() -> None:
