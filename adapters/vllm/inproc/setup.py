@@ -7,6 +7,7 @@ process group, logger), so code that uses it must hold `LOCK`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -15,6 +16,7 @@ import os
 import random
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +40,7 @@ START_ENVIRONMENT = {
 # They come first, so that the user's flags override them. Without async scheduling, a step is complete when it returns.
 FIRST_FLAGS = ("--no-async-scheduling", "--no-use-tqdm-on-load")
 PARSERS = ("entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")  # newer and older versions of vLLM
+KERNELS = "register_triton_kernel_overrides"
 
 _running: set[int] = set()
 
@@ -109,8 +112,7 @@ def build(options: VllmOptions) -> InprocEngineParts:
             LOGGER.setLevel(logging.INFO)
             LOGGER.propagate = False
             arguments, stats = parse_flags(options), StatCounters()
-            if not _running:
-                gc.freeze()  # a start and a stop collect garbage seven times; this excludes the imported modules
+            share_process()
             engine = make_engine(arguments, stats)
             _running.add(id(engine))
             parts = InprocEngineParts(engine, arguments, stats, log, EventRecorder() if options.events else None)
@@ -123,6 +125,28 @@ def build(options: VllmOptions) -> InprocEngineParts:
     except Exception as problem:
         log.close()
         raise EngineStartError(f"the engine did not start: {problem}; log: {options.log}") from problem
+
+
+@functools.cache
+def share_process() -> None:
+    """Keep vLLM from treating this process as its own.
+
+    A start collects garbage and freezes all objects of the process, and a stop thaws them and collects again, among all
+    that was ever imported. A start also searches all modules for kernels to replace. Here, the imported modules stay
+    frozen, and the kernels are replaced once.
+    """
+    core = vllm_module("v1.engine.core")
+    gc.collect()
+    gc.freeze()
+    core.freeze_gc_heap = nothing
+    core.gc = types.SimpleNamespace(collect=gc.collect, freeze=nothing, unfreeze=nothing)
+    platform = vllm_module("platforms").current_platform
+    if hasattr(platform, KERNELS):
+        setattr(platform, KERNELS, functools.cache(getattr(platform, KERNELS)))
+
+
+def nothing() -> None:
+    """Do nothing."""
 
 
 def flags(options: VllmOptions) -> list[str]:
