@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import math
 import os
 import select
 import shutil
@@ -56,6 +57,7 @@ class ForkedProcess:
         self.stdin: IO[bytes] = os.fdopen(writing, "wb", 0)
         self.returncode: int | None = None
         self._connection = socket.socket(socket.AF_UNIX)
+        self._reading = threading.Lock()  # every thread with a request asks whether its engine still runs
         try:
             self._connection.connect(address)
             socket.send_fds(self._connection, [LENGTH.pack(len(job))], [reading, output.fileno()])
@@ -70,22 +72,22 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Return the exit code; None while the process runs."""
-        return self._result(0.0)
+        with self._reading:
+            if self.returncode is None and select.select([self._connection], [], [], 0.0)[0]:
+                answer = self._connection.recv(CODE.size, socket.MSG_WAITALL)
+                # It could not send its code if it was killed.
+                self.returncode = CODE.unpack(answer)[0] if len(answer) == CODE.size else -signal.SIGKILL
+                self._connection.close()
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the process has ended, and return its exit code. Raises subprocess.TimeoutExpired."""
-        code = self._result(timeout)
-        if code is None:
-            raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+            time.sleep(POLL_SECONDS)
         return code
-
-    def _result(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
-            answer = self._connection.recv(CODE.size, socket.MSG_WAITALL)
-            # It could not send its code if it was killed.
-            self.returncode = CODE.unpack(answer)[0] if len(answer) == CODE.size else -signal.SIGKILL
-            self._connection.close()
-        return self.returncode
 
     def terminate(self) -> None:
         """Send SIGTERM."""

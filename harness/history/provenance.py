@@ -6,7 +6,7 @@ The numbers of requests and steps are those of the history.
 from __future__ import annotations
 
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, NO_BLOCK, ZEROED, Writer, WrongRead
-from coldproof.harness.history.records import History
+from coldproof.harness.history.records import History, common_prefix, written_tokens
 from coldproof.harness.workload.steps import Burst, SetAdapter, Unload
 
 MOST_SENTENCES = 5
@@ -42,6 +42,21 @@ def wrong_read_position(history: History, about: int | None) -> str:
         return ""
     start = read.column * history.shape.groups[read.group].block if known else 0
     return "wrong from a block's start" if read.first <= start else "wrong within a block"
+
+
+def follows_another_prompt(history: History, about: int | None) -> bool:
+    """Return whether a request read the KV of another one within a block, from the first token on that differs.
+
+    The block was found although its tokens differ, so its key omits some of them.
+    """
+    read = next((r for r in history.wrong_reads if request_number(r.request, history) == about), None)
+    if read is None or read.writer is None or wrong_read_position(history, about) != "wrong within a block":
+        return False
+    writer = request_number(read.writer.request, history)
+    of = {outcome.request: outcome for outcome in history.outcomes}
+    if about is None or writer is None or writer == about:
+        return False
+    return read.writer.position == read.first == common_prefix(written_tokens(of[writer]), of[about].prompt)
 
 
 def request_number(name: str, history: History) -> int | None:

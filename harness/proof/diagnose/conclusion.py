@@ -46,6 +46,7 @@ class ControlFacts(msgspec.Struct, frozen=True, kw_only=True):
     tries: int
     wrong_tokens: bool
     preempted: bool = False
+    other_tokens: bool = False  # a block that was hit holds the KV of other tokens, from the first one that differs
 
 
 def strength_of(failed: int, tries: int, *, without_failed: int, without_tries: int) -> Strength:
@@ -131,7 +132,10 @@ MECHANISMS: tuple[tuple[str, Rule], ...] = (
     ("a cache key that identifies adapters by name", lambda t, _: needs(t, NAME)),
     ("a cache key that omits a part of the salt", lambda t, _: needs(t, SIMILAR_SALTS)),
     ("a cache key without the salt", lambda t, _: needs(t, SALTS)),
-    ("a cache key that omits some of the tokens", lambda t, _: needs(t, SIMILAR_PROMPTS)),
+    (
+        "a cache key that omits some of the tokens",
+        lambda t, f: needs(t, SIMILAR_PROMPTS) or (needs(t, CACHING) and f.other_tokens),
+    ),
     ("the handling of response options on a cache hit", lambda t, _: needs(t, OPTIONS)),
     (
         "the lookup or count of hits, not the block content",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.spec.cell import CACHING, EngineVariant
+from coldproof.harness.history.provenance import follows_another_prompt
 from coldproof.harness.judgement.checkers.tokens import closest
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes
@@ -75,6 +76,7 @@ def diagnose(
         tries=len(confirmed.replays),
         wrong_tokens=finding.checker == "tokens",
         preempted=bool(preemptions),
+        other_tokens=follows_another_prompt(judgement.history, finding.request),
     )
     return conclude(rows, facts)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -51,6 +52,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("PYTHONPATH", os.pathsep.join((str(folder), str(IMPORT_ROOT))))
         patch.delenv(VARIABLE, raising=False)
         yield fork_server("forked_jobs:preload", "no_such_module")
+
+
+def test_threads_may_ask_at_the_same_time_whether_a_process_runs(address: str, tmp_path: Path) -> None:
+    """Every request that loses its connection asks."""
+    for _ in range(20):
+        process = start(address, "tell", tmp_path, "some", "words")
+        with ThreadPoolExecutor(8) as pool:
+            codes = list(pool.map(process.wait, [30] * 8))
+        assert codes == [7] * 8
 
 
 def start(address: str, function: str, folder: Path, *words: str, guarded: bool = False) -> ForkedProcess:
