@@ -92,7 +92,7 @@ class CellEngines:
             nonce,
             self.contents,
             self.pool.workspace.folder(),
-            on_outcome=prefetch,
+            on_request=prefetch,
             stall_seconds=self.calibration.stall_seconds,
             ledger=self.ledgers.setdefault(engine, EventLedger()),
             scored=self.own_rule.band is not None,
@@ -105,11 +105,10 @@ class CellEngines:
         """Return the latest runs of the engine under test. Return () for other engines, which also answer questions."""
         return tuple(self.ran.get(engine, ())) if engine is self.engine else ()
 
-    def prefetch(self, outcome: Outcome) -> None:
+    def prefetch(self, planned: Outcome) -> None:
         """Query the oracle about a request in the background. The answer is in its memory when the judge asks."""
-        if outcome.answered and not outcome.refused:
-            self._pending += [question(outcome, identity) for identity in outcome.identities]
-            self._background.submit(self.ask_pending)
+        self._pending += [question(planned, identity) for identity in planned.identities]
+        self._background.submit(self.ask_pending)
 
     def ask_pending(self) -> None:
         """Query the oracle about all requests since the last call, together if it takes batches."""

@@ -64,7 +64,7 @@ class StepEffects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadRun:
-    """One workload on one engine under one nonce."""
+    """One workload on one engine under one nonce. `on_request`: called with each request before it is sent."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class WorkloadRun:
         contents: dict[str, AdapterFiles],
         folder: Path,
         *,
-        on_outcome: Callable[[Outcome], None] = lambda _: None,
+        on_request: Callable[[Outcome], None] = lambda _: None,
         stall_seconds: float = STALL_SECONDS,
         settle_seconds: float = SETTLE_SECONDS,
         ledger: EventLedger | None = None,
         scored: bool = False,
     ) -> None:
         self.engine, self.workload, self.nonce = engine, workload, nonce
-        self.on_outcome = on_outcome
+        self.on_request = on_request
         self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
         self.ledger = ledger or EventLedger()
         self.adapters = AdapterNames(engine, nonce, contents, folder)
@@ -186,6 +186,8 @@ class WorkloadRun:
         change = self.change(step.meanwhile) if step.meanwhile else None
         plans = [self.requests.plan(first_request + i, number, request) for i, request in enumerate(step.requests)]
         arrivals = [self.requests.wire(plan, request) for plan, request in zip(plans, step.requests, strict=True)]
+        for plan in plans:
+            self.on_request(plan)
         monitor = BurstMonitor(
             step,
             self.engine,
@@ -221,7 +223,6 @@ class WorkloadRun:
             self.note_loss(served.result)
         widened = self.requests.widened(ended, change)
         self.requests.outcomes[widened.request] = widened
-        self.on_outcome(widened)
 
     def reset(self) -> None:
         """Reset the cache and record what the engine reports. A refusal is recorded as an unsuccessful reset."""

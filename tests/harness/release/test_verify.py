@@ -15,6 +15,18 @@ from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.verify import verify
 
 
+RARE = """
+[[issue]]
+requirement = "CHAT-9"
+cell = "one"
+signature = "corrupt; *"
+versions = ">=0"
+reason = "found by luck"
+link = "https://example.org/issues/10"
+rate = "found in 2 of 7 runs"
+"""
+
+
 @pytest.fixture(autouse=True)
 def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of requirements is the bundles' small one."""
@@ -182,6 +194,25 @@ def test_few_examples_are_enough_where_there_are_no_others(tmp_path: Path) -> No
     change(bundle, early)
     draw(bundle)
     assert reasons(bundle) == ""
+
+
+def test_a_rare_known_issue_keeps_a_requirement_from_conforming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether this run found it or not."""
+    monkeypatch.setattr(bundles, "KNOWN", bundles.KNOWN + RARE)
+    bundle = bundles.write(tmp_path / "bundle")
+    assert "in one is CONFORMS; from its examples follows KNOWN ISSUE: not found in this run" in (reasons(bundle))
+
+    def known(events: list[Event]) -> list[Event]:
+        for event in events:
+            if event["event"] == "verdict" and (event["requirement"], event["cell"]) == ("CHAT-9", "one"):
+                event.update(verdict="KNOWN ISSUE")
+        return events
+
+    change(bundle, known)
+    draw(bundle)
+    assert reasons(bundle) == "not shown: no requirement conforms"  # nothing is altered
 
 
 def test_an_engine_that_can_do_nothing_qualifies_for_nothing(tmp_path: Path) -> None:

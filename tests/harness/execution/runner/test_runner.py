@@ -246,14 +246,21 @@ def test_a_nonce_keeps_two_runs_apart(tmp_path: Path) -> None:
     assert len({run.outcomes[0].model for run in runs} | {run.outcomes[0].residence.salt for run in runs}) == 4
 
 
-def test_every_outcome_is_told_as_it_comes(tmp_path: Path) -> None:
-    """The oracle thinks ahead from these: they are the history's own."""
+def test_every_request_is_told_before_it_is_sent(tmp_path: Path) -> None:
+    """The oracle can then answer it while the engine under test does: the prompts are those of the history."""
     told: list[Outcome] = []
+    sent: list[int] = []
+
+    class Counting(ScriptedEngine):
+        def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+            sent.append(len(told))
+            return super().send(request, on_token)
+
     workload = Workload((burst(ask(), ask()), burst(ask())))
-    run = WorkloadRun(ScriptedEngine(), workload, "n", contents(tmp_path), tmp_path / "run", on_outcome=told.append)
+    run = WorkloadRun(Counting(), workload, "n", contents(tmp_path), tmp_path / "run", on_request=told.append)
     outcomes = run.history().outcomes
-    assert sorted(told, key=lambda o: o.request) == list(outcomes)
-    assert len(outcomes) == 3
+    assert [(one.request, one.prompt) for one in told] == [(one.request, one.prompt) for one in outcomes]
+    assert sent == [2, 2, 3]
 
 
 def test_a_history_survives_json(tmp_path: Path) -> None:
