@@ -16,6 +16,7 @@ from coldproof.harness.workload.generators.tiers import (
     aborted_loads,
     evicted_and_sent_again,
     partitions,
+    preempted_after_loads,
     restored_for_others,
     saved_and_restored,
     sent_again_after_gaps,
@@ -158,6 +159,25 @@ def test_loads_that_fail(sut: SystemUnderTest, data: st.DataObject) -> None:
     """
     evicting = (working_sets(sut.limits), outgrowing_requests(sut.limits, afterwards=True))
     sut.check(data.draw(st.one_of(sent_again_after_gaps(sut.limits), *evicting), label="workload"))
+
+
+@requirement(
+    "TIER-4",
+    "preempted after a load that failed",
+    needs=SIZED,
+    shows=(Evidence.FAILED_LOADS, Evidence.PREEMPTIONS, Evidence.LOADED),
+    upstream=("vllm#26813",),
+)
+@given(data=st.data())
+def test_preempted_after_a_load_that_failed(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers as cold a request that is preempted between a failed load from the second tier and
+    the recomputation of what was not loaded.
+
+    Why it can break: blocks that were never filled stay published until they are recomputed. The preempted request
+    hits them when it resumes, and later requests hit them too (vllm#26813). Oracle: cold start. Vacuous when no load
+    failed, or no request was preempted.
+    """
+    sut.check(data.draw(preempted_after_loads(sut.limits), label="workload"))
 
 
 @requirement(

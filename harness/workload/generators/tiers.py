@@ -174,6 +174,28 @@ def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 
 @st.composite
+def preempted_after_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt that the pool loses, and the same again after one with which it fills the pool.
+
+    The other prompt has a whole number of blocks. Its first token needs one more, which is taken from the later request
+    directly after its load. What failed to load is not computed again by then.
+    """
+    pool, longest = pool_tokens(limits) // limits.unit, limits.longest // limits.unit - 1
+    blocks = draw(st.sampled_from((5, 3, 4)))
+    tail = draw(st.sampled_from((5, 6, 4)))  # an engine of our own fails loads by the length
+    again = Request(prompt=Prompt((Segment("victim", (blocks - 1) * limits.unit + tail),)), max_tokens=8)
+    held = draw(
+        st.sampled_from((blocks, blocks - 1))
+    )  # during an asynchronous load, it has no block for its last token
+    length = min(max(1, pool - held), longest) * limits.unit - NONCE_TOKENS
+    other = Request(prompt=Prompt((Segment("taker", length),)), max_tokens=8)
+    can_reset = Capability.CACHE_RESET in limits.can
+    gap = Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood")
+    both = draw(st.sampled_from(((other, again), (again, other))))  # the latter where loads are asynchronous
+    return Workload((Burst(requests=(again,)), gap, Burst(requests=both), Burst(requests=(again,)), Idle(20)))
+
+
+@st.composite
 def partitions(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw equal prompts with different salts and adapters, with gaps."""
     workloads = [salted(limits, with_adapter=Capability.ADAPTER_CHOICE in limits.can)]

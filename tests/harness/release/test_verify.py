@@ -14,7 +14,6 @@ from support.paths import ROOT
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.verify import verify
 
-
 RARE = """
 [[issue]]
 requirement = "CHAT-9"
