@@ -15,6 +15,7 @@ from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.tiers import (
     aborted_loads,
     evicted_and_sent_again,
+    long_loads,
     partitions,
     preempted_after_loads,
     restored_for_others,
@@ -178,6 +179,24 @@ def test_preempted_after_a_load_that_failed(sut: SystemUnderTest, data: st.DataO
     failed, or no request was preempted.
     """
     sut.check(data.draw(preempted_after_loads(sut.limits), label="workload"))
+
+
+@requirement(
+    "TIER-4",
+    "loads that fail, of more than half the pool",
+    needs=SIZED,
+    shows=(Evidence.FAILED_LOADS, Evidence.LOADED),
+    upstream=("vllm#44560", "vllm#45388"),
+)
+@given(data=st.data())
+def test_failed_loads_of_more_than_half_the_pool(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers as cold a request whose load from the second tier fails and that needs more than half
+    of the pool.
+
+    Why it can break: what the failed load reserved or held counts in addition to what the second attempt needs, and
+    the request waits forever (vllm#45388). Oracle: cold start, and an answer in time. Vacuous when no load failed.
+    """
+    sut.check(data.draw(long_loads(sut.limits), label="workload"))
 
 
 @requirement(

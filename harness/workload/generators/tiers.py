@@ -159,7 +159,6 @@ def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     A concurrent request waits for all its blocks. Then the same prompt follows, and an idle period.
     """
     length = draw(st.sampled_from((3, 2))) * limits.unit
-    can_reset = Capability.CACHE_RESET in limits.can
     steps: list[Step] = []
     for i in range(draw(st.sampled_from((1, 2)))):
         ask = Request(prompt=Prompt((Segment(f"victim {i}", length),)))
@@ -167,7 +166,7 @@ def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         filler = pool_filler(limits, f"taker {i}").requests[0]
         taker = msgspec.structs.replace(filler, offset_ms=draw(st.sampled_from((20, 10))))
         steps.append(Burst(requests=(ask,)))
-        steps.append(Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood"))
+        steps.append(gap(draw, limits))
         steps.append(Burst(requests=(msgspec.structs.replace(ask, abort=abort), taker)))
         steps += [Burst(requests=(ask,)), Idle(20)]
     return Workload(tuple(steps))
@@ -184,15 +183,27 @@ def preempted_after_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     blocks = draw(st.sampled_from((5, 3, 4)))
     tail = draw(st.sampled_from((5, 6, 4)))  # an engine of our own fails loads by the length
     again = Request(prompt=Prompt((Segment("victim", (blocks - 1) * limits.unit + tail),)), max_tokens=8)
-    held = draw(
-        st.sampled_from((blocks, blocks - 1))
-    )  # during an asynchronous load, it has no block for its last token
-    length = min(max(1, pool - held), longest) * limits.unit - NONCE_TOKENS
+    length = min(max(1, pool - blocks), longest) * limits.unit - NONCE_TOKENS
     other = Request(prompt=Prompt((Segment("taker", length),)), max_tokens=8)
-    can_reset = Capability.CACHE_RESET in limits.can
-    gap = Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood")
     both = draw(st.sampled_from(((other, again), (again, other))))  # the latter where loads are asynchronous
-    return Workload((Burst(requests=(again,)), gap, Burst(requests=both), Burst(requests=(again,)), Idle(20)))
+    before = (Burst(requests=(again,)), gap(draw, limits))
+    return Workload((*before, Burst(requests=both), Burst(requests=(again,)), Idle(20)))
+
+
+@st.composite
+def long_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt of more than half the pool, a gap, and the prompt again: it fits once, but not twice."""
+    pool, longest = pool_tokens(limits) // limits.unit, limits.longest // limits.unit - 1
+    blocks = min(pool // 2 + draw(st.sampled_from((1, 2, 4))), longest)
+    tail = draw(st.sampled_from((4, 5, 6)))  # an engine of our own fails loads by the length
+    ask = Burst(requests=(Request(prompt=Prompt((Segment("long", blocks * limits.unit + tail),))),))
+    return Workload((ask, gap(draw, limits), ask, ask, Idle(20)))
+
+
+def gap(draw: st.DrawFn, limits: WorkloadLimits) -> Step:
+    """Draw what empties the pool."""
+    can_reset = Capability.CACHE_RESET in limits.can
+    return Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood")
 
 
 @st.composite
