@@ -318,6 +318,18 @@ def test_waivers_are_listed_expired_first() -> None:
     assert places == sorted(places)
 
 
+def test_known_issues_are_counted_apart_from_violations() -> None:
+    """Somebody who sees 21 violations beside a conforming verdict believes neither."""
+    known = samples.case("LORA-3-00000000", known_issue="https://example.org/issues/7")
+    for cases, label in (
+        ([known, samples.case()], "Violations (1) and known issues (1)"),
+        ([known], "Violations (0) and known issues (1)"),
+        ([samples.case()], "Violations (1)"),
+        ([], "Violations (0)"),
+    ):
+        assert f">{label}</a>" in render_html(samples.results(*cases))
+
+
 def test_a_known_issue_is_marked_as_one() -> None:
     page = Page(render_html(samples.results(samples.case(known_issue="https://example.org/issues/7"))))
     assert "KNOWN ISSUE Waived by the known-issues file: https://example.org/issues/7" in page.text

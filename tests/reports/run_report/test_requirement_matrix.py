@@ -13,9 +13,9 @@ from support.paths import ROOT
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.judgement.requirement import statement_parts
 from coldproof.reports.format.text import report_name
-from coldproof.reports.run_report.run_report import TEMPLATES, render_html
+from coldproof.reports.run_report.run_report import LAYER_ABOUT, TEMPLATES, render_html
 from coldproof.reports.schema import results as results_module
-from coldproof.reports.schema.results import Bin, Distribution, RequirementResult, Results
+from coldproof.reports.schema.results import Bin, Distribution, LayerVerdict, RequirementResult, Results
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views.requirements import AREA_TITLES, Matrix, areas, matrix, requirement_views
 
@@ -48,6 +48,17 @@ def page(*requirements: RequirementResult, **changes: object) -> Page:
 def told_about(**changes: object) -> RequirementResult:
     """One requirement with these changes."""
     return msgspec.structs.replace(samples.requirement("LORA-1", "reload"), **changes)
+
+
+def test_the_columns_of_layers_say_what_a_layer_is() -> None:
+    """Before anybody has read the guide."""
+    names = ("exact", "server")
+    layers = [LayerVerdict(layer=name, verdict=Verdict.CONFORMS, examples=9, requests=9) for name in names]
+    cells = [samples.cell("default", layer=name) for name in names]
+    source = render_html(samples.results(requirements=[told_about(layers=layers, cells=cells)]))
+    head = source[source.index('id="matrix"') : source.index("</thead>", source.index('id="matrix"'))]
+    assert all(LAYER_ABOUT[name] in head for name in names)
+    assert LAYER_ABOUT["model"] not in head
 
 
 # Rows, columns and squares
