@@ -36,6 +36,7 @@ from coldproof.reports.schema.verdict import FailureClass
 
 WAIVABLE_SECONDS = 15.0  # for minimising a counterexample that a known issue may waive: enough for its signature
 FAMILIAR_SECONDS = 3.0  # the same where the run has confirmed a violation: it may be of the same cause
+QUICK_FAMILIAR_SECONDS = 0.7  # the same on an engine in process, where a workload takes milliseconds
 RETRIES_WHILE_SHRINKING = 3  # runs of a workload that depends on timing
 FURTHER = 2  # times the seconds for minimising, if the counterexample does not fail on a fresh engine by itself
 
@@ -46,16 +47,24 @@ class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long one counterexample may be minimised and its controls may run, and how often it is replayed."""
 
     minimise_seconds: float
+    familiar_seconds: float = FAMILIAR_SECONDS
     controls_seconds: float
     replays: int
 
     @classmethod
-    def of(cls, profile: Profile) -> ProofLimits:
-        """Return the limits of a profile."""
+    def of(cls, profile: Profile, *, quick: bool) -> ProofLimits:
+        """Return the limits of a profile. `quick`: the engine starts in seconds and answers in milliseconds."""
         return cls(
             minimise_seconds=profile.shrink_seconds,
+            familiar_seconds=QUICK_FAMILIAR_SECONDS if quick else FAMILIAR_SECONDS,
             controls_seconds=profile.controls_seconds,
             replays=profile.replays,
+        )
+
+    def hurried(self) -> ProofLimits:
+        """Return the limits for a run that has spent much of its time on proofs: its cases are larger, not weaker."""
+        return msgspec.structs.replace(
+            self, minimise_seconds=min(self.minimise_seconds, self.familiar_seconds), replays=1
         )
 
     def minimising(self, *, waivable: bool, familiar: bool) -> float:
@@ -64,7 +73,8 @@ class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
         `waivable`: a known issue may waive it. `familiar`: the run has confirmed a counterexample, perhaps of this
         cause. If neither is so, it is minimised again with the full time.
         """
-        return min(self.minimise_seconds, FAMILIAR_SECONDS if familiar else WAIVABLE_SECONDS if waivable else math.inf)
+        most = self.familiar_seconds if familiar else WAIVABLE_SECONDS if waivable else math.inf
+        return min(self.minimise_seconds, most)
 
 
 class ProofPipeline:

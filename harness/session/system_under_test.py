@@ -44,7 +44,7 @@ class SystemUnderTest:
         """Take running engines and the budget of the run. `limits` bounds the workloads that generators draw."""
         self.engines, self.budget = engines, budget
         self.limits = workload_limits(engines)
-        self.proof_limits = ProofLimits.of(engines.pool.profile)
+        self.proof_limits = ProofLimits.of(engines.pool.profile, quick=engines.pool.options.quick)
         self._current: CurrentTrial | None = None
         mixtures_differ = not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None
         if mixtures_differ and not engines.pool.options.waives_at_once("GROUND-1"):
@@ -72,7 +72,8 @@ class SystemUnderTest:
         def controls() -> ControlEngines:
             return ControlEngines(engines.pool, engines.cell, engines.engine, engines.standby)
 
-        self._current = CurrentTrial(trial, observe, ProofPipeline(observe, engines, controls, self.proof_limits))
+        limits = self.proof_limits.hurried() if trial.hurried else self.proof_limits
+        self._current = CurrentTrial(trial, observe, ProofPipeline(observe, engines, controls, limits))
 
     def end(self) -> None:
         """End the current trial."""
@@ -92,7 +93,7 @@ class SystemUnderTest:
         """Run a workload on the engine under test, and judge it. Raises Violation if it violates the requirement.
 
         Returns None for a workload that is not judged: one that is known to pass while a counterexample is minimised,
-        or one that also fails without the cache.
+        or one that also fails without the cache. Raises BudgetSpent when the time is over, also that for minimising.
         """
         return self.examine(workload, self.engines.engine)
 
@@ -108,7 +109,9 @@ class SystemUnderTest:
         key = msgspec.json.encode(workload)
         if key in trial.failed:
             raise_violation("fails, as in an earlier run")
-        if trial.best is not None and (key in trial.passed or self.minimising_timed_out(trial)):
+        if trial.best is not None and self.minimising_timed_out(trial):
+            raise BudgetSpent
+        if trial.best is not None and key in trial.passed:
             return None
         tries = RETRIES_WHILE_SHRINKING if trial.best is not None and workload.depends_on_timing() else 1
         for attempt in range(1, tries + 1):
@@ -157,10 +160,10 @@ class SystemUnderTest:
         self.engines.exclude_mixture(mixture)
 
     def minimising_timed_out(self, trial: Trial) -> bool:
-        """Return whether the time for minimising is over. Hypothesis then keeps the smallest known example."""
+        """Return whether the time for minimising is over. The smallest counterexample so far is then confirmed."""
         since = trial.shrinking_since
         familiar = bool(trial.causes) or trial.waived_at_once
-        seconds = self.proof_limits.minimising(waivable=trial.waivable, familiar=familiar)
+        seconds = self.current().proof.limits.minimising(waivable=trial.waivable, familiar=familiar)
         return since is not None and time.monotonic() - since > seconds
 
     def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:

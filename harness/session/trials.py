@@ -23,6 +23,7 @@ from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.verdict import Verdict
 
+PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry
 SAMPLE = 8  # examples of a trial in the server layer, where other layers draw many
 
 
@@ -66,10 +67,12 @@ class TrialRunner:
         self.options, self.log, self.plan, self.case = options, log, plan, case
         self.waivers, self.save_case = waivers, save_case
         self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
+        self.proving = 0.0  # seconds spent on minimising, confirming and diagnosing counterexamples so far
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
 
     def begin(self, sut: SystemUnderTest, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
         """Begin a trial, and return the function to run: the test, a replay, or nothing if the engine lacks a need."""
+        trial.hurried = self.proving > PROOF_SHARE * sut.budget.total
         sut.begin(trial)
         self.release_unsupported(sut)
         engines, budget = sut.engines, sut.budget
@@ -147,6 +150,7 @@ class TrialRunner:
         elif trial.best is not None:
             case = self.confirmed_case(sut, trial)
             verdict, reason = verdict_of_case(case)
+            self.proving += trial.seconds() - trial.drawn
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
@@ -165,7 +169,7 @@ class TrialRunner:
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
         case = self.mark_known_issue(case, sut)
         try:
-            new = case.known_issue is None and case.signature not in self.causes
+            new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
             if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
                 self.log.emit("phase", words=f"running the controls of {case.id}")
                 case = sut.with_controls(case, confirmed)

@@ -10,6 +10,7 @@ from support.faulty_runs import Bench, opened
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.session.trials import PROOF_SHARE
 from coldproof.suites import test_cache_salt as salts
 from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_control as control
@@ -103,3 +104,12 @@ def test_the_conclusion_names_the_kind_of_fault(
     assert case.diagnosis is not None
     assert case.diagnosis.mechanism == kind, case.diagnosis.conclusion
     assert not [row for row in case.diagnosis.controls if row.not_run]
+
+
+def test_a_run_that_has_proved_enough_hurries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cause of its own is still confirmed on a fresh engine, once, and has no controls."""
+    plant("hashes-forget-who-asks", monkeypatch)
+    monkeypatch.setattr(bench.run.trials, "proving", PROOF_SHARE * bench.options.seconds + 1)
+    case = bench.violation(salts.test_salts_isolate_the_cache, DEFAULT, examples=40)
+    assert (case.reproduction.fresh_failed, case.reproduction.fresh_tries) == (1, 1)
+    assert case.diagnosis is None

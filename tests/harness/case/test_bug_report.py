@@ -96,7 +96,7 @@ def test_what_a_fresh_engine_answers_is_said_where_it_was_asked(agrees: bool | N
 def test_what_is_not_known_is_not_claimed() -> None:
     """No controls, no counters, no provenance: each is said, and there is no empty table."""
     text = report(diagnosis=None, counters={}, provenance=[], log_tail="")
-    assert "No controls were run." in text
+    assert "No controls were run. They run for" in text
     assert "The engine publishes no such evidence." in text
     assert "point at" not in text
     assert "End of the engine's log" not in text

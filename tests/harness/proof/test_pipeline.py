@@ -7,6 +7,7 @@ from support.histories import ask, burst, put
 
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.options import PROFILES
 from coldproof.harness.proof.pipeline import FAMILIAR_SECONDS, WAIVABLE_SECONDS, ProofLimits, cuts
 from coldproof.harness.workload.steps import Reset, Workload
 
@@ -27,6 +28,21 @@ def test_what_may_be_known_is_minimised_for_a_short_time(
     """Only its signature is needed; a shorter limit stays in force."""
     limits = ProofLimits(minimise_seconds=whole, controls_seconds=0, replays=1)
     assert limits.minimising(waivable=waivable, familiar=familiar) == seconds
+
+
+def test_an_engine_in_process_needs_less_for_a_familiar_counterexample() -> None:
+    """There, a workload takes milliseconds, and a fault that breaks many requirements would double the run."""
+    quick, slow = (ProofLimits.of(PROFILES["smoke"], quick=quick) for quick in (True, False))
+    assert quick.minimising(waivable=False, familiar=True) < slow.minimising(waivable=False, familiar=True)
+    assert quick.minimising(waivable=False, familiar=False) == slow.minimising(waivable=False, familiar=False)
+
+
+def test_a_hurried_proof_is_shorter_in_every_respect() -> None:
+    """Also on fresh engines, where the time for minimising counts whatever else is known. A shorter limit stays."""
+    limits = ProofLimits(minimise_seconds=180, controls_seconds=0, replays=10).hurried()
+    assert limits.minimise_seconds == limits.minimising(waivable=False, familiar=False) == FAMILIAR_SECONDS
+    assert limits.replays == 1
+    assert ProofLimits(minimise_seconds=1, controls_seconds=0, replays=1).hurried().minimise_seconds == 1
 
 
 @pytest.mark.parametrize(
