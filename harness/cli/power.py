@@ -20,7 +20,7 @@ from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, out_folder, say
 from coldproof.harness.judgement.oracle import OracleError
-from coldproof.harness.options import INVALID_DURATION, UsageError, parse_duration
+from coldproof.harness.options import INVALID_DURATION, SMOKE, UsageError, parse_duration
 from coldproof.harness.power.measure import Measurement, installed_engine, measure_power, select_faults
 from coldproof.harness.power.noise import with_faults, without_faults
 from coldproof.harness.power.noise.curve import detection_curves
@@ -75,9 +75,10 @@ POWER = Subcommand(
     ),
     argument(
         "--wide",
-        choices=("always", "missed", "never"),
+        choices=("always", "missed", "never", SMOKE),
         default="always",
-        help="when to run all requirements against a fault: always (default), only if it was missed, or never",
+        help="when to run all requirements against a fault: always (default), only if it was missed, or never; "
+        "smoke: instead of both runs, what the profile smoke runs in process, to the first confirmed violation",
     ),
     argument("--clean-runs", type=int, default=3, metavar="N", help="runs against the unmodified engine (default: 3)"),
     argument("--no-literal", action="store_true", help="do not run the scripts of the upstream bug reports"),

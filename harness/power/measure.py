@@ -17,7 +17,7 @@ import psutil
 
 from coldproof.adapters.registry import catalogue, measured_engine
 from coldproof.adapters.spec.fault import Fault
-from coldproof.harness.options import UsageError
+from coldproof.harness.options import SMOKE, UsageError
 from coldproof.harness.power import field_scripts, suite_run
 from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
 from coldproof.harness.session.environment import coldproof_version
@@ -37,11 +37,19 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     aimed_seconds: float  # for drawing examples in a run of the requirements about a fault
     wide_seconds: float  # the same in a run of all requirements
     out: Path
-    # when to run all requirements: "always", "missed" (if the aimed run missed the fault) or "never"
+    # When to run all requirements: "always", "missed" (if the aimed run missed the fault) or "never". SMOKE: in place
+    # of both runs, what that profile runs in process, up to the first confirmed violation.
     wide: str = "always"
     scripts: bool = True  # whether to run the scripts of the field reports too
     calibration: Path | None = None  # results.json of the unmodified engine, with its comparison rule
     noise: str | None = None  # noise that is added to all engines' scores
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """Return the seconds of drawing for each fault by run."""
+        if self.wide == SMOKE:
+            return {SMOKE: suite_run.smoke_plan(None, worker=self.worker, seed=self.seed).seconds}
+        return {"aimed": self.aimed_seconds} | ({"wide": self.wide_seconds} if self.wide != "never" else {})
 
     def calibrated(self) -> Measurement:
         """Return the measurement with the comparison rule of the unmodified engine, found once for all faults."""
@@ -73,12 +81,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         scripts: list[FieldReport] = []
         if not fault.equivalent:
             folder = self.out / "runs" / fault.name
-            ask = suite_run.aimed_plan(fault, worker=self.worker, seconds=self.aimed_seconds, seed=self.seed)
-            aimed = self.against(ask, folder / "aimed")
-            missed = not any(detection.requirement in fault.about for detection in aimed.detections)
-            if self.wide == "always" or (self.wide == "missed" and missed):
-                ask = suite_run.wide_plan(fault, worker=self.worker, seconds=self.wide_seconds, seed=self.seed)
-                wide = self.against(ask, folder / "wide")
+            aimed, wide = self.aimed_and_wide(fault, folder)
             scripts = self.literally(fault.name, folder / "literal")
         return FaultRow(
             name=fault.name,
@@ -94,6 +97,19 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             literal=scripts,
         )
 
+    def aimed_and_wide(self, fault: Fault, folder: Path) -> tuple[SuiteRun | None, SuiteRun | None]:
+        """Run the suites against a fault; None for a run that this measurement does not make."""
+        if self.wide == SMOKE:
+            ask = suite_run.smoke_plan(fault, worker=self.worker, seed=self.seed)
+            return None, self.against(ask, folder / SMOKE)
+        ask = suite_run.aimed_plan(fault, worker=self.worker, seconds=self.aimed_seconds, seed=self.seed)
+        aimed = self.against(ask, folder / "aimed")
+        missed = not any(detection.requirement in fault.about for detection in aimed.detections)
+        if self.wide == "always" or (self.wide == "missed" and missed):
+            ask = suite_run.wide_plan(fault, worker=self.worker, seconds=self.wide_seconds, seed=self.seed)
+            return aimed, self.against(ask, folder / "wide")
+        return aimed, None
+
     def literally(self, fault: str | None, folder: Path) -> list[FieldReport]:
         """Run the field scripts. Return no results if they are disabled or time out."""
         if not self.scripts:
@@ -107,9 +123,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(written.read_bytes(), type=list[FieldReport]) if written.exists() else []
 
     def clean(self, faults: list[Fault], number: int) -> SuiteRun:
-        """Run the suites on the unmodified engine, with its own seed and both budgets of a fault."""
-        seconds = self.aimed_seconds + self.wide_seconds
-        ask = suite_run.clean_plan(faults, worker=self.worker, seconds=seconds, seed=self.seed + number)
+        """Run the suites on the unmodified engine, with its own seed and the budgets of a fault."""
+        seconds, seed = self.aimed_seconds + self.wide_seconds, self.seed + number
+        if self.wide == SMOKE:
+            ask = suite_run.smoke_plan(None, worker=self.worker, seed=seed)
+        else:
+            ask = suite_run.clean_plan(faults, worker=self.worker, seconds=seconds, seed=seed)
         folder = self.out / "runs" / f"clean-{number}"
         return self.remembered(f"(clean {number})", SuiteRun, lambda: suite_run.run(ask, folder))
 
@@ -189,7 +208,7 @@ def measure_power(
         engine=installed_engine(),
         worker=measurement.worker,
         seed=measurement.seed,
-        budgets={"aimed": measurement.aimed_seconds, "wide": measurement.wide_seconds},
+        budgets=measurement.budgets,
         faults=[rows[fault.name] for fault in faults if fault.name in rows],
         clean=[clean[number] for number in sorted(clean)],
         clean_literal=field_scripts,

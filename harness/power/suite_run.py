@@ -11,6 +11,7 @@ import msgspec
 
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.fault import Fault
+from coldproof.harness.options import FINGERPRINT, PROFILES, SMOKE
 from coldproof.harness.power.forked_run import RunTimedOut, pytest_main, run_in_fork
 from coldproof.harness.release.run.sources import ROOT
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK, assemble, read_events
@@ -35,6 +36,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None
     calibration: Path | None = None  # results.json of a run on the unmodified engine
     noise: str | None = None  # noise that is added to the engines' scores
+    to_first: bool = False  # end the run at its first confirmed violation
 
     def words(self, report: Path) -> list[str]:
         """Return the arguments of `python -m pytest`."""
@@ -47,6 +49,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--fault", self.fault] if self.fault is not None else []
         words += ["--noise", self.noise] if self.noise is not None else []
         words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
+        words += ["--maxfail", "1"] if self.to_first else []
         words += ["--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging"]
         return [*words, "--diagnose", "none", "--allow-not-exercised"]
 
@@ -80,7 +83,7 @@ def aimed_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPl
         seed=seed,
         seconds=seconds,
         cells=fault_cells(fault, worker),
-        profile="smoke",
+        profile=SMOKE,
         requirements=fault.about,
         fault=fault.name,
     )
@@ -94,10 +97,29 @@ def wide_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPla
     )
 
 
+def smoke_plan(fault: Fault | None, *, worker: str, seed: int) -> RunPlan:
+    """Plan what a user runs in process with the profile smoke, up to the first confirmed violation.
+
+    `fault`: None for the unmodified engine.
+    """
+    smoke = PROFILES[SMOKE]
+    quick = worker == FINGERPRINT
+    cells = smoke.fingerprint_cells if quick else smoke.cells
+    return RunPlan(
+        worker=worker,
+        seed=seed,
+        seconds=smoke.fingerprint_seconds if quick else smoke.seconds,
+        cells=tuple(name for name in cells if CELLS[name].installed),
+        profile=SMOKE,
+        fault=fault.name if fault is not None else None,
+        to_first=fault is not None,
+    )
+
+
 def clean_plan(faults: list[Fault], *, worker: str, seconds: float, seed: int) -> RunPlan:
     """Plan a run of all requirements in all cells of these faults, on the unmodified engine."""
     cells = dict.fromkeys((*WIDE_CELLS, *(cell for fault in faults for cell in fault_cells(fault, worker))))
-    return RunPlan(worker=worker, seed=seed, seconds=seconds, cells=tuple(cells), profile="smoke")
+    return RunPlan(worker=worker, seed=seed, seconds=seconds, cells=tuple(cells), profile=SMOKE)
 
 
 def run(

@@ -19,6 +19,11 @@ MEANING = {
     Outcome.NO_ENGINE: "the engine did not start with the fault, or the run failed; not counted as detected",
     Outcome.EQUIVALENT: "cannot be distinguished from a correct engine; not counted",
 }
+BUDGET_OF = {  # what the seconds of `PowerResults.budgets` are for
+    "aimed": "the requirements about it",
+    "wide": "all requirements",
+    "smoke": "the profile smoke in process, up to the first violation",
+}
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -121,6 +126,7 @@ def render_power(results: PowerResults) -> str:
         headline=headline(results),
         outcomes=by_outcome(results),
         meaning=MEANING,
+        budget_of=BUDGET_OF,
         mechanisms=by_mechanism(results),
         columns=columns(results),
         field_scripts=list(dict.fromkeys(script.name for row in results.faults for script in row.literal)),

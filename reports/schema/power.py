@@ -58,7 +58,7 @@ class FieldReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault. `aimed`: the requirements that are about it; `wide`: all of them, shallow."""
+    """One fault. `aimed`: the requirements that are about it; `wide`: all of them, shallow or as in smoke."""
 
     name: str
     mechanism: str
@@ -100,7 +100,7 @@ class PowerResults(msgspec.Struct, frozen=True, kw_only=True):
     """The whole measurement. `clean`: the same suites on the unmodified engine; a detection there is a false
     positive.
 
-    `budgets`: seconds of drawing for the aimed and for the wide run of each fault.
+    `budgets`: seconds of drawing for each fault by run: "aimed", "wide" or "smoke".
     """
 
     schema_version: int = POWER_SCHEMA_VERSION

@@ -166,7 +166,7 @@ def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         filler = pool_filler(limits, f"taker {i}").requests[0]
         taker = msgspec.structs.replace(filler, offset_ms=draw(st.sampled_from((20, 10))))
         steps.append(Burst(requests=(ask,)))
-        steps.append(gap(draw, limits))
+        steps.append(emptied(draw, limits))
         steps.append(Burst(requests=(msgspec.structs.replace(ask, abort=abort), taker)))
         steps += [Burst(requests=(ask,)), Idle(20)]
     return Workload(tuple(steps))
@@ -181,12 +181,12 @@ def preempted_after_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """
     pool, longest = pool_tokens(limits) // limits.unit, limits.longest // limits.unit - 1
     blocks = draw(st.sampled_from((5, 3, 4)))
-    tail = draw(st.sampled_from((5, 6, 4)))  # an engine of our own fails loads by the length
+    tail = draw(st.sampled_from((5, 6, 4)))  # the cell's connector chooses by the length which loads fail
     again = Request(prompt=Prompt((Segment("victim", (blocks - 1) * limits.unit + tail),)), max_tokens=8)
     length = min(max(1, pool - blocks), longest) * limits.unit - NONCE_TOKENS
     other = Request(prompt=Prompt((Segment("taker", length),)), max_tokens=8)
     both = draw(st.sampled_from(((other, again), (again, other))))  # the latter where loads are asynchronous
-    before = (Burst(requests=(again,)), gap(draw, limits))
+    before = (Burst(requests=(again,)), emptied(draw, limits))
     return Workload((*before, Burst(requests=both), Burst(requests=(again,)), Idle(20)))
 
 
@@ -195,12 +195,12 @@ def long_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt of more than half the pool, a gap, and the prompt again: it fits once, but not twice."""
     pool, longest = pool_tokens(limits) // limits.unit, limits.longest // limits.unit - 1
     blocks = min(pool // 2 + draw(st.sampled_from((1, 2, 4))), longest)
-    tail = draw(st.sampled_from((4, 5, 6)))  # an engine of our own fails loads by the length
+    tail = draw(st.sampled_from((4, 5, 6)))  # the cell's connector chooses by the length which loads fail
     ask = Burst(requests=(Request(prompt=Prompt((Segment("long", blocks * limits.unit + tail),))),))
-    return Workload((ask, gap(draw, limits), ask, ask, Idle(20)))
+    return Workload((ask, emptied(draw, limits), ask, ask, Idle(20)))
 
 
-def gap(draw: st.DrawFn, limits: WorkloadLimits) -> Step:
+def emptied(draw: st.DrawFn, limits: WorkloadLimits) -> Step:
     """Draw what empties the pool."""
     can_reset = Capability.CACHE_RESET in limits.can
     return Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood")

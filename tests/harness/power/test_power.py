@@ -14,7 +14,7 @@ from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.vllm.faults.catalogue import FAULTS, format_faults
 from coldproof.harness.cli import main as command_line
 from coldproof.harness.cli import power
-from coldproof.harness.options import UsageError
+from coldproof.harness.options import PROFILES, UsageError
 from coldproof.harness.power import suite_run as suites
 from coldproof.harness.power.measure import Measurement, fault_outcome, fault_summary, select_faults
 from coldproof.harness.power.suite_run import (
@@ -24,6 +24,7 @@ from coldproof.harness.power.suite_run import (
     fault_cells,
     read,
     requests_until_failure,
+    smoke_plan,
     wide_plan,
 )
 from coldproof.reports.assemble.assemble import injected_fault, read_events
@@ -126,6 +127,24 @@ def test_there_are_more_than_forty_faults_some_of_them_rare() -> None:
     """Rare ones tell suites apart."""
     assert len(FAULTS) >= 40
     assert sum(bool(fault.rare) for fault in FAULTS.values()) >= 5
+
+
+def test_the_smoke_run_is_what_a_user_runs_up_to_the_first_violation() -> None:
+    """All requirements in the profile's cells with its time; the unmodified engine's run goes to its end."""
+    smoke = PROFILES["smoke"]
+    told = smoke_plan(FAULT, worker="fingerprint", seed=3).words(Path("out"))
+    assert "--requirements" not in told
+    assert told[told.index("--cells") + 1] == ",".join(smoke.fingerprint_cells)
+    assert told[told.index("--budget") + 1] == f"{smoke.fingerprint_seconds:g}s"
+    assert told[told.index("--maxfail") + 1] == "1"
+    assert "--maxfail" not in smoke_plan(None, worker="fingerprint", seed=3).words(Path("out"))
+
+
+def test_the_page_says_what_the_budget_was_for() -> None:
+    """By the runs that were made."""
+    page = render_power(msgspec.structs.replace(results(CAUGHT), budgets={"smoke": 230.0}))
+    assert "the profile smoke in process, up to the first violation" in page
+    assert "the requirements about it</dd>" not in page
 
 
 def test_the_aimed_run_is_about_the_fault_and_the_wide_one_about_everything() -> None:
@@ -282,6 +301,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
         ("missed", True, ["aimed"]),
         ("missed", False, ["aimed", "wide"]),
         ("never", False, ["aimed"]),
+        ("smoke", True, ["smoke"]),
     ],
 )
 def test_all_requirements_are_put_to_a_fault_where_that_is_wanted(

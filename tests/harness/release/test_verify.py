@@ -201,7 +201,7 @@ def test_a_rare_known_issue_keeps_a_requirement_from_conforming(
     """Whether this run found it or not."""
     monkeypatch.setattr(bundles, "KNOWN", bundles.KNOWN + RARE)
     bundle = bundles.write(tmp_path / "bundle")
-    assert "in one is CONFORMS; from its examples follows KNOWN ISSUE: not found in this run" in (reasons(bundle))
+    assert "in one is CONFORMS; from its examples follows KNOWN ISSUE: not found in this run" in reasons(bundle)
 
     def known(events: list[Event]) -> list[Event]:
         for event in events:
