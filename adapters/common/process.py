@@ -19,6 +19,7 @@ import psutil
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.forked import ForkedProcess, ForkServerError, fork_server
+from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure
 
 GUARD = Path(__file__).with_name("guard.py")
 TAIL_LINES = 40
@@ -142,9 +143,10 @@ class EngineProcess:
 
 
 def log_tail(log: Path, end: int | None = None) -> str:
-    """Return the last lines of a log, or of its first `end` bytes."""
+    """Return the last lines of a log, or of its first `end` bytes, behind a line about a failure of our own code."""
     try:
         text = log.read_bytes()[:end].decode(errors="replace")
     except OSError as problem:
         return f"(log unreadable: {problem})"
-    return "\n".join(text.splitlines()[-TAIL_LINES:])
+    where = own_failure(text)  # the engine's other messages may push it out of the last lines
+    return "\n".join([*([f"{OWN_CODE}: {where}"] if where else []), *text.splitlines()[-TAIL_LINES:]])

@@ -13,16 +13,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from coldproof.adapters.protocol import violations
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import Engine, EngineError, RequestRefused, SavesState, Served
+from coldproof.adapters.protocol.engine import (
+    Engine,
+    EngineDied,
+    EngineError,
+    EngineSilent,
+    RequestRefused,
+    SavesState,
+    Served,
+)
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure_behind
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.shape import EngineShape
 
 
 class AdapterError(Exception):
-    """An adapter violated the protocol of `engine.py`. This is a bug of the adapter, not of the engine."""
+    """An adapter violated the protocol of `engine.py`, or our own code failed in the engine's process.
+
+    This is a bug of the adapter, not of the engine.
+    """
 
 
 class CheckedEngine:
@@ -83,6 +95,8 @@ class CheckedEngine:
             raise AdapterError(f"adapter {self.name} returned {len(served)} results for {len(arrivals)} requests")
         for one, arrival in zip(served, arrivals, strict=True):
             self._check(violations.of_served(one))
+            if isinstance(one.result, EngineError):
+                self._check_own_code(one.result)
             if isinstance(one.result, Completion):
                 self._check(violations.of_answer(one.result, arrival.request))
         return served
@@ -139,14 +153,16 @@ class CheckedEngine:
 
     def take_events(self) -> Published:
         """Take the KV events. Raises AdapterError if the batches are not in order."""
-        published = self.engine.take_events()
+        with self._engine_errors_only("take_events"):
+            published = self.engine.take_events()
         numbers = [batch.sequence for batch in published.batches]
         if numbers != sorted(numbers):
             raise AdapterError(f"adapter {self.name} returned batches of KV events in the order {numbers}")
         return published
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
-        return self.engine.wrong_reads()
+        with self._engine_errors_only("wrong_reads"):
+            return self.engine.wrong_reads()
 
     def alive(self) -> bool:
         return self.engine.alive()
@@ -163,12 +179,22 @@ class CheckedEngine:
             name = getattr(self.engine, "name", type(self.engine).__name__)
             raise AdapterError(f"adapter {name} {violation}")
 
+    def _check_own_code(self, problem: EngineError) -> None:
+        """Raise AdapterError if our own code in the engine's process caused an error of the engine."""
+        where = own_failure_behind(problem)
+        if not where and (isinstance(problem, (EngineDied, EngineSilent)) or server_error(problem)):
+            first, _, _ = self.engine.log_tail().partition("\n")
+            where = first.removeprefix(f"{OWN_CODE}: ") if first.startswith(OWN_CODE) else ""
+        if where:
+            raise AdapterError(f"{OWN_CODE}, in {where}: {problem}") from problem
+
     @contextlib.contextmanager
     def _engine_errors_only(self, method: str) -> Iterator[None]:
         """Raise AdapterError for every exception that is not an EngineError."""
         try:
             yield
-        except EngineError:
+        except EngineError as problem:
+            self._check_own_code(problem)
             raise
         except Exception as problem:
             raise AdapterError(
@@ -191,3 +217,8 @@ class CheckedEngine:
                 self._in_flight -= count
                 if self._in_flight == 0:
                     self.busy_seconds += time.monotonic() - self._busy_since
+
+
+def server_error(problem: EngineError) -> bool:
+    """Return whether the engine answered that the error is its own."""
+    return isinstance(problem, RequestRefused) and problem.status >= 500

@@ -74,6 +74,7 @@ class Trial:
         self.replaying = False
         self.waivable = False  # a known issue may waive its counterexample
         self.waived_at_once = False  # without a replay on a fresh engine
+        self.problem: Exception | None = None  # why no more examples can run, if it is no finding
         self.exhausted = False  # there are no other examples: more time would find none
         self.causes: frozenset[str] = frozenset()  # signatures of what the run has confirmed before
         self.hurried = False  # the run has spent much of its time on proofs: a counterexample gets less of it

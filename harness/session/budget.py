@@ -19,8 +19,11 @@ PATIENT_EXAMPLES = 40  # maximum examples of a small profile's trial while evide
 RESERVED = 0.6
 
 
-class BudgetSpent(BaseException):
-    """Ends a trial whose time is used up. Not an Exception, which hypothesis would take for a counterexample."""
+class TrialEnded(BaseException):
+    """Ends a trial whose time is used up, or that cannot run more examples.
+
+    Not an Exception, which hypothesis would take for a counterexample.
+    """
 
 
 class Budget:

@@ -43,7 +43,7 @@ from coldproof.harness.selection.select import (
 from coldproof.harness.selection.shards import assign_shards
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.autoload import SUITES_FOLDER, names_our_suites
-from coldproof.harness.session.budget import BudgetSpent
+from coldproof.harness.session.budget import TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -262,8 +262,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         trial.exhausted = 0 < trial.examples < settings().max_examples
     except pytest.exit.Exception:
         raise
-    except BudgetSpent:
-        pass
+    except TrialEnded:
+        problem = trial.problem
     except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - it becomes the trial's verdict
         problem = failure
     run.trials.conclude(opened, trial, problem)

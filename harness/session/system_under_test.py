@@ -23,7 +23,7 @@ from coldproof.harness.judgement.trial import Failing, Trial, Violation
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofLimits, ProofPipeline
-from coldproof.harness.session.budget import Budget, BudgetSpent
+from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, WorkloadLimits
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.case import Case
@@ -93,7 +93,7 @@ class SystemUnderTest:
         """Run a workload on the engine under test, and judge it. Raises Violation if it violates the requirement.
 
         Returns None for a workload that is not judged: one that is known to pass while a counterexample is minimised,
-        or one that also fails without the cache. Raises BudgetSpent when the time is over, also that for minimising.
+        or one that also fails without the cache. Raises TrialEnded when the time is over, also that for minimising.
         """
         return self.examine(workload, self.engines.engine)
 
@@ -105,19 +105,19 @@ class SystemUnderTest:
         """Run and judge a workload, and keep a counterexample. Repeats timing-dependent workloads while minimising."""
         trial = self.current().trial
         if trial.best is None and not trial.replaying and self.budget.is_spent(trial):
-            raise BudgetSpent
+            raise TrialEnded
         key = msgspec.json.encode(workload)
         if key in trial.failed:
             raise_violation("fails, as in an earlier run")
         if trial.best is not None and self.minimising_timed_out(trial):
-            raise BudgetSpent
+            raise TrialEnded
         if trial.best is not None and key in trial.passed:
             return None
         tries = RETRIES_WHILE_SHRINKING if trial.best is not None and workload.depends_on_timing() else 1
         for attempt in range(1, tries + 1):
             engine = self.engines.live_engine(engine)
             earlier = self.engines.runs_of(engine)
-            judgement = self.current().observe(engine, workload)
+            judgement = self.observe(engine, workload)
             if judgement.findings and self.fails_without_cache_too(judgement):
                 return None
             trial.add(judgement)
@@ -133,6 +133,15 @@ class SystemUnderTest:
         trial.hint = pool_hint(self.limits) or trial.hint
         trial.uncounted = cached_count_hint(self.engines.engine) or trial.uncounted
         return judgement
+
+    def observe(self, engine: CheckedEngine, workload: Workload) -> Judgement:
+        """Run a workload once and judge it. A failure that is no finding ends the trial: it would occur again."""
+        current = self.current()
+        try:
+            return current.observe(engine, workload)
+        except Exception as problem:
+            current.trial.problem = problem
+            raise TrialEnded from problem
 
     def fails_without_cache_too(self, judgement: Judgement) -> bool:
         """Return whether the same mix of base and adapter requests also fails with caching off: not the cache's fault.

@@ -148,8 +148,14 @@ class TrialRunner:
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
         elif trial.best is not None:
-            case = self.confirmed_case(sut, trial)
-            verdict, reason = verdict_of_case(case)
+            try:
+                case = self.confirmed_case(sut, trial)
+                verdict, reason = verdict_of_case(case)
+            except pytest.exit.Exception:
+                raise
+            except Exception as failure:  # noqa: BLE001 - without a confirmation there is no violation
+                problem = failure
+                verdict, reason = verdict_without_case(trial, failure)
             self.proving += trial.seconds() - trial.drawn
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"

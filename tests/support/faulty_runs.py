@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coldproof.adapters.protocol.checked import AdapterError
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, Profile
-from coldproof.harness.session.budget import BudgetSpent
+from coldproof.harness.session.budget import TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.verdict import FailureClass, Verdict
@@ -57,7 +58,9 @@ class Bench:
         self.run.log.subscribe(lambda kind, fields: self.told.append((kind, fields)))
         self.run.begin()
 
-    def verdict(self, test: Any, cell: Cell, *, examples: int) -> tuple[Verdict, str, list[Case]]:
+    def verdict(
+        self, test: Any, cell: Cell, *, examples: int, after_start: Callable[[], None] = lambda: None
+    ) -> tuple[Verdict, str, list[Case]]:
         """Put one suite's test to a new engine: the verdict, its reason, and the cases."""
         self.told.clear()
         self.run.trials.causes.clear()  # each fault is like a run of its own, whose first case gets controls
@@ -65,15 +68,16 @@ class Bench:
             settings.get_profile("coldproof-smoke"), database=None, derandomize=True, max_examples=examples
         )(given(data=st.data())(test.hypothesis.inner_test))
         sut = self.run.open_cell(cell)
+        after_start()
         trial = Trial(requirement_of(test), cell.name, "", test.__name__)
         problem: BaseException | None = None
         try:
             self.run.trials.begin(sut, trial, drawn)(sut=sut)
-        except BudgetSpent:
-            pass
+        except TrialEnded:
+            problem = trial.problem
         except Exception as failure:  # noqa: BLE001 - it becomes the trial's verdict
             problem = failure
-        with contextlib.suppress(pytest.fail.Exception):
+        with contextlib.suppress(pytest.fail.Exception, AdapterError):
             self.run.trials.conclude(sut, trial, problem)
         self.run.close_cell(sut)
         (said,) = [fields for kind, fields in self.told if kind == "verdict"]

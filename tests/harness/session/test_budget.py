@@ -13,7 +13,7 @@ from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, UsageError, parse_duration
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session import budget as budgets
-from coldproof.harness.session.budget import LEAST_DRAWN, PATIENCE_FACTOR, RESERVED, Budget, BudgetSpent
+from coldproof.harness.session.budget import LEAST_DRAWN, PATIENCE_FACTOR, RESERVED, Budget, TrialEnded
 
 SHOWN = {Evidence.HITS.value: 1.0}
 
@@ -186,8 +186,8 @@ def test_every_trial_draws_at_least_one_example() -> None:
 
 def test_hypothesis_does_not_take_the_end_of_the_budget_for_a_counterexample() -> None:
     """It minimises whatever is an Exception."""
-    assert issubclass(BudgetSpent, BaseException)
-    assert not issubclass(BudgetSpent, Exception)
+    assert issubclass(TrialEnded, BaseException)
+    assert not issubclass(TrialEnded, Exception)
     assert budgets.PATIENCE_FACTOR > 1
 
 
