@@ -8,6 +8,8 @@ SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
 FINGERPRINT = "fingerprint"  # the name of the worker that computes digests instead of a model
 MOST_REQUESTS, CHUNK_TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
 CHUNK_OF_ONE = "--long-prefill-token-threshold"
+# vLLM's default where Triton is usable, so on GPUs. Its scheduler describes resumed requests to the worker as new ones.
+RUNNER_V1, RUNNER_V2 = ((("VLLM_USE_V2_MODEL_RUNNER", number),) for number in "01")
 
 
 class VllmCell(Cell, frozen=True, kw_only=True):
@@ -18,13 +20,14 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     tier: str | None = None  # the second KV tier: see adapters/vllm/kv_tiers.py
     numeric: bool = False  # tests number formats, which the fingerprint worker does not use
     events: bool = False  # the engine publishes KV events
-    only_fingerprint: bool = False  # needs layers that no model small enough for a CPU has
+    environment: tuple[tuple[str, str], ...] = ()  # variables, which replace the user's
+    only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
     engine: str = SERVER
 
     def obstacle(self, engine: str, worker: str) -> str:
         """Return why an engine with this worker cannot be started in this cell; an empty string if it can."""
         if self.only_fingerprint and worker != FINGERPRINT:
-            return f"cell {self.name!r} has layers that no small model has: add --worker fingerprint"
+            return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
             return f"cell {self.name!r} tests number formats, and the fingerprint worker computes no numbers"
         if engine == IN_PROCESS and not self.in_process:
@@ -254,6 +257,14 @@ CELLS = (
         areas=LAYOUT_AREAS,
         alike=False,
         numeric=True,
+    ),
+    VllmCell(
+        name="runner-v2",
+        about="vLLM's model runner V2, the default on GPUs, with a pool of 16 blocks and small chunks",
+        arguments=small_pool(*SMALL_CHUNKS),
+        areas=("LORA-1", "SALT", "CHAT", "REUSE", *ROOM),
+        environment=RUNNER_V2,
+        only_fingerprint=True,
     ),
     VllmCell(
         name="events",

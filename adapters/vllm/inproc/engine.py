@@ -95,7 +95,7 @@ class InprocEngine(AbsentFeatures, SteppedEngine[InprocRequest]):
             "engine": "vLLM's engine core, stepped in this process",
             "flags": redacted(shlex.join(flags(self.options))),
             "command": redacted(shlex.join(server_command(self.options, port=SERVER_PORT))),
-            "environment": environment_text(effective_environment()),
+            "environment": environment_text(effective_environment(self.options.environment)),
             **self._cache_settings,
         }
 

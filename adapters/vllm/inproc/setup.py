@@ -24,11 +24,12 @@ import msgspec
 
 from coldproof.adapters.common import score_noise
 from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.vllm.cells import RUNNER_V2
 from coldproof.adapters.vllm.inproc import kv_events
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
 from coldproof.adapters.vllm.plugins import install_noise
-from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
+from coldproof.adapters.vllm.server import Variables, VllmOptions, added_environment, check_model, server_command
 
 LOCK = threading.RLock()
 LOGGER = logging.getLogger("vllm")
@@ -40,6 +41,7 @@ START_ENVIRONMENT = {
 # They come first, so that the user's flags override them. Without async scheduling, a step is complete when it returns.
 FIRST_FLAGS = ("--no-async-scheduling", "--no-use-tqdm-on-load")
 PARSERS = ("entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")  # newer and older versions of vLLM
+TRITON = "HAS_TRITON"
 KERNELS = "register_triton_kernel_overrides"
 
 _running: set[int] = set()
@@ -108,7 +110,7 @@ def build(options: VllmOptions) -> InprocEngineParts:
     log = logging.FileHandler(options.log, mode="w", encoding="utf-8")
     log.setFormatter(logging.Formatter("%(levelname)s %(asctime)s [%(name)s:%(lineno)d] %(message)s"))
     try:
-        with LOCK, start_environment(), log_to(log):
+        with LOCK, start_environment(options.environment), log_to(log):
             LOGGER.setLevel(logging.INFO)
             LOGGER.propagate = False
             arguments, stats = parse_flags(options), StatCounters()
@@ -222,17 +224,46 @@ def log_to(handler: logging.Handler) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def start_environment() -> Iterator[None]:
-    """Set vLLM's environment for a start. After it, restore variables, exception hook and the state of `random`."""
+def start_environment(cell: Variables = ()) -> Iterator[None]:
+    """Set vLLM's environment for a start. After it, restore variables, exception hook and the state of `random`.
+
+    `cell`: the variables of the engine's cell.
+    """
     for name, value in added_environment().items():
         os.environ.setdefault(name, value)
     before, state, hook = dict(os.environ), random.getstate(), sys.excepthook
-    os.environ.update(START_ENVIRONMENT)
+    os.environ.update(START_ENVIRONMENT | dict(cell))
+    forget_environment()
     try:
-        yield
+        with triton_for_runner_v2():
+            yield
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)
         random.setstate(state)
         sys.excepthook = hook
+
+
+def forget_environment() -> None:
+    """Let vLLM read the environment again. An engine that has started keeps all variables for the next ones."""
+    envs = sys.modules.get("vllm.envs")
+    if envs is not None and hasattr(envs, "disable_envs_cache"):
+        envs.disable_envs_cache()
+
+
+@contextlib.contextmanager
+def triton_for_runner_v2() -> Iterator[None]:
+    """Let vLLM choose model runner V2 in this context if the environment asks for it, also without Triton.
+
+    vLLM's own worker needs Triton for it. The fingerprint worker does not, and only the scheduler's side is different.
+    """
+    module = vllm_module("config.vllm") if dict(RUNNER_V2).items() <= os.environ.items() else None
+    before = getattr(module, TRITON, None)
+    if before is not None:
+        setattr(module, TRITON, True)
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(module, TRITON, before)

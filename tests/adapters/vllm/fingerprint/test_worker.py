@@ -15,11 +15,12 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, ZEROED
 from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, ResponseOptions
+from coldproof.adapters.vllm.cells import RUNNER_V1, RUNNER_V2
 from coldproof.adapters.vllm.fingerprint.digest import chain, seed_of
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, TOPOLOGIES, Topology
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine
-from coldproof.adapters.vllm.server import VllmOptions
+from coldproof.adapters.vllm.server import Variables, VllmOptions
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, place, tiny_model
 from coldproof.harness.execution.oracles.closed_form import computed
@@ -36,13 +37,19 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts engines that live as long as the test."""
     engines: list[InprocEngine] = []
 
-    def start_one(*arguments: str, topology: Topology = FULL_ATTENTION, prefix_caching: bool = True) -> InprocEngine:
+    def start_one(
+        *arguments: str,
+        topology: Topology = FULL_ATTENTION,
+        prefix_caching: bool = True,
+        environment: Variables = (),
+    ) -> InprocEngine:
         options = VllmOptions(
             model=str(tiny_model(CACHED)),
             prefix_caching=prefix_caching,
             arguments=arguments,
             log=tmp_path / f"engine-{len(engines)}.log",
             topology=topology,
+            environment=environment,
         )
         engines.append(vllm_inproc.start(options))
         return engines[-1]
@@ -152,9 +159,14 @@ def test_drafts_are_accepted_and_rejected(start: Start) -> None:
     assert 80 / 4 < steps < 80
 
 
-def test_preempted_and_aborted_requests_leave_nothing_wrong(start: Start) -> None:
-    """In a pool that two of six requests fill."""
-    engine = start("--max-model-len", "256", "--num-gpu-blocks-override", "17", "--max-num-batched-tokens", "64")
+@pytest.mark.parametrize("environment", [RUNNER_V1, RUNNER_V2], ids=["runner V1", "runner V2"])
+def test_preempted_and_aborted_requests_leave_nothing_wrong(start: Start, environment: Variables) -> None:
+    """In a pool that two of six requests fill. With model runner V2, a resumed request is a new one to the worker."""
+    flags = ("--max-model-len", "256", "--num-gpu-blocks-override", "17", "--max-num-batched-tokens", "64")
+    start(*flags)  # an engine keeps the environment for later ones, if nothing makes vLLM read it again
+    engine = start(*flags, environment=environment)
+    assert engine._parts is not None
+    assert engine._parts.core.scheduler.use_v2_model_runner is (environment == RUNNER_V2)
     prompts = [prompt(name, 90) for name in "aabcde"]
     arrivals = [Arrival(asked(p, count=100)) for p in prompts]
     arrivals[2] = Arrival(asked(prompts[2], count=100, abort=Abort(after_tokens=3)))
