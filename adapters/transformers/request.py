@@ -33,9 +33,9 @@ class TransformersRequest(SteppedRequest):
     def take(self, output: Any, step: int) -> None:
         """Add the output of a step, which contains the whole answer so far."""
         scores: Sequence[float | None] = output.logprobs or [None] * len(output.generated_tokens)
-        since, wants = seconds(step - self.step), self.request.surface.logprobs
+        since = seconds(step - self.step)
         for number, score in list(zip(output.generated_tokens, scores, strict=True))[len(self.tokens) :]:
-            self.tokens.append(Token(id=int(number), at=since, logprob=score if wants else None))
+            self.tokens.append(Token(id=int(number), at=since, logprob=score))
         self.used = tuple(output.prompt_ids)
         if output.error is not None:
             self.problem = RequestRefused(500, output.error)

@@ -6,6 +6,7 @@ its answers can be judged again without an engine.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -19,7 +20,7 @@ from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
 from coldproof.harness.judgement.checkers.preemption_order import check_order
 from coldproof.harness.judgement.checkers.response_options import check_surface
-from coldproof.harness.judgement.checkers.tokens import check_tokens
+from coldproof.harness.judgement.checkers.tokens import check_tokens, tie_questions
 from coldproof.harness.judgement.criteria import CHECKS
 from coldproof.harness.judgement.evidence.collect import evidence, older_identities
 from coldproof.harness.judgement.finding import Finding, Rule
@@ -85,6 +86,7 @@ def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> J
     answers = oracle.ask_all(needed_questions(history, rule))
     if check_tokens(history, answers, rule) or check_surface(history, answers, rule):
         answers = {asked: oracle.ask(asked) for asked in answers}
+    answers |= tie_answers(history, oracle, answers, rule)
     suspects = {f.request for f in check_tokens(history, answers, rule) if needs_explanation(history, f, answers, rule)}
     for outcome in history.outcomes:
         if outcome.request in suspects:
@@ -92,6 +94,16 @@ def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> J
                 asked = question(outcome, Identity(digest, None))
                 answers[asked] = oracle.ask(asked)
     return judge_again(history, answers, rule, exclusive=exclusive)
+
+
+def tie_answers(history: History, oracle: Oracle, answers: Answers, rule: Rule) -> Answers:
+    """Return the cold scores of the tokens at which answers first differ, where the cold answer does not show them."""
+    wrong = {f.request: f.position or 0 for f in check_tokens(history, answers, rule)} if rule.exact else {}
+    if not oracle.scores_prompts:
+        return {}
+    longest = history.shape.max_model_tokens
+    asked = (tie_questions(o, wrong[o.request], longest=longest) for o in history.outcomes if o.request in wrong)
+    return {one: oracle.ask(one) for one in itertools.chain(*asked)}
 
 
 def needs_explanation(history: History, found: Finding, answers: Answers, rule: Rule) -> bool:

@@ -55,6 +55,7 @@ class Oracle(Protocol):
     """Gives cold-start answers."""
 
     name: str
+    scores_prompts: bool = False  # whether it scores the tokens of a prompt where its own margins are unknown
 
     def ask(self, question: Question) -> Answer:
         """Return the cold answer, to a question that was asked alone. Raises OracleError."""

@@ -47,6 +47,8 @@ class EngineOracle(Oracle):
         self.salted = salted
         # Requests to a fresh engine stay as plain as possible. An engine without scores may refuse a request for them.
         self.scores = name != "fresh-engine" and engine.capabilities[Capability.LOGPROBS].present is not False
+        # Engines with a server report their margins. OpenVINO GenAI reports no margins, but it scores a prompt.
+        self.scores_prompts = self.scores and engine.capabilities[Capability.PROMPT_LOGPROBS].present is True
         self.loaded: dict[str, str] = {}
         self.batches = False  # whether answers of a batch are those of requests alone, by the calibration
         self.lock = threading.Lock()  # one question at a time

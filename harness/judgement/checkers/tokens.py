@@ -15,9 +15,20 @@ from coldproof.harness.judgement.checkers.noise_tolerance import (
     too_short_or_long,
 )
 from coldproof.harness.judgement.finding import Finding, Rule
-from coldproof.harness.judgement.oracle import Answer, Answers, comparable_outcomes, distinguishing_question, question
+from coldproof.harness.judgement.oracle import (
+    Answer,
+    Answers,
+    Question,
+    comparable_outcomes,
+    distinguishing_question,
+    question,
+    scoring_question,
+)
 from coldproof.reports.schema.verdict import FailureClass
 
+# A token that the cold engine prefers by less may change with the order of additions: in float32, scores then differ by
+# about 1e-6, in bfloat16 equal scores are frequent. A wrong answer begins at such a token once in a thousand times.
+ROUNDING_NATS = 1e-3
 PROOF = 4  # tokens of two equal answers that rule out chance
 ASSUMED_BLOCK = 16  # tokens of a block, if the engine does not report its size
 
@@ -96,7 +107,37 @@ def wrong_answer(history: History, outcome: Outcome, expected: Answer, answers: 
     cached = "an unknown number" if outcome.cached_tokens is None else str(outcome.cached_tokens)
     words = f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
     made = finding(outcome, failure_class, position, f"differs from the cold answer at token {position} {words}")
+    apart = preference(outcome, expected, answers, longest=history.shape.max_model_tokens)
+    if rule.exact and failure_class is FailureClass.CORRUPT and apart is not None and apart <= ROUNDING_NATS:
+        said = f"Request {outcome.request} diverges from the cold answer at token {position}, where the two tokens' "
+        said += f"scores are {apart:.1g} nats apart: rounding decides."
+        return msgspec.structs.replace(made, noise=True, explained=True, sentence=said)
     return msgspec.structs.replace(made, noise=not counts(expected, outcome.token_ids, rule))
+
+
+def preference(outcome: Outcome, expected: Answer, answers: Answers, *, longest: int) -> float | None:
+    """Return by how many nats a cold engine prefers its token where an answer first differs; None if unknown.
+
+    It follows from the cold engine's margin there, from its score of the other token, or from the score that the engine
+    under test gave its own: up to there both have the same tokens, so that the best score must be the same.
+    """
+    position = common_prefix(expected.ids, outcome.token_ids)
+    if position >= min(len(expected.tokens), len(outcome.tokens)):
+        return None
+    cold, warm = expected.tokens[position], outcome.tokens[position]
+    if cold.gap is not None or cold.logprob is None:
+        return cold.gap
+    forced = [answers.get(asked) for asked in tie_questions(outcome, position, longest=longest)]
+    scores = [one.prompt_logprobs[-1] for one in forced if one is not None and one.prompt_logprobs]
+    known = [score for score in (*scores, warm.logprob) if score is not None]
+    return abs(cold.logprob - known[0]) if known else None
+
+
+def tie_questions(outcome: Outcome, position: int, *, longest: int) -> list[Question]:
+    """Return the questions for the cold scores of an answer's token at a position, after the tokens before it."""
+    shorter = msgspec.structs.replace(outcome, tokens=outcome.tokens[: position + 1])
+    asked = (scoring_question(shorter, identity, longest=longest) for identity in outcome.identities)
+    return [one for one in asked if one is not None]
 
 
 def difference_in_lossy_mode(history: History, outcome: Outcome, expected: Answer, answers: Answers) -> Finding:

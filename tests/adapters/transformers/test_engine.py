@@ -251,14 +251,14 @@ class TestLive:
         assert [(token.id, round(token.at, 3)) for token in answer.tokens] == [(7, 0.02), (8, 0.03), (9, 0.04)]
         assert (answer.finish_reason, answer.prompt, answer.text, one.ended) == ("length", (1, 2), "xyz", 8)
 
-    def test_scores_where_they_were_asked_for(self) -> None:
-        """The engine gives them always."""
+    def test_scores_also_where_nobody_asked_for_them(self) -> None:
+        """The engine gives them always. They tell a tie from a wrong answer."""
         answers = []
         for surface in (ResponseOptions(), ResponseOptions(logprobs=True)):
             one = TransformersRequest(asked(1, 2, 1, surface=surface), (1, 2), name="a", step=0)
             one.take(output(7, scores=(-0.5,), finished=True), 1)
             answers.append(one.tokens[0].logprob)
-        assert answers == [None, -0.5]
+        assert answers == [-0.5, -0.5]
 
     def test_an_error_is_no_answer(self) -> None:
         """Though it is the last output."""

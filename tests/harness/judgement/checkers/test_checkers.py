@@ -74,9 +74,10 @@ def test_the_margin_rule_lets_count_what_exceeds_the_noise(gap: float | None, no
 
 
 def test_the_exact_rule_knows_no_noise() -> None:
-    """A tie that went the other way is still another token."""
+    """A close call that went the other way is still another token, unless only rounding was between the two."""
     one = outcome(0, PROMPT, OTHER)
-    assert not wrong(history(one), cold(one, gap=0.0)).noise
+    assert not wrong(history(one), cold(one, gap=0.1)).noise
+    assert wrong(history(one), cold(one, gap=0.0)).noise
 
 
 def test_noise_is_kept_apart_from_what_counts() -> None:
