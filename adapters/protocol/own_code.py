@@ -16,6 +16,7 @@ FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function
 PROCESS = re.compile(r"\(\w+(?: pid=\d+)?\)")  # begins a line of vLLM's log; the lines of two processes may alternate
 HEAD = "Traceback (most recent call last)"
 OWN = f"{IMPORT_ROOT}/coldproof/"
+MISTAKES = ("builtins", "numpy", "msgspec")  # the modules of exceptions that nobody raises on purpose
 INJECTED = "/faults/"  # an injected fault stands for the engine's own
 # What both sides call. Whoever called it is to blame.
 LIBRARIES = re.compile(r"/(?:torch|numpy|msgspec)/|/lib/python3\.\d+/(?!(?:site|dist)-packages)|<(?:frozen|string)")
@@ -58,6 +59,12 @@ def own_failure(text: str) -> str:
 
 
 def own_failure_behind(problem: BaseException) -> str:
-    """Return the same for what caused an exception in this process."""
+    """Return the same for what caused an exception in this process.
+
+    What the engine has caught is no failure, and neither is an exception of the engine's own class: our worker raises
+    it on purpose, in the place of the engine's worker.
+    """
     cause = problem.__cause__
-    return "" if cause is None else own_failure("".join(traceback.format_exception(cause)))
+    if cause is None or type(cause).__module__.partition(".")[0] not in MISTAKES:
+        return ""
+    return own_failure("".join(traceback.format_exception(cause, chain=False)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from coldproof.adapters.vllm.fingerprint.worker import FingerprintWorker
 
-FATAL_LENGTH = 47  # tokens of the prompt; no probe has it
+FATAL_LENGTH = "COLDPROOF_TEST_FATAL_LENGTH"  # the variable with the tokens of that prompt
 
 
 class BrokenWorker(FingerprintWorker):
@@ -14,6 +15,7 @@ class BrokenWorker(FingerprintWorker):
 
     def execute_model(self, scheduler_output: Any) -> Any:
         """Take the sampler away before the step."""
-        if any(len(new.prompt_token_ids) == FATAL_LENGTH for new in scheduler_output.scheduled_new_reqs):
+        fatal = int(os.environ[FATAL_LENGTH])
+        if any(len(new.prompt_token_ids) == fatal for new in scheduler_output.scheduled_new_reqs):
             self.started_runner().scores = None  # type: ignore[assignment]
         return super().execute_model(scheduler_output)

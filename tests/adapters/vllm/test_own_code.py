@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.broken_worker import FATAL_LENGTH
 from support.faulty_runs import Bench, opened
 
 from coldproof import IMPORT_ROOT
@@ -27,6 +26,7 @@ from coldproof.suites import test_reuse as reuse
 from coldproof.suites import test_tiers as tiers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+FATAL_LENGTH = 47  # tokens of a prompt; no probe has it
 HERE = "coldproof.adapters.vllm.fingerprint"
 OWN_FILE = f"{IMPORT_ROOT}/coldproof/adapters/vllm/fingerprint/planted.py"
 LOADED = tiers.test_evicted_to_the_second_tier_and_loaded_back
@@ -86,6 +86,7 @@ def test_a_mistake_in_any_part_is_an_error(
 def test_over_http_the_log_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker lacks a part there, and its own code stumbles over that."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("COLDPROOF_TEST_FATAL_LENGTH", str(FATAL_LENGTH))  # that module would import vLLM here
     options = VllmOptions(
         model=str(tiny_model(generated_files())),
         arguments=(*topology_flags(FULL_ATTENTION), "--worker-cls", "support.broken_worker.BrokenWorker"),
