@@ -8,6 +8,7 @@ SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
 FINGERPRINT = "fingerprint"  # the name of the worker that computes digests instead of a model
 MOST_REQUESTS, CHUNK_TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
 CHUNK_OF_ONE = "--long-prefill-token-threshold"
+Variables = tuple[tuple[str, str], ...]  # of the environment, with their values
 # vLLM's default where Triton is usable, so on GPUs. Its scheduler describes resumed requests to the worker as new ones.
 RUNNER_V1, RUNNER_V2 = ((("VLLM_USE_V2_MODEL_RUNNER", number),) for number in "01")
 
@@ -20,7 +21,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     tier: str | None = None  # the second KV tier: see adapters/vllm/kv_tiers.py
     numeric: bool = False  # tests number formats, which the fingerprint worker does not use
     events: bool = False  # the engine publishes KV events
-    environment: tuple[tuple[str, str], ...] = ()  # variables, which replace the user's
+    environment: Variables = ()  # variables, which replace the user's
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
     engine: str = SERVER
 

@@ -30,6 +30,7 @@ from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import EventStream, ServerEngine
 from coldproof.adapters.server.event_socket import EventSocket
 from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
+from coldproof.adapters.vllm.cells import Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, topology_flags
 from coldproof.adapters.vllm.kv_tiers import Tier, tier_flags
 
@@ -55,7 +56,6 @@ FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldpro
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
 LORA_RANKS = (16, 32, 64, 128, 256)  # the default, and others that all supported versions have
-Variables = tuple[tuple[str, str], ...]  # of the environment, with their values
 
 
 class AdapterConfig(msgspec.Struct):

@@ -20,7 +20,7 @@ from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
 from coldproof.harness.judgement.checkers.preemption_order import check_order
 from coldproof.harness.judgement.checkers.response_options import check_surface
-from coldproof.harness.judgement.checkers.tokens import check_tokens, tie_questions
+from coldproof.harness.judgement.checkers.tokens import check_tokens, closest, preference, tie_questions
 from coldproof.harness.judgement.criteria import CHECKS
 from coldproof.harness.judgement.evidence.collect import evidence, older_identities
 from coldproof.harness.judgement.finding import Finding, Rule
@@ -97,12 +97,17 @@ def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> J
 
 
 def tie_answers(history: History, oracle: Oracle, answers: Answers, rule: Rule) -> Answers:
-    """Return the cold scores of the tokens at which answers first differ, where the cold answer does not show them."""
-    wrong = {f.request: f.position or 0 for f in check_tokens(history, answers, rule)} if rule.exact else {}
-    if not oracle.scores_prompts:
+    """Return the cold scores of the tokens at which answers first differ, where no answer shows them."""
+    if not (rule.exact and oracle.scores_prompts):
         return {}
     longest = history.shape.max_model_tokens
-    asked = (tie_questions(o, wrong[o.request], longest=longest) for o in history.outcomes if o.request in wrong)
+    wrong = {f.request: f.position or 0 for f in check_tokens(history, answers, rule)}
+    unknown = [
+        outcome
+        for outcome in history.outcomes
+        if outcome.request in wrong and preference(outcome, closest(outcome, answers), answers, longest=longest) is None
+    ]
+    asked = (tie_questions(outcome, wrong[outcome.request], longest=longest) for outcome in unknown)
     return {one: oracle.ask(one) for one in itertools.chain(*asked)}
 
 

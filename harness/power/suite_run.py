@@ -103,12 +103,12 @@ def smoke_plan(fault: Fault | None, *, worker: str, seed: int) -> RunPlan:
     `fault`: None for the unmodified engine.
     """
     smoke = PROFILES[SMOKE]
-    quick = worker == FINGERPRINT
-    cells = smoke.fingerprint_cells if quick else smoke.cells
+    fingerprint = worker == FINGERPRINT
+    cells = smoke.fingerprint_cells if fingerprint else smoke.cells
     return RunPlan(
         worker=worker,
         seed=seed,
-        seconds=smoke.fingerprint_seconds if quick else smoke.seconds,
+        seconds=smoke.fingerprint_seconds if fingerprint else smoke.seconds,
         cells=tuple(name for name in cells if CELLS[name].installed),
         profile=SMOKE,
         fault=fault.name if fault is not None else None,

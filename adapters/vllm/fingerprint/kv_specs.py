@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from coldproof.adapters.vllm.fingerprint.topology import LayerKind, Layers, Topology
+from coldproof.adapters.vllm.fingerprint.topology import STATES_AT_BLOCK_ENDS, LayerKind, Layers, Topology
 
 DIGEST_BYTES = 8
 FULL_REQUESTS = 8  # the default pool holds this many requests of maximum length
@@ -59,7 +59,7 @@ def spec_of(row: Layers, block: int, largest: int) -> KVCacheSpec:
                 shapes=((1,),),
                 dtypes=(torch.int64,),
                 page_size_padded=largest * DIGEST_BYTES,
-                mamba_cache_mode="align",
+                mamba_cache_mode=STATES_AT_BLOCK_ENDS,
             )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from coldproof.adapters.protocol.shape import GroupShape
 
 WORKER = "coldproof.adapters.vllm.fingerprint.worker.FingerprintWorker"
+STATES_AT_BLOCK_ENDS = "align"  # of vLLM's modes for the cache of states
 OPTIONS = "coldproof"  # Coldproof's key in --additional-config
 
 
@@ -82,8 +83,12 @@ def topology_flags(topology: Topology) -> list[str]:
     """Return the flags with which a vLLM engine uses the fingerprint worker with these layers."""
     options = json.dumps({OPTIONS: {"topology": msgspec.to_builtins(topology)}})
     worker_flags = ["--worker-cls", WORKER, "--additional-config", options]
-    has_states = any(row.kind is LayerKind.STATE for row in topology)
-    return [*worker_flags, "--mamba-cache-mode", "align"] if has_states else worker_flags
+    return [*worker_flags, "--mamba-cache-mode", STATES_AT_BLOCK_ENDS] if has_states(topology) else worker_flags
+
+
+def has_states(topology: Topology) -> bool:
+    """Return whether a topology has layers with a state."""
+    return any(row.kind is LayerKind.STATE for row in topology)
 
 
 def read_topology(rows: object) -> Topology:

@@ -32,9 +32,15 @@ from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.kv_specs import layer_specs, pool_bytes
 from coldproof.adapters.vllm.fingerprint.lora import Loras
 from coldproof.adapters.vllm.fingerprint.model_step import Runner
-from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, OPTIONS, LayerKind, Topology, read_topology
+from coldproof.adapters.vllm.fingerprint.topology import (
+    FULL_ATTENTION,
+    OPTIONS,
+    STATES_AT_BLOCK_ENDS,
+    Topology,
+    has_states,
+    read_topology,
+)
 
-STATES_AT_BLOCK_ENDS = "align"  # of vLLM's modes for the cache of states
 POISON_BYTE = NEVER_WRITTEN & 0xFF
 
 
@@ -243,8 +249,8 @@ def check_states(topology: Topology, config: VllmConfig) -> None:
 
     From 0.33 on, a server ignores --mamba-cache-mode, because it takes the mode from the model's class.
     """
-    caching = config.cache_config.enable_prefix_caching and config.cache_config.mamba_cache_mode != STATES_AT_BLOCK_ENDS
-    if caching and any(row.kind is LayerKind.STATE for row in topology):
+    cache = config.cache_config
+    if has_states(topology) and cache.enable_prefix_caching and cache.mamba_cache_mode != STATES_AT_BLOCK_ENDS:
         raise UnsupportedError(
             "the fingerprint worker's layers with a state need --mamba-cache-mode align, which a server of this vLLM "
             "ignores: run them with --engine vllm-inproc"

@@ -24,12 +24,12 @@ import msgspec
 
 from coldproof.adapters.common import score_noise
 from coldproof.adapters.protocol.engine import EngineStartError
-from coldproof.adapters.vllm.cells import RUNNER_V2
+from coldproof.adapters.vllm.cells import RUNNER_V2, Variables
 from coldproof.adapters.vllm.inproc import kv_events
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
 from coldproof.adapters.vllm.plugins import install_noise
-from coldproof.adapters.vllm.server import Variables, VllmOptions, added_environment, check_model, server_command
+from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
 
 LOCK = threading.RLock()
 LOGGER = logging.getLogger("vllm")

@@ -78,8 +78,8 @@ def part_strategies(limits: WorkloadLimits) -> list[st.SearchStrategy[Workload]]
 def mixed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw two to five parts, fewer if they are long, each perhaps with an adapter and a salt; idle periods between.
 
-    Hypothesis varies what it has drawn before, so a run may draw one of many kinds of parts in no example. Half of the
-    examples therefore have a part that preempts, which is the only one on which evidence depends.
+    Hypothesis varies what it has drawn before, so a run may draw one of many kinds of parts in no example. Only one
+    kind shows the preemptions that the requirements need as evidence. So half of the examples are given such a part.
     """
     steps: list[Step] = []
     count = draw(st.integers(2, 5))

@@ -15,12 +15,12 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, ZEROED
 from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, ResponseOptions
-from coldproof.adapters.vllm.cells import RUNNER_V1, RUNNER_V2
+from coldproof.adapters.vllm.cells import RUNNER_V1, RUNNER_V2, Variables
 from coldproof.adapters.vllm.fingerprint.digest import chain, seed_of
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, TOPOLOGIES, Topology
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine
-from coldproof.adapters.vllm.server import Variables, VllmOptions
+from coldproof.adapters.vllm.server import VllmOptions
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, place, tiny_model
 from coldproof.harness.execution.oracles.closed_form import computed

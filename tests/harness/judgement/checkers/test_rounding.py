@@ -84,12 +84,12 @@ def test_the_answer_to_another_request_is_no_tie() -> None:
 
 
 class Scoring(Oracle):
-    """An engine that reports no margins, and may score prompts."""
+    """An engine that reports a margin or none, and may score prompts."""
 
     name = "cold-engine"
 
-    def __init__(self, *, scores_prompts: bool) -> None:
-        self.scores_prompts = scores_prompts
+    def __init__(self, *, scores_prompts: bool, gap: float | None = None) -> None:
+        self.scores_prompts, self.gap = scores_prompts, gap
         self.asked: list[Question] = []
 
     def ask(self, question: Question) -> Answer:
@@ -97,7 +97,7 @@ class Scoring(Oracle):
         self.asked.append(question)
         if question.surface == SCORED:
             return Answer(tokens((1,)), prompt_logprobs=(*[None] * (len(question.prompt) - 1), -1.0))
-        return Answer(tokens(COLD[: question.max_tokens], -1.0))
+        return Answer(tokens(COLD[: question.max_tokens], -1.0, self.gap))
 
 
 @pytest.mark.parametrize("scores_prompts", [True, False])
@@ -109,3 +109,10 @@ def test_a_judgement_asks_for_the_score_only_where_it_needs_and_gets_it(*, score
     made = judge(history(warm()), oracle, EXACT, exclusive=True)
     assert bool(made.findings) is not scores_prompts
     assert sum(asked.surface == SCORED for asked in oracle.asked) == scores_prompts
+
+
+def test_a_known_margin_asks_for_no_score() -> None:
+    """Prompt logprobs are slow, and a vLLM with adapters and a large vocabulary dies of them."""
+    oracle = Scoring(scores_prompts=True, gap=FAR)
+    assert judge(history(warm()), oracle, EXACT, exclusive=True).findings
+    assert not any(asked.surface == SCORED for asked in oracle.asked)
