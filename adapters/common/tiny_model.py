@@ -192,11 +192,18 @@ def byte_alphabet() -> list[str]:
 
 
 def make_adapter(
-    folder: Path, config: dict[str, object], *, seed: int, rank: int = 8, targets: tuple[str, ...] = TARGETS
+    folder: Path,
+    config: dict[str, object],
+    *,
+    seed: int,
+    rank: int = 8,
+    targets: tuple[str, ...] = TARGETS,
+    spread: float = ADAPTER_SPREAD,
 ) -> None:
     """Write a random PEFT LoRA adapter for the model that `config` (its config.json) describes.
 
-    Raises KeyError if the config has no sizes of a Llama- or Qwen2-shaped decoder.
+    `spread`: standard deviation of its weights. Raises KeyError if the config has no sizes of a Llama- or Qwen2-shaped
+    decoder.
     """
     sizes = projection_sizes(config)
     tensors: dict[str, tuple[tuple[int, ...], array.array[float]]] = {}
@@ -206,7 +213,7 @@ def make_adapter(
             key = f"base_model.model.model.layers.{layer}.{module_of(target)}.{target}"
             for side, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
                 name = f"{key}.lora_{side}.weight"
-                tensors[name] = (shape, draw(f"adapter {seed} {rank} {name}", shape, ADAPTER_SPREAD))
+                tensors[name] = (shape, draw(f"adapter {seed} {rank} {name}", shape, spread))
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / "adapter_model.safetensors", tensors)
     write_json(

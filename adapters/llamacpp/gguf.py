@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 ARCHITECTURES = {"qwen2": "qwen2", "gemma3_text": "gemma3"}  # by config.json's model_type
+LLAMA = "llama"  # its adapters are written, not the model itself
+ROTATED = (".q_proj.", ".k_proj.")  # projections whose rows a Llama file has in another order
 WHOLE = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -89,7 +91,8 @@ def architecture(model: Path) -> str:
 def write_adapter(source: Path, target: Path, *, model: Path) -> None:
     """Write the PEFT LoRA adapter in `source` for a model. Raises NotTranslated for unsupported tensors."""
     config = json.loads((source / "adapter_config.json").read_text())
-    kind = architecture(model)
+    of_model = json.loads((model / "config.json").read_text())
+    kind = LLAMA if of_model.get("model_type") == LLAMA else architecture(model)
     values = {
         "general.architecture": kind,
         "general.type": "adapter",
@@ -101,6 +104,9 @@ def write_adapter(source: Path, target: Path, *, model: Path) -> None:
         found = LORA.fullmatch(name)
         if found is None:
             raise NotTranslated(f"{source} has a tensor {name!r} that is not part of a LoRA adapter")
+        if kind == LLAMA and name.endswith("lora_B.weight") and any(part in name for part in ROTATED):
+            heads = of_model["num_attention_heads" if ROTATED[0] in name else "num_key_value_heads"]
+            tensor = tensor[0], interleaved(*tensor, heads=heads)
         tensors[f"{gguf_name(found[1] + '.weight', kind)}.lora_{found[2].lower()}"] = tensor
     write_gguf(target, values, tensors)
 
@@ -156,6 +162,17 @@ def write_gguf(target: Path, values: dict[str, Any], tensors: dict[str, tuple[li
     pairs = b"".join(pair(key, value) for key, value in values.items())
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + pairs + described
     target.write_bytes(padded(head) + data)
+
+
+def interleaved(shape: list[int], raw: bytes, *, heads: int) -> bytes:
+    """Return the rows of a projection in the order of a Llama file (llama.cpp's `LlamaModel.permute`).
+
+    Its rotary embedding turns neighbouring rows of a head together, and that of Hugging Face the halves of a head.
+    """
+    rows, size = shape[0], len(raw) // shape[0]
+    half = rows // heads // 2
+    order = [start + part * half + i for start in range(0, rows, 2 * half) for i in range(half) for part in (0, 1)]
+    return b"".join(raw[row * size : (row + 1) * size] for row in order)
 
 
 def add_one(raw: bytes) -> bytes:

@@ -25,6 +25,7 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 
 SERVER = Path(__file__).with_name("llama_server.py")
 START_SECONDS = 60.0
+WRITTEN, FLOAT32 = "model.gguf", "model-f32.gguf"
 SLOTS, CONTEXT, UNIFIED = "--parallel", "--ctx-size", "--kv-unified"
 SAVED, REUSE, SHIFT = "--slot-save-path", "--cache-reuse", "--context-shift"
 SIZES = {CONTEXT: "8192", SLOTS: "4"}  # the context, in tokens, is divided among the slots
@@ -93,6 +94,25 @@ def files_folder(options: StartOptions) -> Path:
     return options.log.with_suffix(".gguf")
 
 
+def published(model: str) -> Path | None:
+    """Return the GGUF file that the user gave, or the float32 one in the folder of a trained model; None otherwise."""
+    if model.endswith(".gguf"):
+        return Path(model)
+    float32 = Path(model, FLOAT32)
+    return float32 if float32.is_file() else None
+
+
+def model_folder(model: str) -> Path:
+    """Return the folder with the model's config.json, which may lack one beside a GGUF file."""
+    return Path(model).parent if model.endswith(".gguf") else Path(model)
+
+
+def has_window(model: str) -> bool:
+    """Return whether a model has layers with a sliding window, as far as its config.json is known."""
+    config = model_folder(model) / "config.json"
+    return config.is_file() and "sliding_window" in json.loads(config.read_text())
+
+
 def states_folder(options: StartOptions) -> Path | None:
     """Return the folder for saved slots, or None without the flag. A relative path is inside the engine's folder."""
     if SAVED not in options.arguments:
@@ -106,10 +126,11 @@ def write_files(options: StartOptions) -> list[str]:
     try:
         for each in filter(None, (folder, states_folder(options))):
             each.mkdir(parents=True, exist_ok=True)
-        write_model(Path(options.model), folder / "model.gguf")
+        if published(options.model) is None:
+            write_model(Path(options.model), folder / WRITTEN)
         digests = [content_digest(source) for source in options.adapters]
         for source, digest in zip(options.adapters, digests, strict=True):
-            write_adapter(source, folder / f"{digest}.gguf", model=Path(options.model))
+            write_adapter(source, folder / f"{digest}.gguf", model=model_folder(options.model))
     except (NotTranslated, ImportError, OSError, KeyError, ValueError) as problem:
         raise EngineStartError(f"cannot write the model for llama.cpp: {problem}") from problem
     return digests
@@ -120,7 +141,15 @@ def flags(options: StartOptions, digests: Sequence[str], port: int) -> list[str]
     folder, states, arguments = files_folder(options), states_folder(options), list(options.arguments)
     if states is not None:
         arguments[arguments.index(SAVED) + 1] = str(states)
-    words = ["--model", str(folder / "model.gguf"), "--port", str(port), *ALWAYS, *EXACT, *arguments]
+    words = [
+        "--model",
+        str(published(options.model) or folder / WRITTEN),
+        "--port",
+        str(port),
+        *ALWAYS,
+        *EXACT,
+        *arguments,
+    ]
     words += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
     return words + [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
 
@@ -172,7 +201,7 @@ def shape(options: StartOptions, facts: Props) -> EngineShape:
         pool_blocks=(number_of(CONTEXT, options) or int(SIZES[CONTEXT])) if shared else slots * longest,
         max_model_tokens=longest,
         sequences=slots,
-        uniform="sliding_window" not in json.loads(Path(options.model, "config.json").read_text()),
+        uniform=not has_window(options.model),
         adapter_slots=len(options.adapters) or None,
         prefix_caching=options.caching,
         most_requests=slots,

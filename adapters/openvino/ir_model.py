@@ -1,4 +1,4 @@
-"""Writes a tiny Qwen2 model as OpenVINO IR, in float32.
+"""Writes a Qwen2- or Llama-shaped model as OpenVINO IR, in float32.
 
 OpenVINO GenAI also reads GGUF files, but only in half precision. Float32 weights keep answers comparable with other
 engines. The engine expects a certain form of the graph: it replaces attention over keys and values in state variables
@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MODEL_TYPE = "qwen2"
+MODEL_TYPES = ("qwen2", "llama")
 MODEL_FILE, CONFIG_FILE = "openvino_model.xml", "config.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 DYNAMIC = -1
 TO_HEADS = (0, 2, 1, 3)  # batch, token, head, feature <-> batch, head, token, feature
 
@@ -29,9 +30,9 @@ class UnsupportedModel(Exception):
 def write_model(source: Path, target: Path) -> None:
     """Write the model in `source` (config.json, model.safetensors) to a folder. Raises UnsupportedModel."""
     config = json.loads((source / CONFIG_FILE).read_text())
-    if config.get("model_type") != MODEL_TYPE:
+    if config.get("model_type") not in MODEL_TYPES:
         raise UnsupportedModel(
-            f"only Qwen2-shaped models are written as IR, and {source} is a {config.get('model_type')}"
+            f"only {' and '.join(MODEL_TYPES)} models are written as IR, and {source} is a {config.get('model_type')}"
         )
     target.mkdir(parents=True, exist_ok=True)
     (target / CONFIG_FILE).write_text(json.dumps(config))
@@ -59,7 +60,8 @@ class Decoder:
 
     def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
         self.op, self.openvino, self.numpy = map(importlib.import_module, ("openvino.opset13", "openvino", "numpy"))
-        self.config, self.weights = config, weights
+        self.config = config
+        self.weights = {HEAD: weights[EMBEDDING], **weights}  # without a head of its own, the embedding's table serves
         self.heads: int = config["num_attention_heads"]
         self.kv_heads: int = config["num_key_value_heads"]
         self.head: int = config["hidden_size"] // self.heads
@@ -75,7 +77,7 @@ class Decoder:
 
     def model(self) -> Any:
         """Return the model: embedding, layers, output."""
-        table = self.constant("model.embed_tokens.weight")
+        table = self.constant(EMBEDDING)
         hidden = self.op.gather(table, self.op.convert(self.tokens, "i32"), self.integer(0))
         for layer in range(self.config["num_hidden_layers"]):
             hidden = self.layer(f"model.layers.{layer}", layer, hidden)
@@ -83,7 +85,9 @@ class Decoder:
         logits = self.op.result(self.linear("lm_head", hidden))
         logits.output(0).set_names({"logits"})
         inputs = [self.tokens, self.attention_mask, self.positions, self.beams]
-        return self.openvino.Model(results=[logits], sinks=self.assignments, parameters=inputs, name=MODEL_TYPE)
+        return self.openvino.Model(
+            results=[logits], sinks=self.assignments, parameters=inputs, name=self.config["model_type"]
+        )
 
     def layer(self, name: str, number: int, hidden: Any) -> Any:
         """Return the output of one layer: attention and a gated MLP, both with residual connections."""
@@ -134,7 +138,8 @@ class Decoder:
     def rotation(self) -> tuple[Any, Any]:
         """Return the cosines and sines of the rotary embedding, for each position and each feature of a head."""
         exponents = self.numpy.arange(0, self.head, 2, dtype=self.numpy.float32) / self.head
-        speeds = (1.0 / self.config["rope_theta"] ** exponents).astype(self.numpy.float32)
+        theta = self.config.get("rope_theta") or self.config["rope_parameters"]["rope_theta"]
+        speeds = (1.0 / theta**exponents).astype(self.numpy.float32)
         positions = self.op.unsqueeze(self.op.convert(self.positions, "f32"), self.integer(2))
         angles = self.op.multiply(positions, self.op.constant(speeds.reshape(1, 1, -1)))
         both = self.op.concat([angles, angles], 2)

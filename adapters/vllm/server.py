@@ -55,6 +55,7 @@ HASH_SEED = "PYTHONHASHSEED"
 FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldproof.adapters.vllm.forked:serve")
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
+LORA_VOCABULARY = 258_048  # tokens; "When using LoRA, vocab size must be <= 258048" (LogitsProcessorWithLoRA)
 LORA_RANKS = (16, 32, 64, 128, 256)  # the default, and others that all supported versions have
 
 
@@ -62,6 +63,12 @@ class AdapterConfig(msgspec.Struct):
     """What is read of an adapter's files: its rank."""
 
     r: int
+
+
+class ModelConfig(msgspec.Struct, frozen=True):
+    """The field of a model's config.json that decides about adapters."""
+
+    vocab_size: int = 0
 
 
 class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,8 +149,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", options.model]
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enforce-eager", "--dtype", "float32", "--block-size", str(BLOCK), "--max-model-len", "2048"]
-    command += ["--enable-prompt-tokens-details", "--enable-lora", "--max-loras", "4"]
-    command += ["--max-lora-rank", str(options.lora_rank)]
+    command += ["--enable-prompt-tokens-details", *lora_flags(options)]
     if not is_cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
     if options.topology is not None:
@@ -154,6 +160,15 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]
+
+
+def lora_flags(options: VllmOptions) -> list[str]:
+    """Return the flags for adapters; none for a model whose vocabulary is too large for them, which would not start."""
+    config = Path(options.model) / "config.json"
+    facts = msgspec.json.decode(config.read_bytes(), type=ModelConfig) if config.is_file() else ModelConfig()
+    if facts.vocab_size > LORA_VOCABULARY:
+        return []
+    return ["--enable-lora", "--max-loras", "4", "--max-lora-rank", str(options.lora_rank)]
 
 
 def lora_rank(adapters: Iterable[Path]) -> int:

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from coldproof.harness.cli import bundles, fleet, freeze, listings, pages, power, run
+from coldproof.harness.cli import bundles, fleet, freeze, listings, models, pages, power, run
 from coldproof.harness.cli.io import USAGE, Parser, Refusal
 from coldproof.harness.options import UsageError
 from coldproof.reports.format.text import one_line
@@ -16,6 +16,7 @@ SUBCOMMANDS = {
     "replay": run.REPLAY,
     "cells": listings.CELLS,
     "faults": listings.FAULTS,
+    "model": models.MODEL,
     "rejudge": bundles.REJUDGE,
     "render": pages.RENDER,
     "schema": listings.SCHEMA,

@@ -78,6 +78,7 @@ class Trial:
         self.exhausted = False  # there are no other examples: more time would find none
         self.causes: frozenset[str] = frozenset()  # signatures of what the run has confirmed before
         self.hurried = False  # the run has spent much of its time on proofs: a counterexample gets less of it
+        self.out_of_time = ""  # why not even one example was drawn
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design

@@ -53,6 +53,8 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
         if not rule.exact and rule.noise is None:
             return Verdict.INCONCLUSIVE, f"{trial.noise} differences, none of which counts: {rule.why}"
         return Verdict.INCONCLUSIVE, f"{trial.noise} differences below the noise that the calibration measured"
+    if trial.out_of_time and not trial.examples:
+        return Verdict.NOT_EXERCISED, trial.out_of_time
     missing = trial.missing()
     if missing:
         reason = "missing evidence: " + "; ".join(name.value for name in missing)

@@ -38,6 +38,7 @@ WAIVABLE_SECONDS = 15.0  # for minimising a counterexample that a known issue ma
 FAMILIAR_SECONDS = 3.0  # the same where the run has confirmed a violation: it may be of the same cause
 QUICK_FAMILIAR_SECONDS = 0.7  # the same on an engine in process, where a workload takes milliseconds
 RETRIES_WHILE_SHRINKING = 3  # runs of a workload that depends on timing
+PART_OF_REST = 0.25  # of the time left in the run, for each of minimising, replays and controls
 FURTHER = 2  # times the seconds for minimising, if the counterexample does not fail on a fresh engine by itself
 
 Another = Callable[[], tuple[CheckedEngine | None, str]]  # a fresh engine, or why there is none
@@ -50,6 +51,7 @@ class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
     familiar_seconds: float = FAMILIAR_SECONDS
     controls_seconds: float
     replays: int
+    replay_seconds: float = math.inf  # for all replays of one counterexample on one engine
 
     @classmethod
     def of(cls, profile: Profile, *, quick: bool) -> ProofLimits:
@@ -67,6 +69,21 @@ class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
             self, minimise_seconds=min(self.minimise_seconds, self.familiar_seconds), replays=1
         )
 
+    def within(self, seconds: float) -> ProofLimits:
+        """Return the limits for a run that has to end in `seconds`: a counterexample may take a part of these."""
+        most = PART_OF_REST * seconds
+        return msgspec.structs.replace(
+            self,
+            minimise_seconds=min(self.minimise_seconds, most),
+            familiar_seconds=min(self.familiar_seconds, most),
+            controls_seconds=min(self.controls_seconds, most),
+            replay_seconds=most,
+        )
+
+    def replays_of(self, seconds: float) -> int:
+        """Return how often to replay a workload that takes `seconds`: at least once, whatever it takes."""
+        return max(1, int(min(self.replays, self.replay_seconds / seconds))) if seconds else self.replays
+
     def minimising(self, *, waivable: bool, familiar: bool) -> float:
         """Return the seconds for minimising.
 
@@ -80,11 +97,16 @@ class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ProofPipeline:
     """Minimises, confirms and diagnoses the counterexamples of one cell.
 
-    `observe` runs a workload and judges it; `controls` makes the engines that the controls of a case run on.
+    `observe` runs a workload and judges it; `controls` makes the engines that the controls of a case run on; `limits`
+    returns what the time that is left allows for.
     """
 
     def __init__(
-        self, observe: Observe, engines: CellEngines, controls: Callable[[], ControlEngines], limits: ProofLimits
+        self,
+        observe: Observe,
+        engines: CellEngines,
+        controls: Callable[[], ControlEngines],
+        limits: Callable[[], ProofLimits],
     ) -> None:
         self.observe, self.engines, self.controls, self.limits = observe, engines, controls, limits
 
@@ -141,7 +163,7 @@ class ProofPipeline:
             found.smallest,
             lambda workload, about: chain(cuts(found.requirement, workload, about), joined(workload, about)),
             lambda workload: self.fails_again(workload, engine),
-            until=time.monotonic() + self.limits.minimising(waivable=found.waivable, familiar=bool(found.causes)),
+            until=time.monotonic() + self.limits().minimising(waivable=found.waivable, familiar=bool(found.causes)),
         )
 
     def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:
@@ -173,7 +195,7 @@ class ProofPipeline:
             fresh_oracle=own if fresh or not across else engines.cold,
             control=control,
             attached=engines.engine if options.attached else None,
-            replays=self.limits.replays,
+            replays=self.limits().replays_of(engines.latest_seconds()),
             rule=rule,
             across=across,
         )
@@ -190,7 +212,7 @@ class ProofPipeline:
             rerun=self.rerun,
             observe=self.observe,
             control=control,
-            seconds=FURTHER * self.limits.minimise_seconds,
+            seconds=FURTHER * self.limits().minimise_seconds,
         )
 
     def minimise_on_fresh(
@@ -214,7 +236,7 @@ class ProofPipeline:
             variants=lambda w, about: chain(cuts(requirement, w, about), joined(w, about), simpler(w)),
             observe=self.observe,
             confirm=lambda smallest: self.confirm(requirement, smallest, another()[0], control),
-            until=time.monotonic() + self.limits.minimise_seconds,
+            until=time.monotonic() + self.limits().minimise_seconds,
         )
 
     def rerun(self, engine: CheckedEngine, ran: Ran) -> History:
@@ -240,7 +262,7 @@ class ProofPipeline:
                 variants=() if options.attached else variants,
                 engines=control_engines,
                 observe=self.observe,
-                seconds=self.limits.controls_seconds,
+                seconds=self.limits().controls_seconds,
             )
 
     def case(self, requirement: Requirement, confirmed: Confirmed, *, problem: str) -> Case:

@@ -1,22 +1,58 @@
 """Divides the time of a run over its trials by weight. A trial that lacks evidence may take more than its share.
 
-A budget ends the drawing of examples. It never interrupts an example, and it does not include the confirmation of
-counterexamples.
+A budget ends the drawing of examples; it never interrupts an example. Calibration and the confirmation of
+counterexamples take extra time, but a run as a whole has an end as well (`RunClock`).
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 
 from coldproof.harness.judgement.trial import Trial
 
 PATIENCE_FACTOR = 10  # maximum shares of a trial while evidence or examples are missing: some cells are far slower
-LEAST_DRAWN = 10  # drawn even after that time: on a busy machine one example may take longer than all shares
+LEAST_DRAWN = 10  # drawn even after its shares, as long as the run has time: one example may take longer than all
 GRACE_SECONDS = 10.0  # of a trial with too few examples, however small its share is
 PATIENT_EXAMPLES = 40  # maximum examples of a small profile's trial while evidence is missing
 # Fraction of the initial share that each trial always gets, even if long examples of earlier trials used up the time.
 # The run may then end a little late, but every trial has drawn examples.
 RESERVED = 0.6
+
+
+# A run with a budget of the user's ends within twice the budget, but a short one has at least this time besides.
+LEAST_EXTRA = 60.0
+# The same for a run without one: its profile's budget is an estimate for a small model on an idle machine.
+PATIENT_RUN = 5
+
+
+class RunClock:
+    """The time of a run as a whole, apart from the starts of its engines. `starts`: the seconds of these so far."""
+
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        strict: bool,
+        starts: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin now. `seconds`: the budget. `strict`: the user chose it."""
+        self.limit = max(2 * seconds, seconds + LEAST_EXTRA) if strict else PATIENT_RUN * seconds
+        self._starts, self._clock = starts, clock
+        self._began = clock()
+
+    def left(self) -> float:
+        """Return the seconds that are left, at least 0."""
+        return max(0.0, self.limit + self._starts() - (self._clock() - self._began))
+
+
+class OutOfTime(Exception):
+    """A cell was not opened because the time of the run was over."""
+
+
+OUT_OF_TIME = "the time of the run was over before its turn: it needs a longer --budget"
 
 
 class TrialEnded(BaseException):
@@ -29,10 +65,12 @@ class TrialEnded(BaseException):
 class Budget:
     """The seconds left for drawing examples, and the total weight of the trials that have not begun."""
 
-    def __init__(self, seconds: float, weight: float) -> None:
+    def __init__(self, seconds: float, weight: float, time_left: Callable[[], float] = lambda: math.inf) -> None:
+        """Divide `seconds`. `time_left`: the seconds until the run has to end."""
+        self.time_left = time_left
         self.total, self.left, self.weight = seconds, seconds, weight
         self.at_first = seconds / weight if weight else seconds  # seconds for a weight of 1
-        self.share = self.longest = 0.0
+        self.share = self.longest = self.patience = 0.0
         self.spent = self.begun = 0.0  # seconds used, and the weight of the trials that used them
 
     def drop(self, weight: float) -> None:
@@ -42,12 +80,14 @@ class Budget:
 
     def begin(self, weight: float) -> float:
         """Begin a trial and return its share in seconds. Time that earlier trials did not use is divided again."""
-        fair = max(0.0, self.left) * weight / max(weight, self.weight)
+        of_rest = weight / max(weight, self.weight)
+        fair = max(0.0, self.left) * of_rest
         self.share = max(fair, RESERVED * self.at_first * weight)
         self.weight = max(0.0, self.weight - weight)
         self.begun += weight
         spare = self.left - RESERVED * self.at_first * self.weight
         self.longest = max(self.share, min(PATIENCE_FACTOR * self.share, spare))
+        self.patience = max(self.longest, GRACE_SECONDS, self.time_left() * of_rest)  # for the least examples
         return self.share
 
     def settle(self, seconds: float) -> None:
@@ -58,16 +98,19 @@ class Budget:
     def expected(self) -> float:
         """Return the seconds that the trials to come are expected to use: at the pace so far, or what is left."""
         pace = self.spent / self.begun if self.begun else self.at_first
-        return max(0.0, min(self.left, pace * self.weight))
+        return max(0.0, min(self.left, pace * self.weight, self.time_left()))
 
     def is_spent(self, trial: Trial) -> bool:
         """Return whether a trial should end: after its share if it has its evidence and least examples, else later."""
         used = time.monotonic() - trial.started
+        if not self.time_left():
+            return True
         if trial.examples and used - self.left > self.total:
             return True  # a run ends within twice its budget
         missing = trial.missing()
         enough_drawn = trial.examples >= trial.least_examples or trial.requests >= trial.least_requests
-        if trial.examples < (LEAST_DRAWN if missing else 0 if enough_drawn else min(LEAST_DRAWN, trial.least_examples)):
+        least = LEAST_DRAWN if missing else 0 if enough_drawn else min(LEAST_DRAWN, trial.least_examples)
+        if not trial.examples or (trial.examples < least and used <= self.patience):
             return False
         if missing:
             return used > self.longest

@@ -32,7 +32,7 @@ from coldproof.harness.judgement.requirement import Requirement, statement_parts
 from coldproof.harness.options import QUALIFY, SOAK, Options, UsageError
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.record import keep_known_issues, qualification
-from coldproof.harness.session.budget import Budget
+from coldproof.harness.session.budget import OUT_OF_TIME, Budget, OutOfTime, RunClock
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.layers.processes import LayerProcesses
 from coldproof.harness.session.layers.view import LayersView
@@ -187,9 +187,11 @@ class ConformanceRun:
         pytest.exit(f"coldproof: {message}", returncode=EXIT_HARNESS)
 
     def open_cell(self, cell: Cell) -> SystemUnderTest:
-        """Start a cell's engines and calibrate. With only one cell, a failure ends the run."""
+        """Start a cell's engines and calibrate. With only one cell, a failure ends the run. Raises OutOfTime."""
         if self.pool is None:
             raise RuntimeError("the run has not begun")
+        if not self.clock.left():
+            raise OutOfTime(OUT_OF_TIME)
         self.log.emit("phase", words=f"starting the engine for cell '{cell.name}' ({cell.about})")
         try:
             sut = SystemUnderTest(CellEngines.open(self.pool, cell), self.budget)
@@ -220,7 +222,13 @@ class ConformanceRun:
     @functools.cached_property
     def budget(self) -> Budget:
         """Return the budget for drawing examples."""
-        return Budget(self.options.seconds, self.plan.weight())
+        return Budget(self.options.seconds, self.plan.weight(), self.clock.left)
+
+    @functools.cached_property
+    def clock(self) -> RunClock:
+        """Return the clock of the run, which begins when the first cell is opened."""
+        starts = self.pool.starts if self.pool is not None else []
+        return RunClock(self.options.seconds, strict=self.options.budget is not None, starts=lambda: sum(starts))
 
     def release(self) -> None:
         """Tell every engine and worker of this run to end, without waiting for them."""

@@ -43,7 +43,7 @@ from coldproof.harness.selection.select import (
 from coldproof.harness.selection.shards import assign_shards
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.autoload import SUITES_FOLDER, names_our_suites
-from coldproof.harness.session.budget import TrialEnded
+from coldproof.harness.session.budget import OutOfTime, TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -272,7 +272,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Turn a failure to start a cell's engines into the verdict ERROR for each of its requirements."""
+    """Turn a failure to start a cell's engines into the verdict ERROR for each of its requirements.
+
+    A cell that was not opened because the time of the run was over is NOT EXERCISED.
+    """
     try:
         return (yield)
     except pytest.exit.Exception:
@@ -281,7 +284,10 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
         requirement = requirement_of(item)
         if requirement is not None:
             trial = Trial(requirement, cell_name(item), statement_of(item), test_name(item))
-            item.config.stash[RUN].trials.emit_verdict(trial, Verdict.ERROR, str(failure), None, left=None)
+            verdict = Verdict.NOT_EXERCISED if isinstance(failure, OutOfTime) else Verdict.ERROR
+            item.config.stash[RUN].trials.emit_verdict(trial, verdict, str(failure), None, left=None)
+        if isinstance(failure, OutOfTime):
+            pytest.fail(str(failure), pytrace=False)
         raise
 
 

@@ -72,7 +72,10 @@ class SystemUnderTest:
         def controls() -> ControlEngines:
             return ControlEngines(engines.pool, engines.cell, engines.engine, engines.standby)
 
-        limits = self.proof_limits.hurried() if trial.hurried else self.proof_limits
+        def limits() -> ProofLimits:
+            of_trial = self.proof_limits.hurried() if trial.hurried else self.proof_limits
+            return of_trial.within(self.budget.time_left())
+
         self._current = CurrentTrial(trial, observe, ProofPipeline(observe, engines, controls, limits))
 
     def end(self) -> None:
@@ -172,7 +175,7 @@ class SystemUnderTest:
         """Return whether the time for minimising is over. The smallest counterexample so far is then confirmed."""
         since = trial.shrinking_since
         familiar = bool(trial.causes) or trial.waived_at_once
-        seconds = self.current().proof.limits.minimising(waivable=trial.waivable, familiar=familiar)
+        seconds = self.current().proof.limits().minimising(waivable=trial.waivable, familiar=familiar)
         return since is not None and time.monotonic() - since > seconds
 
     def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:

@@ -16,6 +16,7 @@ from coldproof.harness.judgement.requirement import Absent, Requirement, missing
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
 from coldproof.harness.options import SOAK, Options, UsageError
+from coldproof.harness.session.budget import OUT_OF_TIME
 from coldproof.harness.session.soak import in_rounds
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
@@ -140,6 +141,7 @@ class TrialRunner:
     def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
         absent = self.unmet_needs(sut, trial.requirement)
+        trial.out_of_time = "" if sut.budget.time_left() else OUT_OF_TIME
         case = None
         trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
         sut.budget.settle(trial.drawn)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.harness.execution.calibration.noise_band import measure_band
+from coldproof.harness.execution.calibration.noise_band import Pace, measure_band
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.finding import Rule
-from coldproof.harness.judgement.oracle import Answer, Question
+from coldproof.harness.judgement.oracle import Answer, OracleError, Question
 from coldproof.harness.options import UsageError, is_other_engine
 from coldproof.harness.workload.generators.prompts import (
     ADAPTERS_TOGETHER,
@@ -41,6 +41,8 @@ TOKENS = 12
 # order of float32 additions changes scores by about 1e-6.
 REPEATED_NATS = 1e-3
 MIXED_TOKENS = 40  # a busy server admits requests one by one; short answers would end before the last is admitted
+SLOW_SECONDS = 0.5  # for one answer: then short answers overlap as well
+SHARE = 0.25  # of the run's budget for each of the two long parts of a calibration, with a slow model
 
 
 class Repeats(msgspec.Struct, frozen=True):
@@ -63,9 +65,13 @@ def calibrate(
     cell: str,
     block: int | None,
     slots: int,
+    seconds: float = math.inf,
     progress: Progress = SILENT,
 ) -> tuple[Calibration, Rule]:
-    """Send the probes and return the calibration and the rule. Raises OracleError if the oracle cannot answer."""
+    """Send the probes and return the calibration and the rule. Raises OracleError if the oracle cannot answer.
+
+    `seconds`: the budget of the run. If the model is slow, fewer probes are sent.
+    """
     block = whole_unit(block or DEFAULT_BLOCK)
     run = secrets.token_hex(4)
     identities: list[str | None] = [None, *digests[:2]]
@@ -75,7 +81,8 @@ def calibrate(
         alone, repeats = repeated(oracle, probes)
     noise, exact = repeats.noise, repeats.exact
     rule = Rule(exact=exact, noise=None if exact or math.isinf(noise) else noise)
-    band = None if exact else measure_band(oracle, identities, block, progress=progress)
+    pace = Pace(repeats.latency, SHARE * seconds)
+    band = None if exact else band_or_reason(oracle, identities, block, pace, progress)
     if isinstance(band, NoiseBand):
         # For answers without cold scores, the oracle's margin must exceed the tolerance.
         rule = Rule(exact=False, noise=band.margin_nats, band=band)
@@ -83,8 +90,10 @@ def calibrate(
     if exact and len(digests) >= 2:
         oracle.fill_slots(slots)
         # Alternating identities in one batch, with answers long enough to overlap.
-        mixed = [Question(prompt, identity, MIXED_TOKENS) for prompt in prompts for identity in reversed(identities)]
-        mixtures = mixtures_that_hold(oracle, mixed, alone, progress)
+        tokens = MIXED_TOKENS if repeats.latency < SLOW_SECONDS else TOKENS
+        mixed = [Question(prompt, identity, tokens) for prompt in prompts for identity in reversed(identities)]
+        rounds = pace.most(ROUNDS, latencies=len(mixed))
+        mixtures = mixtures_that_hold(oracle, mixed, alone, rounds, progress)
     calibration = Calibration(
         cell=cell,
         oracle=oracle.name,
@@ -102,6 +111,16 @@ def calibrate(
     return calibration, rule
 
 
+def band_or_reason(
+    oracle: EngineOracle, identities: list[str | None], block: int, pace: Pace, progress: Progress
+) -> NoiseBand | str:
+    """Return the tolerance, or why there is none. An engine that dies of a request for scores loses this rule only."""
+    try:
+        return measure_band(oracle, identities, block, pace, progress=progress)
+    except OracleError as problem:
+        return f"requests for the scores of prompts, alone or in batches, failed ({problem})"
+
+
 def repeated(oracle: EngineOracle, probes: list[Question]) -> tuple[dict[Question, Answer], Repeats]:
     """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers."""
     began = oracle.engine.clock()
@@ -117,16 +136,16 @@ def repeated(oracle: EngineOracle, probes: list[Question]) -> tuple[dict[Questio
 
 
 def mixtures_that_hold(
-    oracle: EngineOracle, mixed: list[Question], alone: dict[Question, Answer], progress: Progress
+    oracle: EngineOracle, mixed: list[Question], alone: dict[Question, Answer], rounds: int, progress: Progress
 ) -> dict[str, bool]:
-    """Return, for each mixture, whether concurrent requests get the same answers as alone."""
+    """Return, for each mixture, whether concurrent requests get the same answers as alone, in this many rounds."""
     adapters = [probe for probe in mixed if probe.adapter is not None]
-    most = len(mixed) + ROUNDS * (len(adapters) + len(mixed))
+    most = len(mixed) + rounds * (len(adapters) + len(mixed))
     with progress.counting("checking concurrent requests of several adapters", oracle, of=most) as count:
-        alone = alone | {probe: oracle.ask_without_memo(probe) for probe in mixed}
+        alone = alone | {probe: oracle.ask_without_memo(probe) for probe in mixed if probe not in alone}
         return {
-            ADAPTERS_TOGETHER: holds(oracle, adapters, alone, count.show),
-            BASE_WITH_ADAPTER: holds(oracle, mixed, alone, count.show),
+            ADAPTERS_TOGETHER: holds(oracle, adapters, alone, rounds, count.show),
+            BASE_WITH_ADAPTER: holds(oracle, mixed, alone, rounds, count.show),
         }
 
 
@@ -203,10 +222,14 @@ def score_differences(left: Answer, right: Answer) -> tuple[list[float], list[fl
 
 
 def holds(
-    oracle: EngineOracle, batch: list[Question], alone: dict[Question, Answer], after_round: Callable[[], None]
+    oracle: EngineOracle,
+    batch: list[Question],
+    alone: dict[Question, Answer],
+    rounds: int,
+    after_round: Callable[[], None],
 ) -> bool:
     """Return whether a mixture gets the same answers as alone, over several rounds."""
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         answers = oracle.ask_together(batch)
         after_round()
         if any(alone[probe].ids != answer.ids for probe, answer in zip(batch, answers, strict=True)):

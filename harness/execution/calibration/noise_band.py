@@ -29,12 +29,28 @@ from coldproof.harness.workload.tokens import segment_tokens
 from coldproof.reports.schema.case import NoiseBand
 
 PROMPTS, TOKENS, LONGEST = 48, 24, 1024
+LEAST_EACH = 6  # prompts of an identity: with them there are a thousand scores and margins for the tolerance
 BATCHES = (4, 16)
 # One false positive in a million requests: none is expected in a qualification of a hundred thousand requests.
 ERROR_RATE = 1e-6
 LONGEST_ANSWER = 64  # tokens of an answer, each of which may exceed the tolerance
 COMPARISONS = 3  # for each token: its score, its margin, its score as a prompt token
 NEEDED = (Capability.LOGPROBS, Capability.PROMPT_LOGPROBS)
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long a short cold answer takes, and the seconds that a part of the calibration should take at most."""
+
+    latency: float
+    seconds: float = math.inf
+
+    def most(self, wanted: int, *, latencies: float, least: int = 1) -> int:
+        """Return how many of `wanted` units to measure. `latencies`: the time of one unit, in short cold answers."""
+        cost = latencies * self.latency
+        return wanted if cost == 0 else max(least, min(wanted, int(min(self.seconds / cost, wanted))))
+
+
+FAST = Pace(0.0)
 
 
 class Samples(msgspec.Struct):
@@ -49,18 +65,25 @@ class Samples(msgspec.Struct):
 
 
 def measure_band(
-    oracle: EngineOracle, identities: list[str | None], block: int, *, progress: Progress = SILENT
+    oracle: EngineOracle,
+    identities: list[str | None],
+    block: int,
+    pace: Pace = FAST,
+    *,
+    progress: Progress = SILENT,
 ) -> NoiseBand | str:
     """Return the tolerance, or why answers cannot be judged by scores. Raises OracleError if the oracle cannot answer.
 
-    `block`: tokens of a block, around which prompt lengths are chosen.
+    `block`: tokens of a block, around which prompt lengths are chosen. `pace`: a slow model answers fewer prompts.
     """
     for need in NEEDED:
         support = oracle.engine.capabilities[need]
         if support.present is not True:
             return f"the engine does not report {need.value} ({support.evidence})"
-    each = -(-PROMPTS // len(identities))
     ways = 1 + len(BATCHES)  # each prompt is answered alone and in batches; each answer is scored alone and in a batch
+    # Prompts and answers are longer here than in the calibration's first part, whose answers took `pace.latency`.
+    of_one = 2 * 3 * ways * len(identities)
+    each = pace.most(-(-PROMPTS // len(identities)), latencies=of_one, least=LEAST_EACH)
     with progress.counting("measuring the noise of cold answers", oracle, of=3 * ways * each * len(identities)):
         return band_of(sampled(oracle, identities, block, each))
 

@@ -34,10 +34,10 @@ from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import Rule
-from coldproof.harness.judgement.oracle import Oracle, Question, question
+from coldproof.harness.judgement.oracle import Oracle, OracleError, Question, question
 from coldproof.harness.judgement.trial import Ran
 from coldproof.harness.workload.steps import Workload
-from coldproof.harness.workload.tokens import new_nonce
+from coldproof.harness.workload.tokens import new_nonce, nonce_tokens
 
 REMEMBERED = 200  # latest runs of an engine that are kept
 
@@ -64,7 +64,20 @@ class CellEngines:
     def open(cls, pool: EnginePool, cell: Cell) -> CellEngines:
         """Start the engines of a cell and calibrate. Raises EngineStartError, OracleError or UsageError."""
         started = start_engines(pool, cell)
-        return cls(pool, cell, started, find_rules(pool, cell, started))
+        opened = cls(pool, cell, started, find_rules(pool, cell, started))
+        opened.renew_cold_engine()
+        return opened
+
+    def renew_cold_engine(self) -> None:
+        """Replace the cold engine if a request of the calibration has ended it. Raises EngineStartError."""
+        probe = Question(nonce_tokens(new_nonce(())), None, 1)
+        cold = self.oracle_engine
+        if cold is None or self.own_rule.exact:
+            return
+        try:
+            self.cold.ask_without_memo(probe)
+        except OracleError:
+            self.replace_lost(cold)
 
     @property
     def contents(self) -> Contents:
@@ -104,6 +117,11 @@ class CellEngines:
     def runs_of(self, engine: CheckedEngine) -> tuple[Ran, ...]:
         """Return the latest runs of the engine under test. Return () for other engines, which also answer questions."""
         return tuple(self.ran.get(engine, ())) if engine is self.engine else ()
+
+    def latest_seconds(self) -> float:
+        """Return how long the latest workload took on the engine under test; 0 before the first one."""
+        ran = self.runs_of(self.engine)
+        return ran[-1].seconds if ran else 0.0
 
     def prefetch(self, planned: Outcome) -> None:
         """Query the oracle about a request in the background. The answer is in its memory when the judge asks."""

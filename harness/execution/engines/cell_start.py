@@ -120,6 +120,7 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
             cell=key,
             block=shape.block_size,
             slots=shape.adapter_slots or 1,
+            seconds=pool.options.seconds,
             progress=progress,
         )
         if isinstance(started.oracle, ClosedForm):

@@ -40,7 +40,7 @@ class EnginePool:
         self.options = options
         self.log = log
         self.workspace = Workspace(options.cache_dir, options.shared_dir)
-        self.files = ServedFiles(options, self.workspace.cache)
+        self.files = ServedFiles(options, self.workspace.cache, lambda words: log.emit("phase", words=words))
         self.oracles = OracleFactory(self.files)
         self.engines: list[CheckedEngine] = []
         self.tested: list[CheckedEngine] = []

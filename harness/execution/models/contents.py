@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -15,25 +16,35 @@ from coldproof.harness.execution.models.lora import (
     AdapterError,
     AdapterFiles,
     generate_adapter,
+    is_generated,
     tiny_model,
     user_adapter,
 )
+from coldproof.harness.execution.models.trained import is_trained, model_path
+from coldproof.harness.execution.models.weights import projection_spread
 from coldproof.harness.options import Options, UsageError
 
 RECIPES = {"A": (1, 8), "B": (2, 8), "C": (3, 16), "D": (4, 4)}  # content -> (seed, rank); the ranks differ on purpose
 USER_CONTENTS = "ABCDEFGH"
+CONFIG, GGUF = "config.json", ".gguf"
+# How far a generated adapter moves the weights of a trained model, as a share of their standard deviation. SmolLM2's
+# best token then changes at a third of the positions, and its perplexity rises from 67 to 91; with 0.05 at a tenth,
+# with 0.2 the perplexity is 440 (docs/noise.md).
+ADAPTER_STRENGTH = 0.1
 Contents = dict[str, AdapterFiles]
 
 
 class ServedFiles:
     """The models that a run serves and the adapter contents for them: one set for each kind of model."""
 
-    def __init__(self, options: Options, cache: Path) -> None:
-        self.options, self.cache = options, cache
+    def __init__(self, options: Options, cache: Path, say: Callable[[str], None] = lambda _: None) -> None:
+        self.options, self.cache, self.say = options, cache, say
         self.contents: dict[bool, Contents] = {}  # by whether the model has sliding windows
 
     def model(self, cell: Cell) -> str:
         """Return the model to serve: the user's, or a generated one of the cell's kind. Raises UsageError."""
+        if self.options.model is not None and is_trained(self.options.model):
+            return str(model_path(self.options.model, self.cache, self.say))
         if self.options.model is not None:
             return self.options.model
         return str(tiny_model(self.cache, sliding_window=self.has_window(cell)))
@@ -50,8 +61,8 @@ class ServedFiles:
 
     def make_for(self, model: str | None, cell: Cell) -> None:
         """Make the contents for a model's folder; `model` is None if a server does not report it."""
-        config = Path(model) / "config.json" if model else None
-        self.contents[self.has_window(cell)] = make_contents(self.options.adapters, self.cache, config)
+        folder = model_folder(model) if model else None
+        self.contents[self.has_window(cell)] = make_contents(self.options.adapters, self.cache, folder)
 
     def vet_contents(self, engine: Engine, cell: Cell, *, left_out: Callable[[str], None]) -> None:
         """Load every adapter content once and keep those that the engine accepts. Raises UsageError.
@@ -62,17 +73,37 @@ class ServedFiles:
         self.contents[self.has_window(cell)] = vetted(self.contents_of(cell), engine, given=given, left_out=left_out)
 
 
-def make_contents(given: tuple[Path, ...], cache: Path, config: Path | None) -> Contents:
-    """Return symbolic name -> files. Raises UsageError if adapters cannot be read or generated."""
+def make_contents(given: tuple[Path, ...], cache: Path, model: Path | None) -> Contents:
+    """Return symbolic name -> files. Raises UsageError if adapters cannot be read or generated.
+
+    `model`: the folder of config.json, if it is known.
+    """
     try:
         if given:
             return {name: user_adapter(folder) for name, folder in zip(USER_CONTENTS, given, strict=False)}
-        if config is None or not config.is_file():
+        if model is None or not (model / CONFIG).is_file():
             return {}
-        facts: dict[str, Any] = json.loads(config.read_text())
-        return {name: generate_adapter(cache, facts, seed=seed, rank=rank) for name, (seed, rank) in RECIPES.items()}
+        facts: dict[str, Any] = json.loads((model / CONFIG).read_text())
+        weights = None if is_generated(model, cache) else projection_spread(model)
+        return {
+            name: generate_adapter(cache, facts, seed=seed, rank=rank, spread=adapter_spread(weights, rank))
+            for name, (seed, rank) in RECIPES.items()
+        }
     except (AdapterError, ValueError) as problem:
         raise UsageError(str(problem)) from problem
+
+
+def model_folder(model: str) -> Path:
+    """Return the folder of a model's config.json: the model's, or that of its GGUF file."""
+    return Path(model).parent if model.endswith(GGUF) else Path(model)
+
+
+def adapter_spread(weights: float | None, rank: int) -> float | None:
+    """Return the standard deviation of an adapter's weights; None if that of the model's is unknown.
+
+    The product of two random matrices of this rank has the standard deviation `spread**2 * sqrt(rank)`.
+    """
+    return None if weights is None else float(f"{math.sqrt(ADAPTER_STRENGTH * weights / math.sqrt(rank)):.3g}")
 
 
 def vetted(contents: Contents, engine: Engine, *, given: bool, left_out: Callable[[str], None]) -> Contents:

@@ -19,6 +19,8 @@ import msgspec
 from coldproof.adapters.common import tiny_model as forge
 from coldproof.adapters.common.lora_digest import ADAPTER_FILES, content_digest
 
+MODELS = "models"  # the generated models' folder in the cache
+
 
 class AdapterError(Exception):
     """An adapter cannot be generated or used; the message says what to do."""
@@ -43,26 +45,30 @@ def digest_of(folder: Path) -> str:
         ) from problem
 
 
-def generate_adapter(cache: Path, config: dict[str, Any], *, seed: int, rank: int) -> AdapterFiles:
+def generate_adapter(
+    cache: Path, config: dict[str, Any], *, seed: int, rank: int, spread: float | None = None
+) -> AdapterFiles:
     """Return a random adapter for the model of `config`, from the cache folder if it exists there.
 
-    Raises AdapterError if adapters cannot be generated for such a model.
+    `spread`: standard deviation of its weights; None for the one that suits the generated models. Raises
+    AdapterError if adapters cannot be generated for such a model.
     """
     sizes = {key: config.get(key) for key in sorted(config) if isinstance(config.get(key), int)}
     source = Path(forge.__file__).read_bytes()
-    key = hashlib.sha256(json.dumps([sizes, seed, rank]).encode() + source).hexdigest()[:16]
+    recipe: dict[str, Any] = {"seed": seed, "rank": rank} | ({} if spread is None else {"spread": spread})
+    key = hashlib.sha256(json.dumps([sizes, recipe]).encode() + source).hexdigest()[:16]
     folder = cache / "adapters" / key
     if not folder.exists():
         scratch = folder.with_name(f"{key}.{secrets.token_hex(4)}")
         try:
-            forge.make_adapter(scratch, config, seed=seed, rank=rank)
+            forge.make_adapter(scratch, config, **recipe)
         except KeyError as problem:
             raise AdapterError(
                 f"cannot generate adapters for this model: its config.json has no usable {problem}. "
                 "Give two of your own with --adapter PATH --adapter PATH."
             ) from problem
         publish(scratch, folder)
-    return AdapterFiles(folder, digest_of(folder), {"seed": seed, "rank": rank})
+    return AdapterFiles(folder, digest_of(folder), recipe)
 
 
 def user_adapter(folder: Path) -> AdapterFiles:
@@ -74,12 +80,17 @@ def tiny_model(cache: Path, *, sliding_window: bool = False) -> Path:
     """Return the default model's folder. The first call generates it in seconds, without a network."""
     kind = b"sliding window" if sliding_window else b""
     key = hashlib.sha256(Path(forge.__file__).read_bytes() + kind).hexdigest()[:16]
-    folder = cache / "models" / key
+    folder = cache / MODELS / key
     if not folder.exists():
         scratch = folder.with_name(f"{key}.{secrets.token_hex(4)}")
         (forge.make_sliding_window_model if sliding_window else forge.make_model)(scratch)
         publish(scratch, folder)
     return folder
+
+
+def is_generated(model: Path, cache: Path) -> bool:
+    """Return whether Coldproof has generated a model."""
+    return model.resolve().parent == (cache / MODELS).resolve()
 
 
 def publish(scratch: Path, folder: Path) -> None:

@@ -253,3 +253,13 @@ def test_a_start_that_succeeds_is_an_engine_of_ours(options: VllmOptions, stub: 
         engine.stop()
     assert not engine.alive()
     assert_nothing_left(started)
+
+
+@pytest.mark.parametrize(("vocabulary", "takes"), [(None, True), (49_152, True), (258_048, True), (262_144, False)])
+def test_a_vocabulary_that_is_too_large_for_adapters(vocabulary: int | None, takes: bool, tmp_path: Path) -> None:
+    """vLLM does not start with it and LoRA: Gemma 3 is such a model. The folder of a model may have no config.json."""
+    if vocabulary is not None:
+        (tmp_path / "config.json").write_text(f'{{"vocab_size": {vocabulary}}}')
+    words = server_command(VllmOptions(model=str(tmp_path), log=tmp_path / "log"), 1)
+    assert ("--enable-lora" in words) is takes
+    assert ("--max-lora-rank" in words) is takes

@@ -53,6 +53,15 @@ def test_missing_evidence_is_not_exercised(seen: dict[str, float]) -> None:
     assert Evidence.TELLING.value in reason
 
 
+def test_no_time_is_the_reason_only_without_examples() -> None:
+    """With one, the reason is the evidence that it lacked."""
+    made = trial()
+    made.out_of_time = "no time"
+    assert verdict_without_case(made, None) == (Verdict.NOT_EXERCISED, "no time")
+    made.examples = 1
+    assert "missing evidence" in verdict_without_case(made, None)[1]
+
+
 @pytest.mark.parametrize(
     ("missing", "hinted"),
     [(Evidence.EVICTED, True), (Evidence.PREEMPTIONS, True), (Evidence.FULL_POOL, True), (Evidence.HITS, False)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from support.histories import ask, burst, put
 
@@ -58,3 +60,14 @@ def test_a_counterexample_keeps_what_its_requirement_is_about(requirement: Requi
     smaller = list(cuts(requirement, workload, None))
     assert smaller
     assert all(any(isinstance(step, Reset) for step in one.steps) for one in smaller) is (kept is Reset)
+
+
+def test_the_time_that_is_left_limits_a_proof() -> None:
+    """Nothing is minimised at its end, no control runs, and one replay has to do: without one there is no violation."""
+    whole = ProofLimits(minimise_seconds=180, controls_seconds=100, replays=10)
+    assert whole.within(math.inf) == whole
+    assert whole.within(40).minimise_seconds == whole.within(40).controls_seconds == 10
+    assert [whole.within(40).replays_of(seconds) for seconds in (0.0, 0.1, 2.5, 60.0)] == [10, 10, 4, 1]
+    over = whole.within(0)
+    assert over.minimising(waivable=False, familiar=False) == over.minimising(waivable=True, familiar=True) == 0
+    assert (over.controls_seconds, over.replays_of(1.0)) == (0, 1)

@@ -13,7 +13,16 @@ from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, UsageError, parse_duration
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session import budget as budgets
-from coldproof.harness.session.budget import LEAST_DRAWN, PATIENCE_FACTOR, RESERVED, Budget, TrialEnded
+from coldproof.harness.session.budget import (
+    LEAST_DRAWN,
+    LEAST_EXTRA,
+    PATIENCE_FACTOR,
+    PATIENT_RUN,
+    RESERVED,
+    Budget,
+    RunClock,
+    TrialEnded,
+)
 
 SHOWN = {Evidence.HITS.value: 1.0}
 
@@ -230,3 +239,44 @@ def test_the_budget_tells_how_long_it_expects_to_go_on() -> None:
     budget.begin(1)
     budget.settle(90)
     assert budget.expected() == pytest.approx(5)
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "strict", "limit"),
+    [(240, True, 480), (10, True, 10 + LEAST_EXTRA), (240, False, 240 * PATIENT_RUN)],
+)
+def test_a_run_as_a_whole_ends_within_twice_its_budget(seconds: float, *, strict: bool, limit: float) -> None:
+    """The starts of its engines do not count. A profile's own budget is an estimate, and is not held so strictly."""
+    clock, starts = Clock(), [0.0]
+    run = RunClock(seconds, strict=strict, starts=lambda: sum(starts), clock=clock)
+    clock.now += limit - 1
+    assert run.left() == pytest.approx(1)
+    starts.append(5.0)
+    clock.now += 5
+    assert run.left() == pytest.approx(1)
+    clock.now += 3
+    assert run.left() == 0
+
+
+def test_a_slow_model_does_not_use_up_the_run_with_its_first_trials() -> None:
+    """An example takes longer than a share: the least number of them would take many shares."""
+    left = [200.0]
+    budget = Budget(100, 10, lambda: left[0])
+    budget.begin(1)
+    assert budget.longest < 50
+    assert not budget.is_spent(trial(used=budget.longest - 1, examples=1))
+    assert budget.is_spent(trial(used=budget.longest + 1, examples=1))
+    assert not budget.is_spent(trial(used=budget.longest + 1, examples=0))
+    left[0] = 0.0
+    assert budget.is_spent(trial(used=0, examples=0))
+    assert budget.expected() == 0

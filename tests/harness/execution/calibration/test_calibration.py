@@ -17,6 +17,7 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, Served
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
 from coldproof.harness.execution.calibration.calibrate import (
+    MIXED_TOKENS,
     REPEATED_NATS,
     ROUNDS,
     calibrate,
@@ -80,6 +81,26 @@ def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path
     assert (found.exact, found.noise_nats, found.differing, found.notes) == (True, 0.0, 0, [])
     assert found.mixtures == {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     assert found.probes == 3 * 9
+
+
+def test_a_slow_model_is_asked_less(tmp_path: Path) -> None:
+    """Shorter answers, and fewer rounds of concurrent requests; the probes that find the rule stay."""
+
+    def asked(latency: float, seconds: float) -> list[CompletionRequest]:
+        requests: list[CompletionRequest] = []
+        engine = Tampered(lambda request, honest: requests.append(request) or honest, caching=False)
+        engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "left out")
+        oracle, ticks = oracle_over(engine, tmp_path / str(latency)), itertools.count()
+        engine.clock = lambda: next(ticks) * 9 * latency  # type: ignore[method-assign]
+        found, _ = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4, seconds=seconds)
+        assert found.latency_seconds == latency
+        assert found.probes == 3 * 9
+        return requests
+
+    quick, slow = asked(0.01, 240), asked(4.0, 240)
+    assert sum(one.max_tokens == MIXED_TOKENS for one in quick) > 9 * ROUNDS
+    assert not any(one.max_tokens == MIXED_TOKENS for one in slow)
+    assert len(slow) == 3 * 9 + 6 + 9
 
 
 def test_an_engine_that_varies_is_compared_by_margin(tmp_path: Path) -> None:

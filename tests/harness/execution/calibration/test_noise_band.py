@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -11,11 +12,14 @@ from support import report_samples
 from support.histories import Tampered, contents
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Token
 from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths
 from coldproof.harness.execution.calibration.noise_band import (
+    LEAST_EACH,
     PROMPTS,
     TOKENS,
+    Pace,
     Samples,
     band_of,
     margin_differences,
@@ -69,6 +73,45 @@ def test_the_band_follows_the_noise(tmp_path: Path) -> None:
         assert found.positions == 2 * 3 * PROMPTS * TOKENS
         assert found.half_nats == pytest.approx(0.954 * nats, rel=0.1)  # the half-normal's median
         assert found.all_nats < found.score_nats
+
+
+def test_a_slow_model_answers_fewer_prompts(tmp_path: Path) -> None:
+    """As many as the time allows, and never so few that there is no tolerance."""
+    oracle = oracle_over(noisy(1), tmp_path)
+    found = measure_band(oracle, [None, *list(oracle.adapters)[:2]], BLOCK, Pace(1.0, 1.0))
+    assert isinstance(found, NoiseBand)
+    assert found.answers == 3 * 3 * LEAST_EACH
+    assert found.positions >= 1000
+
+
+@pytest.mark.parametrize(
+    ("latency", "seconds", "most"), [(0.0, 1.0, 16), (0.01, 1.0, 10), (0.001, 1.0, 16), (1.0, 1.0, 3)]
+)
+def test_a_pace_limits_what_is_measured(latency: float, seconds: float, most: int) -> None:
+    """Sixteen units of ten answers each, and three at least."""
+    assert Pace(latency, seconds).most(16, latencies=10, least=3) == most
+    assert Pace(latency).most(16, latencies=10, least=3) == 16
+
+
+def test_an_engine_that_dies_of_scores_keeps_its_run(tmp_path: Path) -> None:
+    """It is judged by the next best rule, and the report says why. vLLM 0.32.0's CPU build dies of such a batch."""
+
+    varied = itertools.count()
+
+    def mortal(request: CompletionRequest, honest: Completion) -> Completion:
+        if request.surface.prompt_logprobs:
+            raise EngineDied("the engine's process has ended")
+        by = 0.01 * next(varied)
+        return msgspec.structs.replace(
+            honest, tokens=tuple(msgspec.structs.replace(t, logprob=(t.logprob or 0.0) - by) for t in honest.tokens)
+        )
+
+    engine = Tampered(mortal, caching=False)
+    oracle = oracle_over(engine, tmp_path)
+    found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    assert not rule.exact
+    assert rule.band is None
+    assert any("requests for the scores of prompts" in note and "process has ended" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("lacking", [Capability.LOGPROBS, Capability.PROMPT_LOGPROBS])
