@@ -31,7 +31,7 @@ SWITCHES = {
     "--metrics": "endpoint_metrics",
     "--slots": "endpoint_slots",
 }
-TYPES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16"}
+TYPES = {name: f"GGML_TYPE_{name.upper()}" for name in ("f32", "f16", "bf16", "q8_0", "q4_0")}
 FLASH = {
     name: f"LLAMA_FLASH_ATTN_TYPE_{kind}" for name, kind in (("on", "ENABLED"), ("off", "DISABLED"), ("auto", "AUTO"))
 }

@@ -28,6 +28,14 @@ SHIFTED = (
 )
 
 
+KV_IN_BLOCKS = ("GROUND", "LORA-4", "CHAT", "REUSE", "PRESS")
+
+
+def quantised(kind: str) -> tuple[str, ...]:
+    """Return the flags for KV that is stored in blocks of 32 numbers. Only flash attention reads such values."""
+    return (*NO_HOST_CACHE, "--cache-type-k", kind, "--cache-type-v", kind, "--flash-attn", "on")
+
+
 def cell(name: str, about: str, *flags: str, areas: tuple[str, ...] = AREAS, **more: Any) -> Cell:
     """Return a cell with these flags. Each cell has its own cold engine."""
     return Cell(name=name, about=about, arguments=flags, areas=areas, alike=False, engine="llamacpp", **more)
@@ -56,6 +64,8 @@ CELLS = (
         areas=("LORA-4", "CHAT", "REUSE", "PRESS", "MIXED"),
         lossy=SHIFTED,
     ),
+    cell("llamacpp-kv-q8", "four slots with KV in 8 bits", *quantised("q8_0"), areas=KV_IN_BLOCKS, on_request=True),
+    cell("llamacpp-kv-q4", "four slots with KV in 4 bits", *quantised("q4_0"), areas=KV_IN_BLOCKS, on_request=True),
     cell(
         "llamacpp-context-shift",
         "one slot of 256 tokens with context shift: when an answer outgrows the context, the oldest half is evicted",

@@ -17,13 +17,17 @@ from coldproof.adapters.spec.layer import MODEL_LAYER
 BLOCKS, BUDGET, SPLIT = "num_kv_blocks", "max_num_batched_tokens", "dynamic_split_fuse"
 ROOMY, TIGHT = f"{BLOCKS}=128", f"{BLOCKS}=24"
 TOKEN_STEPS, ODD_STEPS, WHOLE = f"{BUDGET}=1", f"{BUDGET}=48", (f"{SPLIT}=false", f"{BUDGET}=4096")
+U8, U4 = "KV_CACHE_PRECISION=u8", "KV_CACHE_PRECISION=u4"
+IN_BITS = ("GROUND", "CHAT", "SURFACE", "CTRL-2")
 ANSWERS = ("GROUND", "CHAT", "SURFACE")
 UNDER_PRESSURE = ("PRESS", "PREEMPT", "CTRL-2", "MIXED")
 
 
-def cell(name: str, about: str, areas: tuple[str, ...], *words: str) -> Cell:
+def cell(name: str, about: str, areas: tuple[str, ...], *words: str, on_request: bool = False) -> Cell:
     """Return a cell: `words` are fields of SchedulerConfig. Cold answers come from a pipeline with the same fields."""
-    return Cell(name=name, about=about, arguments=words, areas=areas, alike=False, engine="openvino")
+    return Cell(
+        name=name, about=about, arguments=words, areas=areas, alike=False, engine="openvino", on_request=on_request
+    )
 
 
 CELLS = (
@@ -62,6 +66,8 @@ CELLS = (
         ROOMY,
         REGISTERED,
     ),
+    cell("openvino-kv-u8", "KV in 8 bits, the engine's own default", IN_BITS, ROOMY, ODD_STEPS, U8, on_request=True),
+    cell("openvino-kv-u4", "KV in 4 bits", IN_BITS, ROOMY, ODD_STEPS, U4, on_request=True),
 )
 
 

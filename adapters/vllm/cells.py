@@ -252,6 +252,14 @@ CELLS = (
         numeric=True,
     ),
     VllmCell(
+        name="kv-fp8",
+        about="KV in 8-bit floating point (e4m3), weights in float32; on a CPU it needs AVX-512",
+        arguments=("--kv-cache-dtype", "fp8"),
+        areas=LAYOUT_AREAS,
+        alike=False,
+        numeric=True,
+    ),
+    VllmCell(
         name="bfloat16",
         about="weights and KV in bfloat16: if cold answers are deterministic, warm answers must equal them",
         arguments=("--dtype", "bfloat16"),

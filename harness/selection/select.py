@@ -96,7 +96,9 @@ def check_cells(cells: Sequence[Cell], *, engine: str, worker: str) -> None:
 
 
 def selected_cell_names(config: pytest.Config) -> tuple[str, ...]:
-    """Return the names in --cells, or the profile's cells. If the engine has none of these, return all of its cells."""
+    """Return the names in --cells, or the profile's cells. If the engine has none of these, return all of its cells
+    but those that run on request only.
+    """
     names_option = config.getoption("--cells")
     if names_option is not None:
         return tuple(names_option.split(","))
@@ -107,7 +109,8 @@ def selected_cell_names(config: pytest.Config) -> tuple[str, ...]:
     if not any(cell.name in names for cell in fitting):
         names = ()
     more = config.stash.get(LAYER_CELLS, ())
-    return tuple(cell.name for cell in fitting if (not names and cell.installed) or cell.name in (*names, *more))
+    every = () if names else tuple(cell.name for cell in fitting if cell.installed and not cell.on_request)
+    return tuple(cell.name for cell in fitting if cell.name in (*every, *names, *more))
 
 
 def selected_requirements(config: pytest.Config) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.harness.execution.calibration.noise_band import Pace, measure_band
+from coldproof.harness.execution.calibration.noise_band import Pace, Scoring, measure_band, measure_margin
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import common_prefix
@@ -66,11 +66,13 @@ def calibrate(
     block: int | None,
     slots: int,
     seconds: float = math.inf,
+    renew: Callable[[], None] | None = None,
     progress: Progress = SILENT,
 ) -> tuple[Calibration, Rule]:
     """Send the probes and return the calibration and the rule. Raises OracleError if the oracle cannot answer.
 
-    `seconds`: the budget of the run. If the model is slow, fewer probes are sent.
+    `seconds`: the budget of the run. If the model is slow, fewer probes are sent. `renew`: replaces the oracle's engine
+    after a request has ended it; None if Coldproof cannot start one.
     """
     block = whole_unit(block or DEFAULT_BLOCK)
     run = secrets.token_hex(4)
@@ -80,12 +82,13 @@ def calibrate(
     with progress.counting("calibrating", oracle, of=3 * len(probes)):
         alone, repeats = repeated(oracle, probes)
     noise, exact = repeats.noise, repeats.exact
-    rule = Rule(exact=exact, noise=None if exact or math.isinf(noise) else noise)
+    rule = Rule(exact=exact)
     pace = Pace(repeats.latency, SHARE * seconds)
-    band = None if exact else band_or_reason(oracle, identities, block, pace, progress)
-    if isinstance(band, NoiseBand):
-        # For answers without cold scores, the oracle's margin must exceed the tolerance.
-        rule = Rule(exact=False, noise=band.margin_nats, band=band)
+    said: list[str] = []
+    if not exact:
+        rule, said = noisy_rule(oracle, identities, block, pace, renew, progress)
+        if rule.band is None and rule.noise is not None:
+            rule = msgspec.structs.replace(rule, noise=max(noise, rule.noise) if math.isfinite(noise) else None)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     if exact and len(digests) >= 2:
         oracle.fill_slots(slots)
@@ -104,21 +107,49 @@ def calibrate(
         probes=3 * len(probes),
         differing=repeats.differing,
         mixtures=mixtures,
-        notes=[*noise_notes(band), *notes(oracle, mixtures)],
+        notes=[*said, *notes(oracle, mixtures)],
         latency_seconds=round(repeats.latency, 4),
         stall_seconds=round(min(LONGEST_STALL, max(SHORTEST_STALL, STALL_LATENCIES * repeats.latency)), 1),
     )
     return calibration, rule
 
 
-def band_or_reason(
-    oracle: EngineOracle, identities: list[str | None], block: int, pace: Pace, progress: Progress
-) -> NoiseBand | str:
-    """Return the tolerance, or why there is none. An engine that dies of a request for scores loses this rule only."""
-    try:
-        return measure_band(oracle, identities, block, pace, progress=progress)
-    except OracleError as problem:
-        return f"requests for the scores of prompts, alone or in batches, failed ({problem})"
+def noisy_rule(
+    oracle: EngineOracle,
+    identities: list[str | None],
+    block: int,
+    pace: Pace,
+    renew: Callable[[], None] | None,
+    progress: Progress,
+) -> tuple[Rule, list[str]]:
+    """Return the rule for an engine that is nondeterministic without a cache, and notes about it.
+
+    By scores, if the engine gives them. If it dies of requests for scores, in batches or alone, it loses only these.
+    """
+    said: list[str] = []
+    for scoring in (Scoring.BOTH, Scoring.ALONE):
+        try:
+            band = measure_band(oracle, identities, block, pace, scoring, progress=progress)
+        except OracleError as problem:
+            if renew is None:
+                raise
+            said.append(
+                f"The cold engine failed when it was asked for the scores of prompts {scoring.value}: {problem}."
+            )
+            renew()
+            continue
+        if isinstance(band, NoiseBand):
+            # For answers without cold scores, the oracle's margin must exceed the tolerance.
+            return Rule(exact=False, noise=band.margin_nats, band=band), [*said, noise_note(band)]
+        said.append(f"Answers are not judged by their scores: {band}.")
+        break
+    margin = measure_margin(oracle, identities, block, pace, progress=progress)
+    if isinstance(margin, str):
+        return Rule(exact=False, why=margin), [*said, f"Margins cannot be judged either: {margin}."]
+    return Rule(exact=False, noise=margin), [
+        *said,
+        "Only the oracle's top-2 margin at the first different token is used.",
+    ]
 
 
 def repeated(oracle: EngineOracle, probes: list[Question]) -> tuple[dict[Question, Answer], Repeats]:
@@ -149,21 +180,14 @@ def mixtures_that_hold(
         }
 
 
-def noise_notes(band: NoiseBand | str | None) -> list[str]:
-    """Return notes for the reader about a nondeterministic engine."""
-    if band is None:
-        return []
-    if isinstance(band, str):
-        return [
-            f"Answers are not judged by their scores: {band}. Only the oracle's top-2 margin at the first token that "
-            "differs is used."
-        ]
-    return [
+def noise_note(band: NoiseBand) -> str:
+    """Return a note for the reader about a nondeterministic engine."""
+    return (
         f"Cold answers are nondeterministic. {band.positions:,} scores of {band.answers} answers, alone and in "
         f"batches, differ by at most {band.all_nats:.3g} nats, half of them by at most {band.half_nats:.3g}; at most "
         f"{band.flips:.2%} of the tokens are not the cold engine's choice. A fault that changes scores by less than "
         "the tolerance is not detected."
-    ]
+    )
 
 
 def earlier_calibration(source: Path, *, cell: str, version: str | None) -> tuple[Calibration, Rule] | None:

@@ -8,6 +8,7 @@ into chunks differ more than these two.
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 import secrets
@@ -36,6 +37,14 @@ ERROR_RATE = 1e-6
 LONGEST_ANSWER = 64  # tokens of an answer, each of which may exceed the tolerance
 COMPARISONS = 3  # for each token: its score, its margin, its score as a prompt token
 NEEDED = (Capability.LOGPROBS, Capability.PROMPT_LOGPROBS)
+
+
+class Scoring(enum.Enum):
+    """How the cold engine is asked for the scores of an answer: alone and in a batch, only alone, or not at all."""
+
+    BOTH = "in batches"
+    ALONE = "alone"
+    NONE = "not at all"
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -69,6 +78,7 @@ def measure_band(
     identities: list[str | None],
     block: int,
     pace: Pace = FAST,
+    scoring: Scoring = Scoring.BOTH,
     *,
     progress: Progress = SILENT,
 ) -> NoiseBand | str:
@@ -85,10 +95,27 @@ def measure_band(
     of_one = 2 * 3 * ways * len(identities)
     each = pace.most(-(-PROMPTS // len(identities)), latencies=of_one, least=LEAST_EACH)
     with progress.counting("measuring the noise of cold answers", oracle, of=3 * ways * each * len(identities)):
-        return band_of(sampled(oracle, identities, block, each))
+        return band_of(sampled(oracle, identities, block, each, scoring))
 
 
-def sampled(oracle: EngineOracle, identities: list[str | None], block: int, each: int) -> Samples:
+def measure_margin(
+    oracle: EngineOracle, identities: list[str | None], block: int, pace: Pace, *, progress: Progress
+) -> float | str:
+    """Return the tolerance for top-2 margins alone, or why there is none, for an engine that scores no prompts.
+
+    It compares decode alone with decode in batches. Raises OracleError if the oracle cannot answer.
+    """
+    ways = 1 + len(BATCHES)
+    of_one = 2 * ways * len(identities)
+    each = pace.most(-(-PROMPTS // len(identities)), latencies=of_one, least=LEAST_EACH)
+    with progress.counting("measuring the noise of cold answers", oracle, of=ways * each * len(identities)):
+        tail = fit_tail(sampled(oracle, identities, block, each, Scoring.NONE).margins)
+    return rounded_up(tail.beyond(ERROR_RATE / LONGEST_ANSWER)) if isinstance(tail, ParetoTail) else tail
+
+
+def sampled(
+    oracle: EngineOracle, identities: list[str | None], block: int, each: int, scoring: Scoring = Scoring.BOTH
+) -> Samples:
     """Send `each` prompts of every identity. The requests of a batch have one identity; GROUND-1 tests mixtures."""
     found = Samples()
     run = secrets.token_hex(4)
@@ -102,25 +129,33 @@ def sampled(oracle: EngineOracle, identities: list[str | None], block: int, each
         drawn = [[oracle.ask_without_memo(question) for question in questions]]
         for size in BATCHES:
             drawn.append([answer for batch in in_batches(questions, size) for answer in oracle.ask_together(batch)])
-        for answers in drawn:
-            add_differences(oracle, questions, answers, found)
+        for answers in drawn if scoring is not Scoring.NONE else ():
+            add_differences(oracle, questions, answers, found, scoring)
         for one, other in itertools.combinations(drawn, 2):
             for mine, yours in zip(one, other, strict=True):
                 found.margins += margin_differences(mine.tokens, yours.tokens)
     return found
 
 
-def add_differences(oracle: EngineOracle, questions: list[Question], answers: list[Answer], found: Samples) -> None:
-    """Let the oracle score each answer's tokens alone and in a batch, and add the differences to `found`."""
+def add_differences(
+    oracle: EngineOracle, questions: list[Question], answers: list[Answer], found: Samples, scoring: Scoring
+) -> None:
+    """Let the oracle score each answer's tokens alone and in a batch, and add the differences to `found`.
+
+    If it is asked only alone, the second scores are those of the prompt without the answer.
+    """
     forced = [
         Question((*question.prompt, *answer.ids), question.adapter, 1, SCORED)
         for question, answer in zip(questions, answers, strict=True)
     ]
     alone = [oracle.ask_without_memo(question) for question in forced]
-    beside = [a for batch in in_batches(forced, BATCHES[0]) for a in oracle.ask_together(batch)]
+    if scoring is Scoring.BOTH:
+        beside = [a for batch in in_batches(forced, BATCHES[0]) for a in oracle.ask_together(batch)]
+    else:
+        beside = [oracle.ask_without_memo(Question(one.prompt, one.adapter, 1, SCORED)) for one in questions]
     for question, answer, first, second in zip(questions, answers, alone, beside, strict=True):
         found.answers += 1
-        for scored in (first, second):
+        for scored in (first, second) if scoring is Scoring.BOTH else (first,):
             for place in places(answer.tokens, len(question.prompt), scored):
                 found.positions += 1
                 found.flips += place.flipped

@@ -34,10 +34,10 @@ from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import Rule
-from coldproof.harness.judgement.oracle import Oracle, OracleError, Question, question
+from coldproof.harness.judgement.oracle import Oracle, Question, question
 from coldproof.harness.judgement.trial import Ran
 from coldproof.harness.workload.steps import Workload
-from coldproof.harness.workload.tokens import new_nonce, nonce_tokens
+from coldproof.harness.workload.tokens import new_nonce
 
 REMEMBERED = 200  # latest runs of an engine that are kept
 
@@ -64,20 +64,13 @@ class CellEngines:
     def open(cls, pool: EnginePool, cell: Cell) -> CellEngines:
         """Start the engines of a cell and calibrate. Raises EngineStartError, OracleError or UsageError."""
         started = start_engines(pool, cell)
-        opened = cls(pool, cell, started, find_rules(pool, cell, started))
-        opened.renew_cold_engine()
-        return opened
-
-    def renew_cold_engine(self) -> None:
-        """Replace the cold engine if a request of the calibration has ended it. Raises EngineStartError."""
-        probe = Question(nonce_tokens(new_nonce(())), None, 1)
-        cold = self.oracle_engine
-        if cold is None or self.own_rule.exact:
-            return
-        try:
-            self.cold.ask_without_memo(probe)
-        except OracleError:
-            self.replace_lost(cold)
+        rules = find_rules(pool, cell, started)
+        if started.cold_engine is not None:  # a request of the calibration may have ended the first one
+            cold_engine = pool.cold_engine(cell).result()
+            if started.cold.engine is not cold_engine:
+                started.cold.use(cold_engine)
+            started = msgspec.structs.replace(started, cold_engine=cold_engine)
+        return cls(pool, cell, started, rules)
 
     @property
     def contents(self) -> Contents:

@@ -121,12 +121,21 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
             block=shape.block_size,
             slots=shape.adapter_slots or 1,
             seconds=pool.options.seconds,
+            renew=None if started.cold_engine is None else lambda: renew_cold(pool, cell, started.cold),
             progress=progress,
         )
         if isinstance(started.oracle, ClosedForm):
             started.oracle.verify(digests)
     started.cold.batches = pool.calibrations[key][0].exact
     return pool.calibrations[key]
+
+
+def renew_cold(pool: EnginePool, cell: Cell, cold: EngineOracle) -> None:
+    """Start another cold engine for the oracle, whose engine a request has ended. Raises EngineStartError."""
+    lost = cold.engine
+    pool.log.emit("engine_lost", cell=cell.name, log_tail=lost.log_tail())
+    pool.close_cold(lost)
+    cold.use(pool.cold_engine(cell).result())
 
 
 def rules_between(

@@ -191,6 +191,11 @@ class EnginePool:
         engine.stop()
         self.engines = [other for other in self.engines if other is not engine]
 
+    def close_cold(self, engine: Engine) -> None:
+        """Stop a cold engine that has failed, so that the next request for it starts another one."""
+        for key in [key for key, one in self.cold.items() if one is engine]:
+            self.close_engine(self.cold.pop(key))
+
     def has_room(self) -> bool:
         """Return whether there is enough memory to start an engine in advance."""
         return psutil.virtual_memory().available > ENGINE_BYTES

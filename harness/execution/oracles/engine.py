@@ -54,6 +54,11 @@ class EngineOracle(Oracle):
         self.lock = threading.Lock()  # one question at a time
         self.on_answer: Callable[[], None] = lambda: None  # called after every answer, by any thread
 
+    def use(self, engine: Engine) -> None:
+        """Ask another engine from now on, which has loaded no adapter yet."""
+        self.engine = engine
+        self.loaded.clear()
+
     def ask(self, question: Question) -> Answer:
         """Return the cold answer, from memory if known. Raises OracleError."""
         with self.lock:

@@ -148,3 +148,11 @@ def test_an_attached_server_is_the_one_cell() -> None:
     tests = collected("--engine-url", "http://127.0.0.1:9", "--profile", "ci")
     assert {cell for _, cell in tests} == {"attached"}
     assert sorted(test for test, _ in tests) == sorted(declared())
+
+
+@pytest.mark.parametrize(("engine", "cell"), [("llamacpp", "llamacpp-kv-q8"), ("openvino", "openvino-kv-u8")])
+def test_a_cell_on_request_runs_only_if_it_is_named(engine: str, cell: str, pytester: pytest.Pytester) -> None:
+    """Its engine has no profile with cells, so that a run without --cells has all others."""
+    assert CELLS[cell].on_request
+    assert f"[{cell}]" not in collected(pytester, "--engine", engine)
+    assert f"[{cell}]" in collected(pytester, "--engine", engine, "--cells", cell)

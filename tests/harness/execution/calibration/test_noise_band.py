@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,8 +12,8 @@ from support import report_samples
 from support.histories import Tampered, contents
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import EngineDied
-from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Token
+from coldproof.adapters.protocol.engine import EngineDied, Served
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
 from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths
 from coldproof.harness.execution.calibration.noise_band import (
     LEAST_EACH,
@@ -28,6 +28,7 @@ from coldproof.harness.execution.calibration.noise_band import (
 )
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
 from coldproof.harness.workload.generators.prompts import whole_unit
 from coldproof.reports.schema.case import NoiseBand
@@ -93,25 +94,53 @@ def test_a_pace_limits_what_is_measured(latency: float, seconds: float, most: in
     assert Pace(latency).most(16, latencies=10, least=3) == 16
 
 
-def test_an_engine_that_dies_of_scores_keeps_its_run(tmp_path: Path) -> None:
-    """It is judged by the next best rule, and the report says why. vLLM 0.32.0's CPU build dies of such a batch."""
+class DiesOfScores(Tampered):
+    """A cold engine with noisy scores that dies of requests for a prompt's scores: of all, or of several at once."""
 
-    varied = itertools.count()
+    def __init__(self, *, alone: bool) -> None:
+        super().__init__(noisy(1).tamper, caching=False)  # type: ignore[attr-defined]
+        self.alone = alone
 
-    def mortal(request: CompletionRequest, honest: Completion) -> Completion:
-        if request.surface.prompt_logprobs:
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Die, or answer."""
+        if len(arrivals) > 1 and any(one.request.surface.prompt_logprobs for one in arrivals):
             raise EngineDied("the engine's process has ended")
-        by = 0.01 * next(varied)
-        return msgspec.structs.replace(
-            honest, tokens=tuple(msgspec.structs.replace(t, logprob=(t.logprob or 0.0) - by) for t in honest.tokens)
-        )
+        return super().serve(arrivals, on_token, between)
 
-    engine = Tampered(mortal, caching=False)
-    oracle = oracle_over(engine, tmp_path)
-    found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Die, or answer."""
+        if self.alone and request.surface.prompt_logprobs:
+            raise EngineDied("the engine's process has ended")
+        return super().send(request, on_token)
+
+
+@pytest.mark.parametrize(("alone", "renewed"), [(False, 1), (True, 2)])
+def test_an_engine_that_dies_of_scores_keeps_its_run(alone: bool, renewed: int, tmp_path: Path) -> None:
+    """The next best rule is used, and the report says why. vLLM 0.32.0's CPU build dies of such a batch with LoRA."""
+    oracle, renewals = oracle_over(DiesOfScores(alone=alone), tmp_path), []
+    found, rule = calibrate(
+        oracle,
+        list(oracle.adapters),
+        cell="default",
+        block=BLOCK,
+        slots=4,
+        renew=lambda: renewals.append(oracle.use(DiesOfScores(alone=alone))),  # type: ignore[func-returns-value]
+    )
+    assert len(renewals) == renewed
     assert not rule.exact
-    assert rule.band is None
-    assert any("requests for the scores of prompts" in note and "process has ended" in note for note in found.notes)
+    assert (rule.band is None) is alone
+    assert rule.noise is not None
+    assert rule.noise > 5 * SIGMA
+    assert any("scores of prompts in batches" in note and "process has ended" in note for note in found.notes)
+
+
+def test_an_attached_engine_that_dies_cannot_be_replaced(tmp_path: Path) -> None:
+    """The run ends with the engine's words."""
+    oracle = oracle_over(DiesOfScores(alone=True), tmp_path)
+    with pytest.raises(OracleError, match="process has ended"):
+        calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
 
 
 @pytest.mark.parametrize("lacking", [Capability.LOGPROBS, Capability.PROMPT_LOGPROBS])
