@@ -30,6 +30,7 @@ from coldproof.harness.proof.minimise.descent import descend
 from coldproof.harness.proof.minimise.on_fresh_engines import minimise_on_fresh_engines
 from coldproof.harness.proof.minimise.reduce import joined, smaller
 from coldproof.harness.proof.minimise.simplify import simpler
+from coldproof.harness.proof.progress import Watched
 from coldproof.harness.workload.steps import Reset, RestoreState, SaveState, SetAdapter, Workload
 from coldproof.reports.schema.case import Case, Diagnosis
 from coldproof.reports.schema.verdict import FailureClass
@@ -159,18 +160,23 @@ class ProofPipeline:
         """Remove what the counterexample does not need, within the time limit."""
         cold = found.requirement.without_cache
         engine = self.tested(cold=cold)
+        observe = self.watched(f"minimising {found.requirement.id}")
         return descend(
             found.smallest,
             lambda workload, about: chain(cuts(found.requirement, workload, about), joined(workload, about)),
-            lambda workload: self.fails_again(workload, engine),
+            lambda workload: self.fails_again(workload, engine, observe),
             until=time.monotonic() + self.limits().minimising(waivable=found.waivable, familiar=bool(found.causes)),
         )
 
-    def fails_again(self, workload: Workload, engine: CheckedEngine) -> Failing | None:
+    def watched(self, doing: str) -> Watched:
+        """Return `observe`, with progress."""
+        return Watched(self.observe, self.engines.pool.log.emit, doing)
+
+    def fails_again(self, workload: Workload, engine: CheckedEngine, observe: Observe) -> Failing | None:
         """Run a workload, several times if it depends on timing; return its first failure, or None."""
         tries = RETRIES_WHILE_SHRINKING if workload.depends_on_timing() else 1
         for attempt in range(1, tries + 1):
-            judgement = self.observe(engine, workload)
+            judgement = observe(engine, workload)
             if judgement.findings:
                 return Failing(workload, judgement, failed=1, tries=attempt)
         return None
@@ -190,7 +196,7 @@ class ProofPipeline:
         own = engines.pool.oracles.oracle_for("fresh-engine", fresh, engines.cell) if fresh else None
         return confirm(
             failing,
-            observe=self.observe,
+            observe=self.watched(f"replaying the counterexample of {requirement.id}"),
             fresh=fresh,
             fresh_oracle=own if fresh or not across else engines.cold,
             control=control,
@@ -210,7 +216,7 @@ class ProofPipeline:
             start=lambda: another()[0],
             confirm=lambda larger, fresh: self.confirm(found.requirement, larger, fresh, control),
             rerun=self.rerun,
-            observe=self.observe,
+            observe=self.watched(f"replaying larger counterexamples of {found.requirement.id}"),
             control=control,
             seconds=FURTHER * self.limits().minimise_seconds,
         )
@@ -234,7 +240,7 @@ class ProofPipeline:
             engine,
             another=(lambda: another()[0]) if quick else None,
             variants=lambda w, about: chain(cuts(requirement, w, about), joined(w, about), simpler(w)),
-            observe=self.observe,
+            observe=self.watched(f"minimising {requirement.id} on fresh engines"),
             confirm=lambda smallest: self.confirm(requirement, smallest, another()[0], control),
             until=time.monotonic() + self.limits().minimise_seconds,
         )
@@ -261,7 +267,7 @@ class ProofPipeline:
                 controls=controls,
                 variants=() if options.attached else variants,
                 engines=control_engines,
-                observe=self.observe,
+                observe=self.watched("running the controls"),
                 seconds=self.limits().controls_seconds,
             )
 
