@@ -75,11 +75,18 @@ class Timings(msgspec.Struct, frozen=True):
     cache_n: int | None = None
 
 
+LOST_TOKENS = (
+    "llama.cpp left {} tokens of this answer out of its stream: in the model's vocabulary a character can take several "
+    "tokens. Use a model whose tokens have whole characters, as in the files that `coldproof model` makes."
+)
+
+
 class CompletionEvent(msgspec.Struct, frozen=True):
     """One event of a stream. The last event has `stop` true."""
 
     stop: bool | None = None
     stop_type: str = ""
+    tokens_predicted: int = 0  # of the whole answer, in the last event
     tokens: list[int] = []
     completion_probabilities: list[Score] = []
     timings: Timings = Timings()
@@ -155,6 +162,8 @@ class LlamaCppReader(Reader):
             self.cached_tokens = event.timings.cache_n
             self.finish_reason = "length" if event.stop_type == "limit" else "stop"
             self.done = True
+            if lost := event.tokens_predicted - len(self.answers.get(0, [])):
+                self.error, self.status = LOST_TOKENS.format(lost), 501
 
     def add_tokens(self, event: CompletionEvent) -> None:
         """Add an event's tokens, with their scores if they were requested."""

@@ -12,7 +12,9 @@ the rate, also if some positions are several times as noisy as others. A tail wi
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Sequence
 
 import msgspec
@@ -21,6 +23,9 @@ import msgspec
 ABOVE = 0.03
 LEAST = 1000  # positions; with fewer, the tail has fewer than thirty
 HEAVIEST = 0.5  # shape from which on there is no variance, and no bound
+UPPER = 0.1  # the share of a sample in which steps are looked for
+MOST_DISTINCT = 0.25  # of its values differ, if they come in steps
+STEP_DIGITS = 4  # decimal places to which equal values agree
 DEVIATIONS = 2.0  # standard errors that are added to the scale
 
 
@@ -47,7 +52,7 @@ def fit_tail(values: Sequence[float]) -> ParetoTail | str:
     """Fit the tail of a sample of absolute differences. Return the reason if it cannot be fitted."""
     if len(values) < LEAST:
         return f"{len(values)} scores are too few to measure noise; {LEAST} are needed"
-    ordered = sorted(values)
+    ordered = without_steps(sorted(values))
     at = int(len(ordered) * (1 - ABOVE))
     start, above = ordered[at - 1], [value - ordered[at - 1] for value in ordered[at:]]
     count = len(above)
@@ -70,6 +75,24 @@ def fit_tail(values: Sequence[float]) -> ParetoTail | str:
         largest=ordered[-1],
         count=len(values),
     )
+
+
+def without_steps(ordered: Sequence[float]) -> list[float]:
+    """Spread values that come in steps evenly over the step above them; return others unchanged.
+
+    Half-precision logits are multiples of up to an eighth. Margins between them take a handful of values, and a law for
+    continuous values would read the steps as a tail without a bound. Spread upwards, the noise is never underestimated.
+    """
+    upper = ordered[int(len(ordered) * (1 - UPPER)) :]
+    places = sorted({round(value, STEP_DIGITS) for value in upper})
+    if len(places) < 2 or len(places) > len(upper) * MOST_DISTINCT or not math.isfinite(places[-1]):
+        return list(ordered)
+    step = statistics.median(after - before for before, after in itertools.pairwise(places))
+    spread = []
+    for _, group in itertools.groupby(ordered, key=lambda value: round(value, STEP_DIGITS)):
+        same = list(group)
+        spread += [value + step * i / len(same) if value else value for i, value in enumerate(same)]
+    return sorted(spread)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -2,7 +2,7 @@
 
 Package indexes carry a few small models as GGUF files, so that a trained model needs no model hub and no account. A
 converted folder has the float32 weights twice, for Hugging Face's readers (`model.safetensors`) and for llama.cpp
-(`model-f32.gguf`), beside the published file.
+(`model-f32.gguf`), and the published ones for llama.cpp (`model-quantised.gguf`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ TRAINED = {
 
 
 def model_path(name: str, cache: Path, say: Callable[[str], None]) -> Path:
-    """Return the folder of a trained model; for `NAME.gguf`, its published file. Makes the folder at the first call.
+    """Return the folder of a trained model; for `NAME.gguf`, its quantised weights. Makes the folder at the first call.
 
     Raises UsageError if the model cannot be fetched or converted.
     """
@@ -88,7 +88,7 @@ def model_path(name: str, cache: Path, say: Callable[[str], None]) -> Path:
         with one_at_a_time(folder):
             if not folder.is_dir():
                 make_folder(model, folder, say)
-    return folder / model.gguf if name.endswith(".gguf") else folder
+    return folder / gguf_conversion.SAME_GGUF if name.endswith(".gguf") else folder
 
 
 def folder_of(model: TrainedModel, cache: Path) -> Path:

@@ -29,6 +29,19 @@ def mixed(random: np.random.Generator, count: int) -> np.ndarray:
     return half_normal(random, count) * np.where(random.random(count) < 0.1, 3.0, 1.0)
 
 
+STEP = 0.125  # between the logits of a model in bfloat16
+
+
+def stepped(random: np.random.Generator, count: int) -> np.ndarray:
+    """Noise of a tenth of a nat in half precision: a handful of values."""
+    return np.round(0.1 * half_normal(random, count) / STEP) * STEP + random.normal(0.0, 1e-7, count)
+
+
+def beyond_step(nats: float) -> float:
+    """How often that noise exceeds so much: the next larger multiple, from half a step before it on."""
+    return math.erfc((math.floor(nats / STEP) + 0.5) * STEP / 0.1 / math.sqrt(2))
+
+
 def tail_of(draw: Draw, seed: int, count: int = SAMPLE) -> ParetoTail:
     """The law fitted to a sample."""
     found = fit_tail(list(draw(np.random.default_rng(seed), count)))
@@ -40,6 +53,7 @@ def tail_of(draw: Draw, seed: int, count: int = SAMPLE) -> ParetoTail:
 EXACT: dict[Draw, Callable[[float], float]] = {
     half_normal: lambda nats: math.erfc(nats / math.sqrt(2)),
     exponential: lambda nats: math.exp(-nats),
+    stepped: beyond_step,
     mixed: lambda nats: 0.1 * math.erfc(nats / 3 / math.sqrt(2)) + 0.9 * math.erfc(nats / math.sqrt(2)),
 }
 

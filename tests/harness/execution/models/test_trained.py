@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 import zipfile
@@ -38,6 +39,13 @@ def byte_tokenizer(vocabulary: int, *, end: int) -> dict[str, Any]:
         "tokenizer.ggml.merges": ["a b"],
         "tokenizer.ggml.eos_token_id": end,
     }
+
+
+def placeholder_texts(file: Path) -> list[str]:
+    """The texts of a file's tokens."""
+    reader = importlib.import_module("gguf").GGUFReader(file)
+    texts: list[str] = reader.fields["tokenizer.ggml.tokens"].contents()
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +94,11 @@ def test_a_model_is_fetched_and_converted_once(source: Path, published: TrainedM
     assert all(np.array_equal(made[name], wanted[name]) for name in wanted)
     assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen2"
     assert {path.name for path in folder.iterdir()} >= {GGUF, "model-f32.gguf", "tokenizer.json"}
+    texts = placeholder_texts(folder / "model-quantised.gguf")
+    assert texts[:2] == placeholder_texts(folder / "model-f32.gguf")[:2] == ["t0", "t1"]
+    assert len(texts) == 260
     assert len(said) == 2
-    assert model_path(f"{NAME}.gguf", tmp_path, said.append) == folder / GGUF
+    assert model_path(f"{NAME}.gguf", tmp_path, said.append) == folder / "model-quantised.gguf"
     assert len(said) == 2
 
 
