@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,7 +51,8 @@ class Repeats(msgspec.Struct, frozen=True):
 
     noise: float
     differing: int
-    latency: float  # seconds of one answer
+    latency: float  # seconds of one answer on the engine's clock
+    waited: float  # the same on the wall, which a stepped engine's clock does not show
 
     @property
     def exact(self) -> bool:
@@ -68,6 +70,7 @@ def calibrate(
     seconds: float = math.inf,
     renew: Callable[[], None] | None = None,
     progress: Progress = SILENT,
+    wall: Callable[[], float] = time.monotonic,
 ) -> tuple[Calibration, Rule]:
     """Send the probes and return the calibration and the rule. Raises OracleError if the oracle cannot answer.
 
@@ -80,10 +83,10 @@ def calibrate(
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]
     probes = [Question(prompt, identity, TOKENS) for identity in identities for prompt in prompts]
     with progress.counting("calibrating", oracle, of=3 * len(probes)):
-        alone, repeats = repeated(oracle, probes)
+        alone, repeats = repeated(oracle, probes, wall)
     noise, exact = repeats.noise, repeats.exact
     rule = Rule(exact=exact)
-    pace = Pace(repeats.latency, SHARE * seconds)
+    pace = Pace(repeats.waited, SHARE * seconds)
     said: list[str] = []
     if not exact:
         rule, said = noisy_rule(oracle, identities, block, pace, renew, progress)
@@ -93,7 +96,7 @@ def calibrate(
     if exact and len(digests) >= 2:
         oracle.fill_slots(slots)
         # Alternating identities in one batch, with answers long enough to overlap.
-        tokens = MIXED_TOKENS if repeats.latency < SLOW_SECONDS else TOKENS
+        tokens = MIXED_TOKENS if repeats.waited < SLOW_SECONDS else TOKENS
         mixed = [Question(prompt, identity, tokens) for prompt in prompts for identity in reversed(identities)]
         rounds = pace.most(ROUNDS, latencies=len(mixed))
         mixtures = mixtures_that_hold(oracle, mixed, alone, rounds, progress)
@@ -152,18 +155,22 @@ def noisy_rule(
     ]
 
 
-def repeated(oracle: EngineOracle, probes: list[Question]) -> tuple[dict[Question, Answer], Repeats]:
+def repeated(
+    oracle: EngineOracle, probes: list[Question], wall: Callable[[], float]
+) -> tuple[dict[Question, Answer], Repeats]:
     """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers."""
-    began = oracle.engine.clock()
+    began, since = oracle.engine.clock(), wall()
     alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
-    latency = (oracle.engine.clock() - began) / len(probes)
+    latency, waited = (
+        (after - before) / len(probes) for before, after in ((began, oracle.engine.clock()), (since, wall()))
+    )
     compared = [compare(alone[probe], oracle.ask_without_memo(probe)) for probe in probes]
     for identity in dict.fromkeys(probe.adapter for probe in probes):
         batch = [probe for probe in probes if probe.adapter == identity]
         answers = oracle.ask_together(batch)
         compared += [compare(alone[probe], answer) for probe, answer in zip(batch, answers, strict=True)]
     noise = max(delta for delta, _ in compared)
-    return alone, Repeats(noise=noise, differing=sum(not same for _, same in compared), latency=latency)
+    return alone, Repeats(noise=noise, differing=sum(not same for _, same in compared), latency=latency, waited=waited)
 
 
 def mixtures_that_hold(
