@@ -22,7 +22,8 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
-from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofLimits, ProofPipeline
+from coldproof.harness.proof.limits import ProofLimits
+from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipeline
 from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, WorkloadLimits
 from coldproof.harness.workload.steps import Workload

@@ -10,7 +10,8 @@ from support.histories import ask, burst, put
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import PROFILES
-from coldproof.harness.proof.pipeline import FAMILIAR_SECONDS, WAIVABLE_SECONDS, ProofLimits, cuts
+from coldproof.harness.proof.limits import FAMILIAR_SECONDS, WAIVABLE_SECONDS, ProofLimits
+from coldproof.harness.proof.pipeline import cuts
 from coldproof.harness.workload.steps import Reset, Workload
 
 
