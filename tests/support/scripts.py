@@ -22,5 +22,5 @@ def case_of(engine: str, *steps: Step) -> Case:
         engine=engine,
         workload=msgspec.to_builtins(Workload(steps or (put("A"), burst(ask(adapter="tenant")), burst(ask())))),
         recipes=RECIPES,
-        engine_config={"command": COMMAND, "model": "/x/models/m"},
+        engine_config={"command": COMMAND, "model": "/x/models/0123456789abcdef"},
     )

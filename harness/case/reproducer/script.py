@@ -38,6 +38,7 @@ from coldproof.reports.schema.case import Case, RequestRow
 from coldproof.reports.schema.verdict import FailureClass
 
 HERE = Path(__file__).parent
+GENERATED = re.compile(r"/models/[0-9a-f]{16}(?=[/\s]|$)")  # the folder of a generated model; users have others
 TEMPLATE, ENGINE_TEMPLATE = "script.py.j2", "engine.py.j2"
 # Classes that mean a wrong count if no token is wrong. All other classes concern the answer.
 CACHED_COUNT_FAILURES = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_STATE)
@@ -102,7 +103,7 @@ def recorded_engine(case: Case) -> RecordedEngine:
 def uses_generated_model(case: Case) -> bool:
     """Return whether the served model was the tiny one that the script can make itself."""
     served = case.engine_config.get("model") or case.engine_config.get("command", "")
-    return "/models/" in served and all("seed" in r for r in case.recipes.values())
+    return GENERATED.search(served) is not None and all("seed" in r for r in case.recipes.values())
 
 
 def recorded_workload(case: Case) -> Workload:

@@ -26,6 +26,7 @@ def write_folder(source: Path) -> None:
         source.parent, dtype="float32", quantization_config=how, **name
     )
     model.save_pretrained(source.parent, max_shard_size="100GB")  # one file: adapters and other engines read it
+    (source.parent / "model.safetensors").chmod(0o644)  # a server that another user runs reads it too
     transformers.AutoTokenizer.from_pretrained(source.parent, **name).save_pretrained(source.parent)
 
 

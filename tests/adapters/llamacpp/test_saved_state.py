@@ -220,7 +220,7 @@ def test_a_case_has_the_routes() -> None:
     """One call for each slot, in the script and in the shell."""
     case = case_of("llamacpp", STEM, KEPT, STRANGE, BACK, STEM)
     command = "llama-server --model /x/m.gguf --port 1 --parallel 1 --slot-save-path /x/slots --parallel 2"
-    case = msgspec.structs.replace(case, engine_config={"command": command, "model": "/x/models/m"})
+    case = msgspec.structs.replace(case, engine_config={"command": command, "model": "/x/models/0123456789abcdef"})
     assert "server.save('kept')" in reproducer(case)
     assert "server.restore('kept')" in reproducer(case)
     assert "--slot-save-path coldproof-files/slots" in reproduction_of(case.engine).command(recorded_engine(case))

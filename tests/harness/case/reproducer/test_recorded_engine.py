@@ -88,9 +88,10 @@ def test_llama_cpps_command_has_the_scripts_own_files() -> None:
     )
 
 
-def test_a_model_of_somebodys_own_stays_where_it_is() -> None:
-    """The script cannot make it."""
-    case = msgspec.structs.replace(case_of("llamacpp"), engine_config={"command": COMMAND, "model": "/their/model"})
+@pytest.mark.parametrize("model", ["/their/model", "/models/llama", "/x/.coldproof/cache/trained/smollm2"])
+def test_a_model_of_somebodys_own_stays_where_it_is(model: str) -> None:
+    """The script cannot make it, whatever its folder is called."""
+    case = msgspec.structs.replace(case_of("llamacpp"), engine_config={"command": COMMAND, "model": model})
     assert not uses_generated_model(case)
     assert "--model /x/models/m/model.gguf" in reproduction_of(case.engine).command(recorded_engine(case))
 
