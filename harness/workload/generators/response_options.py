@@ -35,7 +35,7 @@ def with_response_options(
     steps: list[Step] = []
     for kind in kinds:
         request = Request(prompt=prompt, max_tokens=tokens_for(kind), surface=kind)
-        # Sometimes two requests for scores at once: vLLM 0.32.0's CPU build dies of them, with LoRA and 49,152 tokens.
+        # Sometimes two requests for scores at once: vLLM 0.32.0's CPU build dies of them with LoRA and a Llama model.
         also = draw(st.sampled_from((PLAIN, kind))) if kind.prompt_logprobs else PLAIN
         longer = Prompt((*prompt.segments, Segment("beside", 5)))
         beside = Request(prompt=longer, max_tokens=12 if also == PLAIN else tokens_for(also), surface=also)

@@ -118,7 +118,7 @@ class DiesOfScores(Tampered):
 
 @pytest.mark.parametrize(("alone", "renewed"), [(False, 1), (True, 2)])
 def test_an_engine_that_dies_of_scores_keeps_its_run(alone: bool, renewed: int, tmp_path: Path) -> None:
-    """The next best rule is used, and the report says why. vLLM 0.32.0's CPU build dies of such a batch with LoRA."""
+    """The next best rule is used, and the report says why. vLLM 0.32.0's CPU build dies of such a batch."""
     oracle, renewals = oracle_over(DiesOfScores(alone=alone), tmp_path), []
     found, rule = calibrate(
         oracle,
