@@ -23,6 +23,10 @@ COUNTERS = {
     "llamacpp:requests_processing": "running",
     "llamacpp:requests_deferred": "waiting",
 }
+LOST_TOKENS = (
+    "llama.cpp left {} tokens of this answer out of its stream: in the model's vocabulary a character can take several "
+    "tokens. Use a model whose tokens have whole characters, as in the files that `coldproof model` makes."
+)
 
 
 class LlamaCppAdapters(RegisteredAdapters):
@@ -73,12 +77,6 @@ class Timings(msgspec.Struct, frozen=True):
     """Statistics of a request. `cache_n`: the number of prompt tokens from the cache."""
 
     cache_n: int | None = None
-
-
-LOST_TOKENS = (
-    "llama.cpp left {} tokens of this answer out of its stream: in the model's vocabulary a character can take several "
-    "tokens. Use a model whose tokens have whole characters, as in the files that `coldproof model` makes."
-)
 
 
 class CompletionEvent(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ import msgspec
 import requests
 
 from coldproof.adapters.common.lora_digest import content_digest
+from coldproof.adapters.common.model_folder import CONFIG, GGUF, model_folder
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.llamacpp.gguf import NotTranslated, write_adapter, write_model
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
@@ -96,20 +97,15 @@ def files_folder(options: StartOptions) -> Path:
 
 def published(model: str) -> Path | None:
     """Return the GGUF file that the user gave, or the float32 one in the folder of a trained model; None otherwise."""
-    if model.endswith(".gguf"):
+    if model.endswith(GGUF):
         return Path(model)
     float32 = Path(model, FLOAT32)
     return float32 if float32.is_file() else None
 
 
-def model_folder(model: str) -> Path:
-    """Return the folder with the model's config.json, which may lack one beside a GGUF file."""
-    return Path(model).parent if model.endswith(".gguf") else Path(model)
-
-
 def has_window(model: str) -> bool:
     """Return whether a model has layers with a sliding window, as far as its config.json is known."""
-    config = model_folder(model) / "config.json"
+    config = model_folder(model) / CONFIG
     return config.is_file() and "sliding_window" in json.loads(config.read_text())
 
 
@@ -141,15 +137,8 @@ def flags(options: StartOptions, digests: Sequence[str], port: int) -> list[str]
     folder, states, arguments = files_folder(options), states_folder(options), list(options.arguments)
     if states is not None:
         arguments[arguments.index(SAVED) + 1] = str(states)
-    words = [
-        "--model",
-        str(published(options.model) or folder / WRITTEN),
-        "--port",
-        str(port),
-        *ALWAYS,
-        *EXACT,
-        *arguments,
-    ]
+    model = published(options.model) or folder / WRITTEN
+    words = ["--model", str(model), "--port", str(port), *ALWAYS, *EXACT, *arguments]
     words += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
     return words + [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
 

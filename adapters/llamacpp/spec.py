@@ -20,15 +20,13 @@ HOST_CACHE = "--cache-ram"
 NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (setup.SLOTS, "1")
 SLOT_ALONE = (*ONE_SLOT, *NO_HOST_CACHE)
 SAVED = (setup.SAVED, "slots", *NO_HOST_CACHE)
+KV_IN_BLOCKS = ("GROUND", "LORA-4", "CHAT", "REUSE", "PRESS")
 RESTORED = ("TIER-1", "TIER-3")  # saved states are a second tier
 PIECE = 16  # tokens: fewer than in a segment, more than two answers share by chance
 SHIFTED = (
     f"KV of {PIECE} or more consecutive tokens is reused at any position of a prompt, with shifted positions and after "
     "any prefix (llama.cpp PR#9866)"
 )
-
-
-KV_IN_BLOCKS = ("GROUND", "LORA-4", "CHAT", "REUSE", "PRESS")
 
 
 def quantised(kind: str) -> tuple[str, ...]:

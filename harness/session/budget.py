@@ -19,12 +19,11 @@ PATIENT_EXAMPLES = 40  # maximum examples of a small profile's trial while evide
 # Fraction of the initial share that each trial always gets, even if long examples of earlier trials used up the time.
 # The run may then end a little late, but every trial has drawn examples.
 RESERVED = 0.6
-
-
 # A run with a budget of the user's ends within twice the budget, but a short one has at least this time besides.
 LEAST_EXTRA = 60.0
 # The same for a run without one: its profile's budget is an estimate for a small model on an idle machine.
 PATIENT_RUN = 5
+OUT_OF_TIME = "the time of the run was over before its turn: it needs a longer --budget"
 
 
 class RunClock:
@@ -50,9 +49,6 @@ class RunClock:
 
 class OutOfTime(Exception):
     """A cell was not opened because the time of the run was over."""
-
-
-OUT_OF_TIME = "the time of the run was over before its turn: it needs a longer --budget"
 
 
 class TrialEnded(BaseException):

@@ -32,6 +32,7 @@ from coldproof.reports.schema.case import NoiseBand
 PROMPTS, TOKENS, LONGEST = 48, 24, 1024
 LEAST_EACH = 6  # prompts of an identity: with them there are a thousand scores and margins for the tolerance
 BATCHES = (4, 16)
+WAYS = 1 + len(BATCHES)  # each prompt is answered alone and in batches
 # One false positive in a million requests: none is expected in a qualification of a hundred thousand requests.
 ERROR_RATE = 1e-6
 LONGEST_ANSWER = 64  # tokens of an answer, each of which may exceed the tolerance
@@ -90,11 +91,9 @@ def measure_band(
         support = oracle.engine.capabilities[need]
         if support.present is not True:
             return f"the engine does not report {need.value} ({support.evidence})"
-    ways = 1 + len(BATCHES)  # each prompt is answered alone and in batches; each answer is scored alone and in a batch
-    # Prompts and answers are longer here than in the calibration's first part, whose answers took `pace.latency`.
-    of_one = 2 * 3 * ways * len(identities)
-    each = pace.most(-(-PROMPTS // len(identities)), latencies=of_one, least=LEAST_EACH)
-    with progress.counting("measuring the noise of cold answers", oracle, of=3 * ways * each * len(identities)):
+    questions = 3 * WAYS * len(identities)  # each answer is scored alone and in a batch
+    each = prompts_of_each(pace, identities, questions)
+    with progress.counting("measuring the noise of cold answers", oracle, of=questions * each):
         return band_of(sampled(oracle, identities, block, each, scoring))
 
 
@@ -105,12 +104,19 @@ def measure_margin(
 
     It compares decode alone with decode in batches. Raises OracleError if the oracle cannot answer.
     """
-    ways = 1 + len(BATCHES)
-    of_one = 2 * ways * len(identities)
-    each = pace.most(-(-PROMPTS // len(identities)), latencies=of_one, least=LEAST_EACH)
-    with progress.counting("measuring the noise of cold answers", oracle, of=ways * each * len(identities)):
+    questions = WAYS * len(identities)
+    each = prompts_of_each(pace, identities, questions)
+    with progress.counting("measuring the noise of cold answers", oracle, of=questions * each):
         tail = fit_tail(sampled(oracle, identities, block, each, Scoring.NONE).margins)
     return rounded_up(tail.beyond(ERROR_RATE / LONGEST_ANSWER)) if isinstance(tail, ParetoTail) else tail
+
+
+def prompts_of_each(pace: Pace, identities: list[str | None], questions: int) -> int:
+    """Return how many prompts to send for each identity, if one prompt for all of them needs so many questions.
+
+    Prompts and answers are longer here than in the calibration's first part, whose answers took `pace.latency`.
+    """
+    return pace.most(-(-PROMPTS // len(identities)), latencies=2 * questions, least=LEAST_EACH)
 
 
 def sampled(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coldproof.adapters.common.model_folder import CONFIG, model_folder
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, RequestRefused
 from coldproof.adapters.spec.cell import Cell
@@ -26,7 +27,6 @@ from coldproof.harness.options import Options, UsageError
 
 RECIPES = {"A": (1, 8), "B": (2, 8), "C": (3, 16), "D": (4, 4)}  # content -> (seed, rank); the ranks differ on purpose
 USER_CONTENTS = "ABCDEFGH"
-CONFIG, GGUF = "config.json", ".gguf"
 # How far a generated adapter moves the weights of a trained model, as a share of their standard deviation. SmolLM2's
 # best token then changes at a third of the positions, and its perplexity rises from 67 to 91; with 0.05 at a tenth,
 # with 0.2 the perplexity is 440 (docs/noise.md).
@@ -91,11 +91,6 @@ def make_contents(given: tuple[Path, ...], cache: Path, model: Path | None) -> C
         }
     except (AdapterError, ValueError) as problem:
         raise UsageError(str(problem)) from problem
-
-
-def model_folder(model: str) -> Path:
-    """Return the folder of a model's config.json: the model's, or that of its GGUF file."""
-    return Path(model).parent if model.endswith(GGUF) else Path(model)
 
 
 def adapter_spread(weights: float | None, rank: int) -> float | None:

@@ -16,10 +16,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from coldproof.adapters.common import tiny_model as forge
+from coldproof.adapters.common.model_folder import model_folder
 from coldproof.adapters.llamacpp import gguf
 from coldproof.harness.cli.main import main
 from coldproof.harness.execution.models import contents, trained
-from coldproof.harness.execution.models.contents import ADAPTER_STRENGTH, adapter_spread, make_contents, model_folder
+from coldproof.harness.execution.models.contents import ADAPTER_STRENGTH, adapter_spread, make_contents
 from coldproof.harness.execution.models.lora import tiny_model
 from coldproof.harness.execution.models.trained import TRAINED, TrainedModel, is_trained, model_path
 from coldproof.harness.execution.models.weights import projection_spread
