@@ -51,7 +51,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
         words += ["--maxfail", "1"] if self.to_first else []
         words += ["--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging"]
-        return [*words, "--diagnose", "none", "--allow-not-exercised"]
+        return [*words, "--diagnose", "none", "--allow-not-exercised", "--allow-inconclusive"]
 
 
 def fault_cells(fault: Fault, worker: str) -> tuple[str, ...]:

@@ -44,7 +44,6 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.session.trials import RunPlan, TrialRunner
 from coldproof.reports.assemble.assemble import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
-from coldproof.reports.schema.verdict import Verdict
 
 CLOSE_SECONDS = 5.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
 
@@ -99,10 +98,7 @@ class ConformanceRun:
             layers=options.layers,
             fault=fault_facts(options),
             environment=self.reports.environment,
-            allowed=[
-                *([Verdict.NOT_EXERCISED] if options.allow_not_exercised else []),
-                *([Verdict.INCONCLUSIVE] if options.allow_inconclusive else []),
-            ],
+            allowed=options.allowed,
         )
         if self.qualification is not None:
             keep_known_issues(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 import pytest
@@ -168,7 +168,7 @@ class TrialRunner:
             verdict, reason = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
         sut.end()
         self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
-        raise_outcome(verdict, trial, reason, problem)
+        raise_outcome(verdict, trial, reason, problem, self.options.allowed)
 
     def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
         """Confirm the counterexample of a trial, run the controls of its case, and save the case."""
@@ -221,12 +221,17 @@ class TrialRunner:
         )
 
 
-def raise_outcome(verdict: Verdict, trial: Trial, reason: str, problem: BaseException | None) -> None:
+def raise_outcome(
+    verdict: Verdict, trial: Trial, reason: str, problem: BaseException | None, allowed: Collection[Verdict] = ()
+) -> None:
     """Return for CONFORMS; raise pytest's outcome for any other verdict.
 
-    `problem`: the exception that ended the test, if any.
+    `problem`: the exception that ended the test, if any. `allowed`: verdicts that do not fail the run, so that they do
+    not end it with pytest's -x either.
     """
     message = f"{trial.requirement.id} {verdict.value}: {reason}"
+    if verdict in allowed:
+        pytest.skip(message)
     match verdict:
         case Verdict.CONFORMS:
             return

@@ -312,3 +312,11 @@ def test_a_verdict_is_no_traceback(verdict: Verdict) -> None:
     with pytest.raises(kind, match=f"LORA-1 {verdict.value}: because") as said:
         raise_outcome(verdict, trial(), "because", None)
     assert not said.value.pytrace
+
+
+def test_a_verdict_that_is_allowed_does_not_fail_its_test() -> None:
+    """pytest -x then ends at what fails the run, and at nothing else."""
+    with pytest.raises(pytest.skip.Exception, match="NOT EXERCISED: because"):
+        raise_outcome(Verdict.NOT_EXERCISED, trial(), "because", None, [Verdict.NOT_EXERCISED])
+    with pytest.raises(pytest.fail.Exception):
+        raise_outcome(Verdict.VIOLATED, trial(), "because", None, [Verdict.NOT_EXERCISED])
