@@ -10,7 +10,6 @@ import msgspec
 
 from coldproof.adapters.registry import ENGINES, attached, layer_of
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
-from coldproof.reports.schema.verdict import Verdict
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 INVALID_DURATION = "invalid duration; use for example 90s, 20m or 2h"
@@ -175,12 +174,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Starting a server takes longer than the sample, and another layer replays the same known issue in process.
         """
         return self.profile == SMOKE and self.layer == SERVER_LAYER and self.is_sample(requirement_id)
-
-    @property
-    def allowed(self) -> list[Verdict]:
-        """Return the verdicts that the user said do not fail the run."""
-        relaxed = {Verdict.NOT_EXERCISED: self.allow_not_exercised, Verdict.INCONCLUSIVE: self.allow_inconclusive}
-        return [verdict for verdict, allow in relaxed.items() if allow]
 
     @property
     def attached(self) -> bool:

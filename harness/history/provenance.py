@@ -5,6 +5,8 @@ The numbers of requests and steps are those of the history.
 
 from __future__ import annotations
 
+import re
+
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, NO_BLOCK, ZEROED, Writer, WrongRead
 from coldproof.harness.history.records import History, common_prefix, written_tokens
 from coldproof.harness.workload.steps import Burst, SetAdapter, Unload
@@ -15,6 +17,12 @@ MOST_SENTENCES = 5
 def request_tag(nonce: str, number: int) -> str:
     """Return the part of the engine's request name that identifies a request."""
     return f"{nonce}.{number}."
+
+
+def read_kv_of_run(history: History, nonce: str) -> bool:
+    """Return whether a request of the history read wrong KV that a request of the run under `nonce` wrote."""
+    tag = re.compile(rf"(?<![\w.]){re.escape(nonce)}\.\d+\.")
+    return any(read.writer is not None and tag.search(read.writer.request) for read in history.wrong_reads)
 
 
 def describe_wrong_reads(history: History, about: int | None) -> list[str]:

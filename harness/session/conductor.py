@@ -42,7 +42,7 @@ from coldproof.harness.session.signals import EndingSignals
 from coldproof.harness.session.soak import ResourceMonitor
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.terminal import Terminal
-from coldproof.harness.session.trials import RunPlan, TrialRunner
+from coldproof.harness.session.trials import RunPlan, TrialRunner, allowed_verdicts
 from coldproof.reports.assemble.assemble import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 
 CLOSE_SECONDS = 5.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
@@ -98,7 +98,7 @@ class ConformanceRun:
             layers=options.layers,
             fault=fault_facts(options),
             environment=self.reports.environment,
-            allowed=options.allowed,
+            allowed=allowed_verdicts(options),
         )
         if self.qualification is not None:
             keep_known_issues(options)

@@ -168,7 +168,7 @@ class TrialRunner:
             verdict, reason = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
         sut.end()
         self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
-        raise_outcome(verdict, trial, reason, problem, self.options.allowed)
+        raise_outcome(verdict, trial, reason, problem, allowed_verdicts(self.options))
 
     def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
         """Confirm the counterexample of a trial, run the controls of its case, and save the case."""
@@ -219,6 +219,12 @@ class TrialRunner:
             exhausted=trial.exhausted,
             left=None if left is None else round(left, 1),
         )
+
+
+def allowed_verdicts(options: Options) -> list[Verdict]:
+    """Return the verdicts that the user said do not fail the run."""
+    relaxed = {Verdict.NOT_EXERCISED: options.allow_not_exercised, Verdict.INCONCLUSIVE: options.allow_inconclusive}
+    return [verdict for verdict, allow in relaxed.items() if allow]
 
 
 def raise_outcome(

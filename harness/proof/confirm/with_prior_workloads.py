@@ -3,7 +3,8 @@
 Minimising reuses an engine whose state earlier runs may have changed, so that its result may not fail on a fresh
 engine. The first form of the counterexample had the fewest prior runs. If it fails only where two tokens are equal by
 chance, it fails again under the same nonce. If it fails only after prior workloads, these are run on a fresh engine
-with the same nonces and in the same order.
+with the same nonces and in the same order. Where the engine reports whose KV was read, the workload that wrote it is
+tried first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
+from coldproof.harness.history.provenance import read_kv_of_run
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.trial import Failing, Ran
@@ -42,10 +44,15 @@ def confirm_further(
 ) -> Confirmed:
     """Try for `seconds` more seconds to confirm a counterexample that did not fail on a fresh engine.
 
-    `found`: the first and the smallest counterexample of the trial. Each is replayed on a fresh engine; then the
-    minimised one with its own tokens; at last, the first one after its prior workloads. Return `confirmed` if all pass.
+    `found`: the first and the smallest counterexample of the trial. The first is replayed after the prior workloads
+    whose KV it read, if any; then each alone on a fresh engine; then the minimised one with its own tokens; at last,
+    the first one after its prior workloads. Return `confirmed` if all pass.
     """
     until = time.monotonic() + seconds
+    prior = PriorWorkloads(confirmed, found[0], start, rerun, observe, control, until)
+    after_writers = prior.confirm_after(prior.writers())
+    if after_writers is not None:
+        return after_writers
     tried = [confirmed.judgement.history.workload]
     for failing in found:
         fresh = start() if failing.workload not in tried and time.monotonic() < until else None
@@ -55,7 +62,7 @@ def confirm_further(
                 return with_note(larger, AS_FOUND)
         tried.append(failing.workload)
     with_own_tokens = confirm_with_own_tokens(confirmed, start, rerun, observe, until)
-    return with_own_tokens or confirm_after_prior(confirmed, found[0], start, rerun, observe, control, until)
+    return with_own_tokens or prior.confirm_after(prior.affordable()) or confirmed
 
 
 def confirm_with_own_tokens(
@@ -77,47 +84,70 @@ def confirm_with_own_tokens(
     return with_note(made, OWN_TOKENS)
 
 
-def confirm_after_prior(
-    confirmed: Confirmed,
-    failing: Failing,
-    start: Callable[[], CheckedEngine | None],
-    rerun: Rerun,
-    observe: Observe,
-    control: CheckedEngine | None,
-    until: float,
-) -> Confirmed:
-    """Replay a counterexample after its prior workloads, and halve these as long as it fails and time is left."""
+class PriorWorkloads(msgspec.Struct, frozen=True):
+    """A counterexample with its prior workloads, and what is needed to run them again on fresh engines."""
 
-    def fails_after(ran: Sequence[Ran]) -> Judgement | None:
-        fresh = start() if ran and time.monotonic() < until else None
-        return None if fresh is None else fails_after_prior(ran, failing, fresh, rerun, observe)
+    confirmed: Confirmed
+    failing: Failing
+    start: Callable[[], CheckedEngine | None]
+    rerun: Rerun
+    observe: Observe
+    control: CheckedEngine | None
+    until: float
 
-    kept = affordable(failing.earlier, until - time.monotonic())
-    seen = fails_after(kept)
-    if seen is None:
-        return confirmed
-    while len(kept) > 1:
-        halves = (kept[len(kept) // 2 :], kept[: len(kept) // 2])
-        smaller = next(((half, found) for half in halves if (found := fails_after(half)) is not None), None)
-        if smaller is None:
-            break
-        kept, seen = smaller
-    off = fails_after_prior(kept, failing, control, rerun, observe) if control is not None else None
-    not_the_cache = off is not None and off.worst().checker in ("tokens", "liveness")
-    reproduction = msgspec.structs.replace(
-        confirmed.reproduction,
-        while_shrinking_failed=failing.failed,
-        while_shrinking_tries=failing.tries,
-        workloads_before=len(kept),
-    )
-    needed = "one prior workload" if len(kept) == 1 else f"{len(kept)} prior workloads"
-    made = Confirmed(
-        judgement=seen,
-        failure_class=FailureClass.NOT_THE_CACHE if not_the_cache else seen.worst().failure_class,
-        reproduction=reproduction,
-        history_dependent=True,
-    )
-    return with_note(made, f"On a fresh engine it failed after {needed}, recorded in events.ndjson.")
+    def writers(self) -> tuple[Ran, ...]:
+        """Return the prior workloads that wrote KV which the counterexample read."""
+        history = self.failing.judgement.history
+        return tuple(ran for ran in self.failing.earlier if read_kv_of_run(history, ran.nonce))
+
+    def affordable(self) -> tuple[Ran, ...]:
+        """Return the latest prior workloads that can be run again in the time left."""
+        return affordable(self.failing.earlier, self.until - time.monotonic())
+
+    def confirm_after(self, ran: tuple[Ran, ...]) -> Confirmed | None:
+        """Replay the counterexample after prior workloads, halved as long as it fails and time is left.
+
+        Return None if it passes.
+        """
+        found = self.fails_after(ran)
+        if found is None:
+            return None
+        kept, seen = self.halved(ran, found)
+        off = self.replay_after(kept, self.control) if self.control is not None else None
+        not_the_cache = off is not None and off.worst().checker in ("tokens", "liveness")
+        reproduction = msgspec.structs.replace(
+            self.confirmed.reproduction,
+            while_shrinking_failed=self.failing.failed,
+            while_shrinking_tries=self.failing.tries,
+            workloads_before=len(kept),
+        )
+        needed = "one prior workload" if len(kept) == 1 else f"{len(kept)} prior workloads"
+        made = Confirmed(
+            judgement=seen,
+            failure_class=FailureClass.NOT_THE_CACHE if not_the_cache else seen.worst().failure_class,
+            reproduction=reproduction,
+            history_dependent=True,
+        )
+        return with_note(made, f"On a fresh engine it failed after {needed}, recorded in events.ndjson.")
+
+    def halved(self, ran: tuple[Ran, ...], seen: Judgement) -> tuple[tuple[Ran, ...], Judgement]:
+        """Return the fewest workloads found by halving `ran` after which it still fails, and how it fails then."""
+        while len(ran) > 1:
+            halves = (ran[len(ran) // 2 :], ran[: len(ran) // 2])
+            smaller = next(((half, found) for half in halves if (found := self.fails_after(half)) is not None), None)
+            if smaller is None:
+                break
+            ran, seen = smaller
+        return ran, seen
+
+    def fails_after(self, ran: Sequence[Ran]) -> Judgement | None:
+        """Replay it on a fresh engine after prior workloads; None if it passes or there is no time or engine."""
+        fresh = self.start() if ran and time.monotonic() < self.until else None
+        return None if fresh is None else self.replay_after(ran, fresh)
+
+    def replay_after(self, ran: Sequence[Ran], engine: CheckedEngine) -> Judgement | None:
+        """Replay it on an engine after prior workloads; None if it passes."""
+        return fails_after_prior(ran, self.failing, engine, self.rerun, self.observe)
 
 
 def fails_after_prior(

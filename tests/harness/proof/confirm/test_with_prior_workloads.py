@@ -12,6 +12,7 @@ from support.histories import ask, burst, history
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied
+from coldproof.adapters.protocol.provenance import Writer, WrongRead
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
@@ -154,6 +155,21 @@ def test_what_ran_before_is_run_before_it_and_cut_down_to_what_is_needed() -> No
     assert engines.ran["fresh 1"] == ["then"]
     assert engines.ran["fresh 2"] == [*"01234567", "then"]
     assert list(engines.ran.values())[-1] == ["5", "then"]
+
+
+def test_the_workload_whose_kv_was_read_is_tried_first() -> None:
+    """The engine reports the writer: neither the counterexample alone nor all that ran has to be tried."""
+    wrong = WrongRead(
+        request="cmpl-then.0.x", step=1, layer=0, group=0, column=0, block=3, first=0, last=31, found=7,
+        writer=Writer(request="cmpl-5.0.x", position=0, adapter=None, content=None),
+    )  # fmt: skip
+    read = failed(FOUND, earlier(8))
+    history = msgspec.structs.replace(read.judgement.history, wrong_reads=(wrong,))
+    read = msgspec.structs.replace(read, judgement=msgspec.structs.replace(read.judgement, history=history))
+    engines = Engines(lambda run: "5" in run)
+    made = further(engines, read)
+    assert list(engines.ran.values()) == [["5", "then"]]
+    assert made.reproduction.workloads_before == 1
 
 
 def test_damage_that_adds_up_needs_all_that_ran() -> None:
