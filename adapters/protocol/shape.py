@@ -45,5 +45,6 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     drops_all_below: int | None = None
     moves_pieces_of: int | None = None  # the minimum length of non-prefix KV reuse, in tokens; None: no such reuse
     shifts_context: bool = False  # an answer may outgrow the context; the oldest tokens are evicted, the others shift
+    resumes_first: bool = False  # a preempted request is resumed before requests that were sent after it are admitted
     # The query counter counts each prompt once, at admission, and the hit counter only the hits of that lookup.
     counts_first_lookups: bool = False

@@ -72,8 +72,10 @@ class EventCache:
                 case Stored():
                     self.store(event)
                 case Removed():
-                    for hashed in event.hashes:
-                        self.remove((event.medium, event.group, hashed))
+                    keys = [(event.medium, event.group, hashed) for hashed in event.hashes]
+                    for key in keys:
+                        self.remove(key)
+                    self.note_orphans(keys)
                 case Cleared():
                     self.clear()
         if not self.forgets:
@@ -129,6 +131,16 @@ class EventCache:
         self.in_pool -= key[0] in POOL
         if not self.copies[key]:
             self.end(key)
+
+    def note_orphans(self, evicted: Iterable[Key]) -> None:
+        """Record a contradiction for a block that stays in the pool after the one before it: it can never be hit."""
+        for medium, group, hashed in evicted:
+            if self.forgets or medium not in POOL or self.copies[medium, group, hashed]:
+                continue
+            children = (child for child in self.children.get((group, hashed), ()) if child.kind in HOLD_ALL)
+            orphan = next((child.hash for child in children if self.copies[medium, *child.place]), None)
+            if orphan is not None:
+                self.fault("evicted", f"block {hashed} is evicted before block {orphan}, which follows it")
 
     def clear(self) -> None:
         """Record that nothing can be hit any more."""

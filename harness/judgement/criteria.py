@@ -30,7 +30,10 @@ CHECKS = {  # the gravest first: findings are reported in this order
     "concurrency": (
         "Identical prompts that wait although the pool has room for them to run concurrently with shared blocks."
     ),
-    "order": "A request that is preempted while a less urgent one keeps running, if requests have priorities.",
+    "order": (
+        "A request that is preempted while a less urgent one keeps running, if requests have priorities. A preempted "
+        "request that is resumed after a later one was admitted, if the engine documents that it comes first."
+    ),
     "conservation": (
         "Any request that runs or waits, or any block in use, after an idle gap; a pool gauge of zero while requests "
         "run."

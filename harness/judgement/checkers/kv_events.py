@@ -12,8 +12,9 @@ from coldproof.harness.judgement.finding import Finding
 from coldproof.reports.schema.verdict import FailureClass
 
 UNREADABLE = ("gap", "shape")  # after these faults the content of the cache is unknown
-RULES = (*UNREADABLE, "parent", "removed", "collision", "empty")  # faults within the stream, gravest first
-INVALID = ("shape", "empty")  # an event's own fields are invalid, whatever the cache holds
+RULES = (*UNREADABLE, "parent", "removed", "collision", "empty", "evicted")  # faults within the stream, gravest first
+# With "shape" and "empty", an event's own fields are invalid, whatever the cache holds.
+CLASSES = {"shape": FailureClass.API, "empty": FailureClass.API, "evicted": FailureClass.LOST_REUSE}
 
 
 def check_events(history: History) -> list[Finding]:
@@ -35,10 +36,17 @@ def finding(
 
 
 def contradictions(seen: View) -> Iterator[Finding]:
-    """Yield findings within the stream: gaps, removals of absent blocks, absent parents, one hash for two blocks."""
+    """Yield findings within the stream: gaps, removals of absent blocks, absent parents, one hash for two blocks, and
+    blocks that are evicted before those that follow them.
+
+    A request's last block is evicted first: "it must hash more tokens and is less likely to be reused" (vLLM, Automatic
+    Prefix Caching, Free). Its blocks in a second tier, or of several kinds of layers, have other rules.
+    """
     first = {fault.rule: fault.sentence for fault in reversed(seen.cache.faults)}
+    if seen.history.shape.second_tier or not seen.history.shape.uniform:
+        first.pop("evicted", None)
     for rule in sorted(first, key=RULES.index):
-        yield finding(first[rule], failure_class=FailureClass.API if rule in INVALID else FailureClass.ACCOUNTING)
+        yield finding(first[rule], failure_class=CLASSES.get(rule, FailureClass.ACCOUNTING))
 
 
 def overflows(seen: View) -> Iterator[Finding]:

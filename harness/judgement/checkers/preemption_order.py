@@ -1,6 +1,8 @@
-"""Checks that the least urgent request is preempted first, if requests have priorities."""
+"""Checks that the least urgent request is preempted first, and that a preempted request is not overtaken."""
 
 from __future__ import annotations
+
+import itertools
 
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import Finding
@@ -8,6 +10,13 @@ from coldproof.reports.schema.verdict import FailureClass
 
 
 def check_order(history: History) -> list[Finding]:
+    """Return findings for the first request that is known to be preempted while a less urgent one kept running, and
+    for the first one that a later request overtook while it was preempted.
+    """
+    return [*unfair_preemptions(history), *overtaken_requests(history)]
+
+
+def unfair_preemptions(history: History) -> list[Finding]:
     """Return a finding for the first request that is known to be preempted while a less urgent one kept running."""
     urgency = {number: request.priority for number, _, request in history.workload.requests()}
     for outcome in history.outcomes:
@@ -17,6 +26,37 @@ def check_order(history: History) -> list[Finding]:
                 if kept_running(other, moment(outcome, at)):
                     return [order_finding(outcome, other, urgency)]
     return []
+
+
+def overtaken_requests(history: History) -> list[Finding]:
+    """Return a finding for the first preempted request that had to wait for one that was sent after it.
+
+    Only where the engine documents the order, and for pairs that differ in nothing that could let one wait alone:
+    a request can wait for an adapter slot, a grammar, or KV from a second tier.
+    """
+    if not history.shape.resumes_first or history.shape.second_tier:
+        return []
+    urgency = {number: request.priority for number, _, request in history.workload.requests()}
+    for outcome, other in itertools.permutations(history.outcomes, 2):
+        follows = comes_after(other, outcome) and urgency[other.request] >= urgency[outcome.request]
+        if follows and any(overtook(other, outcome, moment(outcome, at)) for at in outcome.preempted_at):
+            return [overtaking_finding(outcome, other)]
+    return []
+
+
+def comes_after(other: Outcome, outcome: Outcome) -> bool:
+    """Return whether `other` was sent later in the same burst, and needs nothing that `outcome` does not need."""
+    alike = (other.model, other.surface.pattern) == (outcome.model, outcome.surface.pattern)
+    single = other.surface.answers == outcome.surface.answers == 1
+    later = other.step == outcome.step and other.request > outcome.request and other.sent >= outcome.sent
+    return alike and single and later
+
+
+def overtook(other: Outcome, preempted: Outcome, lost: float) -> bool:
+    """Return whether `other` got all its tokens up to its first one while `preempted` waited to be resumed."""
+    begun = [moment(other, token.at) for token in other.tokens]
+    resumed = [at for token in preempted.tokens if (at := moment(preempted, token.at)) > lost]
+    return bool(begun and resumed) and other.preemptions == 0 and lost < begun[0] < resumed[0]
 
 
 def moment(outcome: Outcome, at: float) -> float:
@@ -37,4 +77,13 @@ def order_finding(outcome: Outcome, other: Outcome, urgency: dict[int, int]) -> 
     """Return the finding about the request that was preempted."""
     preempted, spared = (f"{o.request} with priority {urgency[o.request]}" for o in (outcome, other))
     sentence = f"Request {preempted} was preempted while request {spared} kept running; a lower number is more urgent."
+    return Finding(checker="order", failure_class=FailureClass.API, request=outcome.request, sentence=sentence)
+
+
+def overtaking_finding(outcome: Outcome, other: Outcome) -> Finding:
+    """Return the finding about the request that was overtaken."""
+    sentence = (
+        f"Request {outcome.request} was preempted and resumed only after request {other.request}, which was sent later "
+        "and had not begun."
+    )
     return Finding(checker="order", failure_class=FailureClass.API, request=outcome.request, sentence=sentence)

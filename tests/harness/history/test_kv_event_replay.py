@@ -71,9 +71,9 @@ class TestAStreamThatIsRight:
     def test_what_was_there_before(self) -> None:
         """May be removed and stood behind, and counts."""
         (held,) = (ResidentBlock(block, (("GPU", 1),)) for block in blocks_of(stored(PROMPT[:16])))
-        cache = after(stored(PROMPT, 1), removed(FIRST), before=[held], in_pool=7)
+        cache = after(stored(PROMPT, 1), removed(SECOND), removed(FIRST), before=[held], in_pool=7)
         assert rules(cache) == []
-        assert (cache.in_pool, cache.most_in_pool) == (7, 8)
+        assert (cache.in_pool, cache.most_in_pool) == (6, 8)
 
     def test_layers_that_let_go_of_their_blocks(self) -> None:
         """There a parent may be gone, or have been stored for other layers only."""
@@ -107,12 +107,13 @@ class TestAStreamThatIsRight:
     ("events", "rule"),
     [
         ((stored(PROMPT, 1),), "parent"),
-        ((stored(), removed(FIRST), stored(OTHER, 1)), "parent"),
+        ((stored(), removed(SECOND), removed(FIRST), stored(OTHER, 1)), "parent"),
         ((stored(), CLEARED, stored(OTHER, 1)), "parent"),
         ((stored(parent="beef"),), "parent"),
         ((stored(PROMPT, 1, kind="sliding_window"),), "parent"),
         ((removed(FIRST),), "removed"),
-        ((stored(), removed(FIRST), removed(FIRST)), "removed"),
+        ((stored(PROMPT[:16]), removed(FIRST), removed(FIRST)), "removed"),
+        ((stored(), removed(FIRST)), "evicted"),
         ((stored(), CLEARED, removed(FIRST)), "removed"),
         ((stored(), removed(FIRST, group=1)), "removed"),
         ((stored(), removed(FIRST, medium="CPU")), "removed"),

@@ -76,6 +76,15 @@ class TestNoAlarm:
         assert said(events((1.005, (stored(),)), slack=0.01), first(), again(32)) == []
         assert said(events(*BOTH, (0.995, (removed(SECOND),)), slack=0.01), first(), again(32)) == []
 
+    def test_the_last_block_is_evicted_first(self) -> None:
+        """The order within an event says nothing. Tiers and several kinds of layers have rules of their own."""
+        head_only = events(*BOTH, (0.8, (removed(FIRST),)))
+        assert said(events(*BOTH, (0.8, (removed(SECOND), removed(FIRST)))), first()) == []
+        assert said(events(*BOTH, (0.8, (removed(FIRST, SECOND),))), first()) == []
+        assert said(events(*BOTH, (0.6, (stored(PROMPT[:16]),)), (0.8, (removed(FIRST),))), first()) == []
+        for other in ({"second_tier": True}, {"uniform": False}):
+            assert said(head_only, first(), shape=shape(**other)) == []
+
     def test_another_blocks_removal_from_an_earlier_run(self) -> None:
         """What was there before may go."""
         (held,) = (ResidentBlock(block, (("GPU", 1),)) for block in blocks_of(stored(tuple(range(16)))))
@@ -139,6 +148,11 @@ BROKEN: dict[str, tuple[RunEvents, tuple[Outcome, ...], str]] = {
         events((0.4, (stored(salt="red"),)), (1.4, (stored(),))),
         (first(salt="red"), again(32)),
         "at most 0 could",
+    ),
+    "a block before the one that follows it": (
+        events(*BOTH, (0.8, (removed(FIRST),))),
+        (first(),),
+        "is evicted before block",
     ),
     "a miss of what was there": (events(*BOTH), (first(), again(16)), "events 32 could be hit"),
     "a miss of all": (events(*BOTH, (1.4, (stored(),))), (first(), again(0)), "events 32 could be hit"),

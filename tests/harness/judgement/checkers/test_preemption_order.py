@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.histories import ask, burst, history, outcome, record, tokens
+from support.histories import ask, burst, history, outcome, record, shape, tokens
 
+from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.history.records import Outcome
 from coldproof.harness.judgement.checkers.preemption_order import check_order
 from coldproof.harness.judgement.finding import Finding, Rule
@@ -83,3 +84,62 @@ def test_an_unfair_preemption_reaches_the_judgement() -> None:
     judged = judge_again(seen, cold, Rule(exact=True), exclusive=True)
     assert [f.checker for f in judged.findings] == ["order"]
     assert judged.worst().checker == "order"
+
+
+WAITED = one(0, times=(0.1, 0.5), lost=(0.2,))
+OVERTAKER = one(1, times=(0.4,))
+
+
+def overtaken(first: Outcome, other: Outcome, *, priorities: tuple[int, int] = (0, 0), **sizes: Any) -> list[Finding]:
+    """What is said where the engine documents that the preempted come first."""
+    workload = Workload((burst(*(ask(priority=p) for p in priorities)),))
+    return check_order(history(first, other, workload=workload, shape=shape(**{"resumes_first": True, **sizes})))
+
+
+@pytest.mark.parametrize("priorities", [(0, 0), (-1, 1)])
+def test_a_preempted_request_is_not_overtaken(priorities: tuple[int, int]) -> None:
+    """By one that was sent later, and had no token when it lost its blocks."""
+    (found,) = overtaken(WAITED, OVERTAKER, priorities=priorities)
+    assert (found.checker, found.request) == ("order", 0)
+    assert "resumed only after request 1" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (WAITED, one(1, times=(0.6,))),
+        (WAITED, one(1, times=(0.5,))),
+        (WAITED, one(1, times=(0.15, 0.4))),
+        (WAITED, one(1, times=(0.4,), lost=(0.3,))),
+        (WAITED, msgspec.structs.replace(OVERTAKER, model="tenant")),
+        (WAITED, msgspec.structs.replace(OVERTAKER, surface=ResponseOptions(pattern="a+"))),
+        (WAITED, msgspec.structs.replace(OVERTAKER, surface=ResponseOptions(answers=2))),
+        (WAITED, msgspec.structs.replace(OVERTAKER, step=1)),
+        (WAITED, one(1, times=(0.45,), sent=0.05)),
+        (one(0, times=(0.1,), lost=(0.2,)), OVERTAKER),
+        (one(0, times=(0.1, 0.5)), OVERTAKER),
+    ],
+    ids=[
+        "later",
+        "together",
+        "had begun",
+        "lost too",
+        "adapter",
+        "grammar",
+        "answers",
+        "step",
+        "sent",
+        "ended",
+        "kept",
+    ],
+)
+def test_what_may_come_first_overtakes_nobody(first: Outcome, other: Outcome) -> None:
+    """The two differ in what they wait for, or it cannot be told who was first."""
+    assert overtaken(first, other) == []
+
+
+def test_without_a_documented_order_nobody_is_overtaken() -> None:
+    """Nor where the urgent pass, or a second tier's loads decide."""
+    assert overtaken(WAITED, OVERTAKER, resumes_first=False) == []
+    assert overtaken(WAITED, OVERTAKER, second_tier=True) == []
+    assert overtaken(WAITED, OVERTAKER, priorities=(1, -1)) == []
