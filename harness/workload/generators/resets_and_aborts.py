@@ -118,8 +118,10 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
             abort = Abort(after_ms=moment, at=Stage.PREFILL)
         case _:
             length, tokens = draw(st.sampled_from((2 * limits.unit, long))), 8
-            # Together they exceed the pool and the step budget, so that the last one has to wait.
-            others = [Request(prompt=Prompt((Segment(f"crowd {i}", long),)), max_tokens=16) for i in range(3)]
+            # Together they exceed the pool and the step budget, so that the last one has to wait. Behind a single one,
+            # which uses up the step budget alone, the retry comes before anything evicts what the abort left.
+            crowd = draw(st.sampled_from((3, 1)))
+            others = [Request(prompt=Prompt((Segment(f"crowd {i}", long),)), max_tokens=16) for i in range(crowd)]
             moment = draw(st.sampled_from((10, 30, 1)))
             abort = Abort(after_ms=moment, at=Stage.QUEUED)
     victim = Prompt((Segment(name, min(length, limits.longest - tokens - limits.unit)),))
