@@ -12,6 +12,7 @@ WAIVABLE_SECONDS = 15.0  # for minimising a counterexample that a known issue ma
 FAMILIAR_SECONDS = 3.0  # the same where the run has confirmed a violation: it may be of the same cause
 QUICK_FAMILIAR_SECONDS = 0.7  # the same on an engine in process, where a workload takes milliseconds
 PART_OF_REST = 0.25  # of the time left in the run, for each of minimising, replays and controls
+SLOW_PART_OF_REST = 1 / 32  # the same with a slow model, of which each step takes longer: about a tenth for all
 
 
 class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +40,12 @@ class ProofLimits(msgspec.Struct, frozen=True, kw_only=True):
             self, minimise_seconds=min(self.minimise_seconds, self.familiar_seconds), replays=1
         )
 
-    def within(self, seconds: float) -> ProofLimits:
-        """Return the limits for a run that has to end in `seconds`: a counterexample may take a part of these."""
-        most = PART_OF_REST * seconds
+    def within(self, seconds: float, *, slow: bool = False) -> ProofLimits:
+        """Return the limits for a run that has to end in `seconds`: a counterexample may take a part of these.
+
+        `slow`: the model is slow, so that one counterexample could take the time of all requirements behind it.
+        """
+        most = (SLOW_PART_OF_REST if slow else PART_OF_REST) * seconds
         return msgspec.structs.replace(
             self,
             minimise_seconds=min(self.minimise_seconds, most),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from coldproof.harness.judgement.trial import Trial
 
 PATIENCE_FACTOR = 10  # maximum shares of a trial while evidence or examples are missing: some cells are far slower
+SLOW_PATIENCE = 2  # the same with a slow model, of which few trials have more than they need
 LEAST_DRAWN = 10  # drawn even after its shares, as long as the run has time: one example may take longer than all
 GRACE_SECONDS = 10.0  # of a trial with too few examples, however small its share is
 PATIENT_EXAMPLES = 40  # maximum examples of a small profile's trial while evidence is missing
@@ -59,7 +60,11 @@ class TrialEnded(BaseException):
 
 
 class Budget:
-    """The seconds left for drawing examples, and the total weight of the trials that have not begun."""
+    """The seconds left for drawing examples, and the total weight of the trials that have not begun.
+
+    `slow`: one example may take longer than a share. Then each trial gets its part of the time until the run has to
+    end, and no trial takes more than twice that, so that all have a turn.
+    """
 
     def __init__(self, seconds: float, weight: float, time_left: Callable[[], float] = lambda: math.inf) -> None:
         """Divide `seconds`. `time_left`: the seconds until the run has to end."""
@@ -68,6 +73,7 @@ class Budget:
         self.at_first = seconds / weight if weight else seconds  # seconds for a weight of 1
         self.share = self.longest = self.patience = 0.0
         self.spent = self.begun = 0.0  # seconds used, and the weight of the trials that used them
+        self.slow = False
 
     def drop(self, weight: float) -> None:
         """Remove trials with this total weight: they will not run."""
@@ -81,6 +87,10 @@ class Budget:
         self.share = max(fair, RESERVED * self.at_first * weight)
         self.weight = max(0.0, self.weight - weight)
         self.begun += weight
+        if self.slow:  # an equal part of the time that the run has left, which is all that there is
+            self.share = self.time_left() * of_rest
+            self.longest = self.patience = SLOW_PATIENCE * self.share
+            return self.share
         spare = self.left - RESERVED * self.at_first * self.weight
         self.longest = max(self.share, min(PATIENCE_FACTOR * self.share, spare))
         self.patience = max(self.longest, GRACE_SECONDS, self.time_left() * of_rest)  # for the least examples
@@ -94,16 +104,17 @@ class Budget:
     def expected(self) -> float:
         """Return the seconds that the trials to come are expected to use: at the pace so far, or what is left."""
         pace = self.spent / self.begun if self.begun else self.at_first
-        return max(0.0, min(self.left, pace * self.weight, self.time_left()))
+        return self.time_left() if self.slow else max(0.0, min(self.left, pace * self.weight, self.time_left()))
 
     def is_spent(self, trial: Trial) -> bool:
         """Return whether a trial should end: after its share if it has its evidence and least examples, else later."""
         used = time.monotonic() - trial.started
         if not self.time_left():
             return True
-        if trial.examples and used - self.left > self.total:
-            return True  # a run ends within twice its budget
         missing = trial.missing()
+        if self.slow:
+            enough = not missing and trial.examples >= trial.enough
+            return trial.examples > 0 and (enough or used > (self.longest if missing else self.share))
         enough_drawn = trial.examples >= trial.least_examples or trial.requests >= trial.least_requests
         least = LEAST_DRAWN if missing else 0 if enough_drawn else min(LEAST_DRAWN, trial.least_examples)
         if not trial.examples or (trial.examples < least and used <= self.patience):

@@ -25,7 +25,8 @@ from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.limits import ProofLimits
 from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipeline
 from coldproof.harness.session.budget import Budget, TrialEnded
-from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, WorkloadLimits
+from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.case import Case
 
@@ -44,7 +45,9 @@ class SystemUnderTest:
     def __init__(self, engines: CellEngines, budget: Budget) -> None:
         """Take running engines and the budget of the run. `limits` bounds the workloads that generators draw."""
         self.engines, self.budget = engines, budget
-        self.limits = workload_limits(engines)
+        self.limits = workload_limits(engines, trial_seconds=budget.at_first)
+        budget.slow = self.limits.slow
+        engines.note(scale_note(self.limits, engines.calibration.answer_seconds, budget.at_first))
         self.proof_limits = ProofLimits.of(engines.pool.profile, quick=engines.pool.options.quick)
         self._current: CurrentTrial | None = None
         mixtures_differ = not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None
@@ -75,7 +78,7 @@ class SystemUnderTest:
 
         def limits() -> ProofLimits:
             of_trial = self.proof_limits.hurried() if trial.hurried else self.proof_limits
-            return of_trial.within(self.budget.time_left())
+            return of_trial.within(self.budget.time_left(), slow=self.budget.slow)
 
         self._current = CurrentTrial(trial, observe, ProofPipeline(observe, engines, controls, limits))
 
@@ -226,32 +229,6 @@ class SystemUnderTest:
         if current.trial.requirement.without_cache:
             return case
         return msgspec.structs.replace(case, diagnosis=current.proof.diagnose(confirmed))
-
-
-def workload_limits(engines: CellEngines) -> WorkloadLimits:
-    """Return the bounds of the workloads that generators draw in a cell."""
-    shape = engines.engine.shape
-    return WorkloadLimits(
-        block=shape.block_size or DEFAULT_BLOCK,
-        slots=shape.adapter_slots or 1,
-        contents=tuple(engines.contents) or ("A",),
-        longest=shape.max_model_tokens,
-        mixtures=frozenset(m for m, holds in engines.calibration.mixtures.items() if holds),
-        pool=shape.pool_blocks * shape.block_size if shape.pool_blocks and shape.block_size else None,
-        most_tokens=engines.pool.profile.tokens,
-        can=frozenset(c for c in Capability if engines.can(c)),
-    )
-
-
-def pool_hint(limits: WorkloadLimits) -> str:
-    """Return advice on how to fill the KV pool, if no workload here can fill it; empty otherwise."""
-    if limits.small_pool is not None:
-        return ""
-    size = "The size of the KV pool is unknown" if limits.pool is None else f"The KV pool has {limits.pool} tokens"
-    return (
-        f"{size}. A workload must have twice that size, and has at most {limits.most_tokens} tokens here: use a "
-        "smaller pool (vLLM: --num-gpu-blocks-override, SGLang: --max-total-tokens) or a larger profile."
-    )
 
 
 def cached_count_hint(engine: CheckedEngine) -> str:

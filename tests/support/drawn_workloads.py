@@ -18,7 +18,13 @@ SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base
 
 
 def limits(
-    *, block: int = 32, longest: int = 2048, pool: int | None = None, most_tokens: int = 6000, slots: int = 4
+    *,
+    block: int = 32,
+    longest: int = 2048,
+    pool: int | None = None,
+    most_tokens: int = 6000,
+    slots: int = 4,
+    scale: float = 1.0,
 ) -> WorkloadLimits:
     """Three contents, every mixture, an engine that can do everything."""
     return WorkloadLimits(
@@ -29,6 +35,7 @@ def limits(
         longest=longest,
         pool=pool,
         most_tokens=most_tokens,
+        scale=scale,
     )
 
 
@@ -53,6 +60,8 @@ LIMITS = {
     "tiny model": limits(longest=128, pool=512),
     "many models' lengths": limits(pool=65_536, most_tokens=200_000),
     "one model's length": limits(longest=131_072, pool=65_536, most_tokens=200_000),
+    "a slow model": limits(pool=768, scale=0.03),
+    "a slower one": limits(pool=100_000, scale=0.3),
 }
 
 

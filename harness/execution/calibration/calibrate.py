@@ -112,6 +112,7 @@ def calibrate(
         mixtures=mixtures,
         notes=[*said, *notes(oracle, mixtures)],
         latency_seconds=round(repeats.latency, 4),
+        answer_seconds=round(repeats.waited, 4),
         stall_seconds=round(min(LONGEST_STALL, max(SHORTEST_STALL, STALL_LATENCIES * repeats.latency)), 1),
     )
     return calibration, rule

@@ -183,15 +183,15 @@ class CellEngines:
 
     def exclude_mixture(self, mixture: str) -> None:
         """Record that a mixture failed with caching off, so that no workload contains it from now on."""
-        self.calibration = msgspec.structs.replace(
-            self.calibration,
-            mixtures={**self.calibration.mixtures, mixture: False},
-            notes=[
-                *self.calibration.notes,
-                f"The mixture '{mixture}' failed with caching off and has been left out since.",
-            ],
-        )
+        mixtures = {**self.calibration.mixtures, mixture: False}
+        self.calibration = msgspec.structs.replace(self.calibration, mixtures=mixtures)
+        self.note(f"The mixture '{mixture}' failed with caching off and has been left out since.")
         self.emit_calibration()
+
+    def note(self, words: str) -> None:
+        """Add a note to the calibration for the reader of the verdicts; "" adds none."""
+        if words:
+            self.calibration = msgspec.structs.replace(self.calibration, notes=[*self.calibration.notes, words])
 
     def emit_calibration(self) -> None:
         """Emit the current calibration."""

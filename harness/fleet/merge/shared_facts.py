@@ -96,6 +96,7 @@ def merge_calibrations(rules: Sequence[tuple[Part, Calibration]]) -> Calibration
     found = [rule for _, rule in rules]
     noise = [rule.noise_nats for rule in found if rule.noise_nats is not None]
     latency = [rule.latency_seconds for rule in found if rule.latency_seconds is not None]
+    waited = [rule.answer_seconds for rule in found if rule.answer_seconds is not None]
     mixtures = dict.fromkeys(name for rule in found for name in rule.mixtures)
     return Calibration(
         oracle=merge_values((part.unit.run.label, rule.oracle) for part, rule in rules),
@@ -111,6 +112,7 @@ def merge_calibrations(rules: Sequence[tuple[Part, Calibration]]) -> Calibration
             for note in rule.notes
         ],
         latency_seconds=max(latency) if latency else None,
+        answer_seconds=max(waited) if waited else None,
         stall_seconds=max(rule.stall_seconds for rule in found),
     )
 

@@ -22,7 +22,8 @@ class ConversationBuilder:
             limit=max(limits.longest // 2, min(5 * limits.unit, limits.longest - 3 * limits.unit))
         )
         self.steps: list[Step] = []
-        blocks = draw(st.sampled_from([n for n in (3, 2, 5, 10) if n * limits.unit <= limits.longest // 4] or [2]))
+        fitting = [n for n in (3, 2, 5, 10) if n * limits.unit <= limits.longest // 4] or [2]
+        blocks = draw(st.sampled_from(limits.sizes(fitting)))
         self.prelude = Segment("prelude", blocks * limits.unit + draw(st.sampled_from((0, 1, -1, limits.unit // 2))))
         self.questions = 0
 
@@ -61,7 +62,7 @@ class ConversationBuilder:
 
     def make_request(self, prompt: Prompt) -> Request:
         """Return a request whose answer has a few tokens, or fills a block and more."""
-        tokens = self.draw(st.sampled_from((8, self.limits.unit + 2, 4)))
+        tokens = self.draw(st.sampled_from(self.limits.sizes((8, self.limits.unit + 2, 4))))
         return Request(prompt=prompt, chat=self.chat, max_tokens=tokens)
 
     def send(self, *requests: Request) -> None:
@@ -86,7 +87,8 @@ def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
     These are sent one by one or together, the second perhaps while the first is partly computed.
     """
     builder = ConversationBuilder(draw, limits, chat=chat)
-    match draw(st.sampled_from(("branches", "together", "apart", "apart"))):
+    beginnings = ("branches", "together", "apart", "apart")  # the last one alone shows hits on another's prefix
+    match draw(st.sampled_from(beginnings[::-1] if limits.slow else beginnings)):
         case "branches":
             builder.send(builder.open())
             builder.send(*(builder.turn(0, named=name) for name in ("left", "right")))
@@ -96,9 +98,9 @@ def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
         case "apart":
             builder.send(builder.open())
             builder.send(builder.open())
-    for _ in range(draw(st.integers(0, 4))):
+    for _ in range(draw(st.integers(0, limits.most(4)))):
         batch = []
-        for i in range(draw(st.sampled_from((1, 2, 3)))):
+        for i in range(draw(st.sampled_from(limits.sizes((1, 2, 3))))):
             known = builder.continuable()
             match draw(st.sampled_from(("edit", "open", "edit", "again", "turn", "branch")[: 6 if known else 4])):
                 case "open":
@@ -127,16 +129,17 @@ def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Wor
     """
     builder = ConversationBuilder(draw, limits, chat=chat)
     latest = []
-    for _ in range(draw(st.sampled_from((1, 2)))):
+    for _ in range(draw(st.sampled_from(limits.sizes((1, 2))))):
         # Long enough that decode fills a block, so that the next turn can hit it. The last token of an answer has no
         # KV, which matters most at the end of a block. What a chat template adds is not known here.
         opened = builder.open()
         rest = -new_prompt_length(opened.prompt) % limits.unit
-        tokens = limits.unit + draw(st.sampled_from((2, rest, rest + 1)))
+        filled_by_answer = limits.slow and rest > 0 and not chat  # then a slow model need not fill another block
+        tokens = rest + 1 if filled_by_answer else limits.unit + draw(st.sampled_from((2, rest, rest + 1)))
         filled = Request(prompt=opened.prompt, chat=chat, max_tokens=tokens)
         builder.send(filled)
         latest.append(len(builder.drawn.requests) - 1)
-    for _ in range(draw(st.integers(1, MOST_TURNS))):
+    for _ in range(draw(st.integers(1, limits.most(MOST_TURNS, least=1)))):
         which = draw(st.sampled_from(range(len(latest))))
         if builder.drawn.lengths[latest[which]] < builder.drawn.limit:
             builder.send(builder.turn(latest[which]))

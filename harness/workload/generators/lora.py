@@ -142,7 +142,8 @@ class WorkloadBuilder:
 
     def changed_under_traffic(self, name: str, route: Route) -> None:
         """Add requests that still decode while the adapter of their name changes."""
-        tokens = self.draw(st.sampled_from((2, 1))) * self.limits.unit + self.limits.unit // 2
+        blocks = self.draw(st.sampled_from(self.limits.sizes((2, 1))))
+        tokens = blocks * self.limits.unit + (4 if self.limits.slow else self.limits.unit // 2)
         long = [self.add(self.draw(related_prompts(self.limits, self.stem, self.drawn.latest(name))), name, tokens)]
         self.overlapped.append((name, self.current[name], len(self.drawn.requests) - 1))
         if self.draw(st.booleans()):
@@ -156,15 +157,18 @@ class WorkloadBuilder:
 def adapter_lifecycles(draw: st.DrawFn, limits: WorkloadLimits, life: AdapterLifecycle) -> Workload:
     """Draw a life cycle: load, warm up, change, send again; then more names, contents, turns and bursts."""
     builder = WorkloadBuilder(draw, limits, life)
-    names = NAMES[: draw(st.integers(1, life.most_names))]
+    names = NAMES[: draw(st.integers(1, limits.most(life.most_names, least=1)))]
     for name in names:
         builder.load(name)
         builder.repeat(name)
-    most_bursts = 1 if life.under_traffic else 2  # a burst with a change is long enough
+        if limits.slow:  # there may be no burst that hits these blocks before the change
+            builder.repeat(name)
+    most_bursts = limits.most(1 if life.under_traffic else 2)  # a burst with a change is long enough
     for _ in range(draw(st.integers(0, most_bursts))):
         builder.burst()
     # A return takes two changes; three also return to the content between them.
-    for number in range(draw(st.integers(2 if life.goes_back else 1, 3))):
+    least = 2 if life.goes_back else 1
+    for number in range(draw(st.integers(least, limits.most(3, least=least)))):
         first = number % len(life.routes)  # the simplest draw uses each route in turn
         name, route = draw(st.sampled_from(names)), draw(st.sampled_from(life.routes[first:] + life.routes[:first]))
         if life.under_traffic and not builder.returns_to_earlier(name):
@@ -181,11 +185,11 @@ def adapter_lifecycles(draw: st.DrawFn, limits: WorkloadLimits, life: AdapterLif
 def coexisting_adapters(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw several adapters and the base model, with almost equal names and the same prompt; nothing changes."""
     builder = WorkloadBuilder(draw, limits, AdapterLifecycle())
-    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True)):
+    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=limits.most(4, least=2), unique=True)):
         builder.load(name)
     for model in draw(st.permutations(builder.models())):
         builder.send(Prompt((builder.stem,)), model, 8)
-    for _ in range(draw(st.integers(0, 4))):
+    for _ in range(draw(st.integers(0, limits.most(4)))):
         builder.burst()
     return Workload(tuple(builder.steps))
 
@@ -198,9 +202,11 @@ def adapter_churn(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     for name in names:
         builder.load(name)
         builder.repeat(name)
-    for _ in range(draw(st.integers(1, 6))):
+    if limits.slow:  # all that follows may be one change
+        builder.repeat(names[0])
+    for _ in range(draw(st.integers(1, limits.most(6, least=1)))):
         name = draw(st.sampled_from(names))
-        if draw(st.booleans()):
+        if draw(st.booleans()) is not limits.slow:  # the simplest draw of a slow model has a change
             builder.steps.append(builder.change(name, draw(st.sampled_from(reload_routes(limits)))))
         builder.repeat(name)
     return Workload(tuple(builder.steps))
@@ -218,7 +224,7 @@ def adapter_switches(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         content = draw(st.sampled_from(limits.contents))
         builder.steps.append(SetAdapter(name=CHOSEN_NAME, content=content, path=f"files-{content}", route=Route.LOAD))
     on: str | None = None
-    for _ in range(draw(st.integers(2, 5))):
+    for _ in range(draw(st.integers(2, limits.most(5, least=2)))):
         on = draw(st.sampled_from([state for state in (*limits.contents, None) if state != on]))
         if on is None:
             builder.steps.append(Unload(SWITCHED_NAME))
@@ -246,18 +252,20 @@ def mixed_bursts(draw: st.DrawFn, limits: WorkloadLimits, *, unique_salts: bool)
         for name, content in zip(names, itertools.cycle(limits.contents), strict=False)
     ]
     stem = draw(stems(limits))
+    lengths = limits.sizes((24, 8, 48))  # of answers: long enough to decode concurrently for a while
     count = 0
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.integers(1, limits.most(3, least=1)))):
         requests = []
         models = (None, *names) if mixed else (draw(st.sampled_from((None, *names))),)
-        for _ in range(draw(st.integers(2, 6))):
+        for _ in range(draw(st.integers(2, limits.most(6, least=3)))):
+            at = count % len(models) if limits.slow else 0  # the simplest draw of a slow model has a mixture
             count += 1
             requests.append(
                 Request(
                     prompt=draw(related_prompts(limits, stem, None)),
-                    adapter=draw(st.sampled_from(models)),
+                    adapter=draw(st.sampled_from(models[at:] + models[:at])),
                     salt=f"alone-{count}" if unique_salts else None,
-                    max_tokens=draw(st.sampled_from((24, 8, 48))),  # long enough to decode concurrently for a while
+                    max_tokens=draw(st.sampled_from(lengths)),
                 )
             )
         steps.append(Burst(requests=tuple(requests)))

@@ -29,7 +29,8 @@ def pool_tokens(limits: WorkloadLimits) -> int:
 def working_sets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw prompts that need a multiple of the pool, some with a shared prefix. Each is sent again after the others."""
     # Each is sent twice. If that costs too much, the set is only a little larger than the pool.
-    target = min(pool_tokens(limits) * draw(st.sampled_from((2, 1.5, 3))), limits.most_tokens / 2)
+    factor = draw(st.sampled_from(limits.sizes((2, 1.5, 3))))
+    target = min(pool_tokens(limits) * factor, limits.most_tokens / 2)
     scale = max(1, int(target / (MOST_DOCUMENTS * 3 * limits.unit)))
     prelude = Segment("prelude", limits.unit + draw(st.sampled_from((0, 1, -1))))
     longest = min(limits.longest // 2, pool_tokens(limits) // 2)
@@ -44,7 +45,7 @@ def working_sets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     steps: list[Step] = []
     # Reverse order first: in the same order, each prompt is evicted just before it is sent again.
     for order in (prompts, draw(st.sampled_from((prompts[::-1], prompts)))):
-        waiting = [Request(prompt=prompt, max_tokens=draw(st.sampled_from((4, 8)))) for prompt in order]
+        waiting = [Request(prompt=prompt, max_tokens=draw(st.sampled_from(limits.sizes((4, 8))))) for prompt in order]
         while waiting:
             count = draw(st.sampled_from((1, 1, 2, 3)))
             steps.append(Burst(requests=tuple(waiting[:count])))
@@ -77,7 +78,8 @@ def prefix_sharers(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """
     pool = pool_tokens(limits)
     prelude = Segment("prelude", 2 * limits.unit)
-    lengths = draw(st.sampled_from(((4, 2 * limits.unit), (8, limits.unit), (2 * limits.unit, 4))))
+    long = limits.unit if limits.slow else 2 * limits.unit
+    lengths = draw(st.sampled_from(((4, long), (8, limits.unit), (long, 4))))
     tails = [Prompt((prelude, Segment(f"tail {i}", 5))) for i in range(2)]
     sharing = [Request(prompt=prompt, max_tokens=n) for prompt, n in zip(tails, lengths, strict=True)]
     each = max(limits.unit, min(pool // 3, limits.longest // 2, limits.most_tokens // 8) // limits.unit * limits.unit)
@@ -107,7 +109,7 @@ def identical_prompts(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     tokens = draw(st.sampled_from((limits.unit + 8, limits.unit // 2)))
     request = Request(prompt=Prompt((stem,)), max_tokens=tokens)
     steps: list[Step] = [Burst(requests=(request,))] if draw(st.booleans()) else []
-    steps.append(Burst(requests=(request,) * draw(st.sampled_from(REPETITIONS))))
+    steps.append(Burst(requests=(request,) * draw(st.sampled_from(limits.sizes(REPETITIONS)))))
     return Workload(tuple(steps))
 
 
@@ -119,7 +121,7 @@ def never_fitting(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     too_long = Request(prompt=Prompt((Segment("endless", longer),)), max_tokens=4)
     fitting = [
         Request(prompt=Prompt((Segment("stem", 2 * limits.unit), Segment(f"tail {i}", 5))), max_tokens=8)
-        for i in range(draw(st.sampled_from((2, 4))))
+        for i in range(draw(st.sampled_from(limits.sizes((2, 4)))))
     ]
     place = draw(st.sampled_from((0, 1)))
     batch = [*fitting[:place], too_long, *fitting[place:]]
@@ -130,14 +132,14 @@ def never_fitting(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 def aborts_then_full_pool(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw bursts with aborts, perhaps with retries, then requests that need the whole pool, before idle periods."""
     steps: list[Step] = []
-    for _ in range(draw(st.integers(1, 2))):
+    for _ in range(draw(st.integers(1, limits.most(2, least=1)))):
         batch = []
-        for i in range(draw(st.sampled_from((3, 6)))):
-            length = draw(st.sampled_from((4, 3, 2))) * limits.unit
+        for i in range(draw(st.sampled_from(limits.sizes((3, 6))))):
+            length = draw(st.sampled_from(limits.sizes((4, 3, 2)))) * limits.unit
             own = Segment(f"document {draw(st.integers(0, 3))}", min(length, limits.longest // 2))
             abort = draw(st.sampled_from((Abort(after_ms=10, at=Stage.PREFILL), Abort(after_tokens=2), None)))
             abort = abort if Capability.ABORT in limits.can else None
-            tokens = draw(st.sampled_from((8, limits.unit + 2)))
+            tokens = draw(st.sampled_from(limits.sizes((8, limits.unit + 2))))
             batch.append(Request(prompt=Prompt((own, Segment(f"tail {i}", 5))), max_tokens=tokens, abort=abort))
         steps.append(Burst(requests=tuple(batch)))
         if draw(st.sampled_from((True, False))):

@@ -82,7 +82,7 @@ def mixed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     kind shows the preemptions that the requirements need as evidence. So half of the examples are given such a part.
     """
     steps: list[Step] = []
-    count = draw(st.integers(2, 5))
+    count = draw(st.integers(2, limits.most(5, least=2)))
     outgrowing = draw(st.integers(0, 2 * count - 1))  # the number of that part, if there are so many
     for number in range(count):
         if Workload(tuple(steps)).size()[2] > limits.most_tokens:

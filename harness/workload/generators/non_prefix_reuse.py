@@ -35,7 +35,7 @@ def rearranged(draw: st.DrawFn, limits: WorkloadLimits, *, adapters: bool = Fals
     edge = draw(st.sampled_from((limits.unit, 2 * limits.unit, limits.unit + 1, limits.unit - 1)))
     pieces = [Segment(name, edge + i) for i, name in enumerate(SEGMENT_NAMES[:count])]
     chosen = pieces
-    for _ in range(1 + draw(st.integers(1, 4))):
+    for _ in range(1 + draw(st.integers(1, limits.most(4, least=1)))):
         model = draw(st.sampled_from(models))
         models = [name for name in models if name is not None] if model is not None else models
         request = Request(prompt=Prompt(tuple(chosen)), adapter=model, max_tokens=draw(answer_lengths(limits)))

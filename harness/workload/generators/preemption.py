@@ -28,11 +28,14 @@ def outgrowing_requests(
     count = max(draw(st.sampled_from((4, 2, 3))), -(-pool // most))
     share = max(2, pool // count)  # blocks for each, if none is preempted
     filled = draw(st.booleans())
-    if filled:  # then decode must reach the next block while the filler's prompt is still being computed
+    answer = (share * limits.unit) // 2 + limits.unit + 3
+    if limits.slow:  # almost all of the prompt, so that few tokens outgrow the share
+        prompt = (share - 1) * limits.unit - NONCE_TOKENS + draw(st.sampled_from((2, 0, -2)))
+        answer = limits.unit + 5
+    elif filled:  # then decode must reach the next block while the filler's prompt is still being computed
         prompt = share // 2 * limits.unit - NONCE_TOKENS - draw(st.sampled_from((3, 1, 6)))
     else:
         prompt = max(limits.unit // 2, (share * limits.unit) // 2 + draw(st.sampled_from((2, 0, -2))))
-    answer = (share * limits.unit) // 2 + limits.unit + 3
     shared = draw(st.sampled_from((None, None, Segment("prelude", limits.unit))))
     names = (None, None, "tenant") if adapters and Capability.ADAPTER_CHOICE in limits.can else (None,)
     adapter = draw(st.sampled_from(names))
@@ -60,7 +63,7 @@ def outgrowing_requests(
         steps.append(SetAdapter(name=adapter, content=content, path=f"files-{content}", route=Route.LOAD))
     steps.append(Burst(requests=tuple(requests)))
     if afterwards:
-        for number in draw(st.permutations(range(count))):
+        for number in draw(st.permutations(range(count)))[: limits.most(count, least=2)]:
             again = Prompt((Segment("turn", 5),), continues=number) if draw(st.booleans()) else requests[number].prompt
             steps.append(Burst(requests=(Request(prompt=again, adapter=adapter, max_tokens=8),)))
     steps.append(Idle(20))

@@ -6,6 +6,9 @@ blocks, sent again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import msgspec
 from hypothesis import strategies as st
 
@@ -17,6 +20,7 @@ DEFAULT_BLOCK = 32  # where the engine does not report it; lengths are then not 
 STEMS = ("stem", "other")
 MOST_TOKENS = 700  # a longer conversation is not continued: enough for twenty blocks, cheap to compute cold
 SMALLEST_UNIT = 16
+Number = TypeVar("Number", int, float)
 
 
 def whole_unit(block: int) -> int:
@@ -25,7 +29,10 @@ def whole_unit(block: int) -> int:
 
 
 class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What workloads may contain: sizes from the engine, and the mixtures for which GROUND-1 holds."""
+    """What workloads may contain: sizes from the engine, and the mixtures for which GROUND-1 holds.
+
+    `scale`: how large they may be, as a part of what a fast engine gets. A slow model answers small ones in time.
+    """
 
     block: int
     slots: int
@@ -35,6 +42,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     pool: int | None = None  # tokens that the whole pool holds
     most_tokens: int = 8000  # that one workload may compute, to limit its cost
     can: frozenset[Capability] = frozenset(Capability)
+    scale: float = 1.0
 
     @property
     def unit(self) -> int:
@@ -50,6 +58,23 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
         """Return the size of the pool if a workload can exceed it, otherwise None."""
         return self.pool if self.pool is not None and 2 * self.pool <= self.most_tokens else None
 
+    @property
+    def slow(self) -> bool:
+        """Return whether workloads are smaller than for a fast engine."""
+        return self.scale < 1
+
+    def sizes(self, choices: Sequence[Number], *, least: Number = 0) -> tuple[Number, ...]:
+        """Return the lengths or numbers to draw from: all of them for a fast engine, else the smaller ones.
+
+        All that are at most `least` stay; if none does, the smallest.
+        """
+        most = max(least, max(choices) * self.scale)
+        return tuple(one for one in choices if one <= most) or (min(choices),)
+
+    def most(self, count: int, *, least: int = 0) -> int:
+        """Return how many of at most `count` steps or requests to draw: all for a fast engine, else fewer."""
+        return max(least, int(count * self.scale))
+
     def may_mix(self, mixture: str) -> bool:
         """Return whether requests of this mixture may run concurrently without violating GROUND-1."""
         return mixture in self.mixtures
@@ -63,7 +88,8 @@ ADAPTERS_TOGETHER = "adapters together"
 def stems(draw: st.DrawFn, limits: WorkloadLimits, names: tuple[str, ...] = STEMS) -> Segment:
     """Draw a leading segment that, with the nonce, ends at, just before or just after a block boundary."""
     unit = limits.unit
-    blocks = draw(st.sampled_from([n for n in (2, 3, 5, 8) if n * unit <= limits.longest // 3] or [2]))
+    fitting = [n for n in (2, 3, 5, 8) if n * unit <= limits.longest // 3] or [2]
+    blocks = draw(st.sampled_from(limits.sizes(fitting)))
     edge = draw(st.sampled_from((1, 0, -1, unit // 2)))
     return Segment(draw(st.sampled_from(names)), blocks * unit + edge - NONCE_TOKENS)
 
@@ -107,7 +133,7 @@ def nearly_equal(draw: st.DrawFn, limits: WorkloadLimits, segment: Segment) -> S
 @st.composite
 def answer_lengths(draw: st.DrawFn, limits: WorkloadLimits) -> int:
     """Draw a number of tokens to generate: a few, one, or enough for decode to fill a block and start the next."""
-    return draw(st.sampled_from((8, 8, 8, 1, 4, limits.unit + 2)))
+    return draw(st.sampled_from(limits.sizes((8, 8, 8, 1, 4, limits.unit + 2), least=4)))
 
 
 class DrawnRequests:

@@ -34,7 +34,7 @@ def resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     repeat, unused = (Burst(requests=(Request(prompt=Prompt((s,))),)) for s in (stem, Segment("aside", stem.length)))
     steps: list[Step] = [repeat, Reset(), *without_last_block(draw, limits, stem), repeat, unused]
     steps += [*under_load(draw, limits, stem), *without_last_block(draw, limits, stem), repeat, unused]
-    for _ in range(draw(st.integers(0, 3))):
+    for _ in range(draw(st.integers(0, limits.most(3)))):
         more = draw(st.sampled_from(("ask", "reset", "idle", "load")))
         match more:
             case "ask":
@@ -72,7 +72,7 @@ def changes_and_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     repeat = Burst(requests=(Request(prompt=Prompt((stem,)), adapter="tenant"),))
     steps: list[Step] = []
     contents = draw(st.permutations(limits.contents))
-    for content in contents[: draw(st.sampled_from((2, 3)))]:
+    for content in contents[: draw(st.sampled_from(limits.sizes((2, 3))))]:
         path = f"files-{content}" if Capability.SECOND_TIER in limits.can else "files-of-tenant"
         steps.append(SetAdapter(name="tenant", content=content, path=path, route=route if steps else Route.LOAD))
         again = len(steps) > 1
@@ -82,8 +82,8 @@ def changes_and_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 def under_load(draw: st.DrawFn, limits: WorkloadLimits, stem: Segment) -> list[Step]:
     """Draw a reset while one or two requests decode."""
-    tokens = limits.unit + limits.unit // 2
-    count = draw(st.sampled_from((1, 2)))
+    tokens = limits.unit // 2 + 4 if limits.slow else limits.unit + limits.unit // 2
+    count = draw(st.sampled_from(limits.sizes((1, 2))))
     busy = [Request(prompt=Prompt((stem, Segment(f"busy {i}", 5))), max_tokens=tokens) for i in range(count)]
     moment = draw(st.sampled_from((limits.unit // 2, 1)))
     return [Burst(requests=tuple(busy), meanwhile=Meanwhile(change=Reset(), after_tokens=moment))]
@@ -109,8 +109,8 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
     others: list[Request] = []
     match stage:
         case "decode":
-            length = draw(st.sampled_from((2 * limits.unit, 3 * limits.unit + 1)))
-            after = draw(st.sampled_from((1, limits.unit, limits.unit // 2)))
+            length = draw(st.sampled_from(limits.sizes((2 * limits.unit, 3 * limits.unit + 1))))
+            after = draw(st.sampled_from(limits.sizes((1, limits.unit, limits.unit // 2))))
             abort, tokens, moment = Abort(after_tokens=after), limits.unit + 8, 150
         case "prefill":
             length, tokens = long, 8

@@ -30,7 +30,7 @@ def with_response_options(
     """Draw a plain request, one with response options, and a plain one; then more of both, some concurrent."""
     prompt = Prompt((draw(stems(limits)),))
     kinds = [PLAIN, draw(surface), PLAIN]
-    for _ in range(draw(st.integers(0, 3))):
+    for _ in range(draw(st.integers(0, limits.most(3)))):
         kinds.append(draw(st.one_of(surface, st.just(PLAIN))))
     steps: list[Step] = []
     for kind in kinds:

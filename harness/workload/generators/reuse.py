@@ -9,6 +9,7 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, St
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
 LONG_ANSWER = 8
+LEAST_LONG = 8  # units of a long prompt for a slow model
 MOST_UNITS = 64  # of a prompt that is sent again; GROUP-1 has the longest prompts
 LONG_EVERY = 7  # for each workload with the longest prompt, so many have a shorter one
 
@@ -16,9 +17,9 @@ LONG_EVERY = 7  # for each workload with the longest prompt, so many have a shor
 @st.composite
 def repeats(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw A, A, or A four times: some engines fail only at the third. Rarely, A is the longest prompt."""
-    long = draw(st.sampled_from((*[False] * LONG_EVERY, True)))
+    long = not limits.slow and draw(st.sampled_from((*[False] * LONG_EVERY, True)))
     stem = Segment("stem", longest_stem(limits)) if long else draw(stems(limits))
-    times = 2 if long else draw(st.sampled_from((2, 2, 4)))
+    times = 2 if long else draw(st.sampled_from(limits.sizes((2, 2, 4))))
     return Workload(tuple(single_request(draw, limits, Prompt((stem,))) for _ in range(times)))
 
 
@@ -32,12 +33,13 @@ def longest_stem(limits: WorkloadLimits) -> int:
 def returns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw A, A, B, A, where A and B differ after a shared prefix or from the start; then more of them in any order."""
     prelude = draw(stems(limits))
-    tails = [Segment(f"tail {i}", draw(st.sampled_from((limits.unit, 5, 2 * limits.unit + 1)))) for i in range(3)]
+    lengths = limits.sizes((limits.unit, 5, 2 * limits.unit + 1))
+    tails = [Segment(f"tail {i}", draw(st.sampled_from(lengths))) for i in range(3)]
     unrelated = [Prompt((Segment(f"own {i}", prelude.length), tail)) for i, tail in enumerate(tails)]
     related = [Prompt((prelude, tail)) for tail in tails]
     prompts = draw(st.sampled_from((related, unrelated, [*related[:2], unrelated[2]])))
     steps: list[Step] = [single_request(draw, limits, prompts[i]) for i in (0, 0, 1, 0)]
-    for _ in range(draw(st.integers(0, 4))):
+    for _ in range(draw(st.integers(0, limits.most(4)))):
         steps.append(single_request(draw, limits, draw(st.sampled_from(prompts))))
     return Workload(tuple(steps))
 
@@ -47,7 +49,7 @@ def traffic(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw repeats, returns and bursts, for the checks of counts."""
     first, second = draw(repeats(limits)), draw(returns(limits))
     steps: list[Step] = [*first.steps, *second.steps]
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.integers(0, limits.most(2)))):
         stem = draw(stems(limits))
         tails = draw(st.lists(st.sampled_from(("red", "green", "blue")), min_size=2, max_size=3))
         batch = [Request(prompt=Prompt((stem, Segment(tail, limits.unit // 2)))) for tail in tails]
@@ -62,8 +64,12 @@ def single_request(draw: st.DrawFn, limits: WorkloadLimits, prompt: Prompt) -> B
 
 @st.composite
 def long_returns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw A, A, B, A with prompts almost as long as the model's context, which share a few blocks."""
+    """Draw A, A, B, A with prompts almost as long as the model's context, which share a few blocks.
+
+    A slow model gets a part of its context.
+    """
     prelude = Segment("prelude", draw(st.sampled_from((1, 2))) * limits.unit + 9)
-    rest = limits.longest - prelude.length - NONCE_TOKENS - LONG_ANSWER - draw(st.sampled_from((1, limits.unit)))
+    whole = min(limits.longest, max(LEAST_LONG * limits.unit, int(limits.longest * limits.scale)))
+    rest = whole - prelude.length - NONCE_TOKENS - LONG_ANSWER - draw(st.sampled_from((1, limits.unit)))
     prompts = [Prompt((prelude, Segment(name, rest))) for name in ("document A", "document B")]
     return Workload(tuple(Burst(requests=(Request(prompt=prompts[i], max_tokens=LONG_ANSWER),)) for i in (0, 0, 1, 0)))

@@ -40,22 +40,24 @@ def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, sever
     """
     steps: list[Step] = []
     # Several pairs: Hypothesis repeats its draws, so that one pair in a workload leaves most of them untried.
-    pairs = draw(st.lists(st.sampled_from(NEARLY_EQUAL), min_size=1, max_size=3, unique=True))
+    pairs = draw(st.lists(st.sampled_from(NEARLY_EQUAL), min_size=1, max_size=limits.most(3, least=1), unique=True))
     identities: list[AdapterAndSalt] = [(None, salt) for salt in dict.fromkeys(salt for pair in pairs for salt in pair)]
     if with_adapter and draw(st.booleans()):
         steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
-        identities += [identity for pair in LIKE_AN_ADAPTER[: draw(st.sampled_from((1, 2)))] for identity in pair]
+        count = draw(st.sampled_from(limits.sizes((1, 2))))
+        identities += [identity for pair in LIKE_AN_ADAPTER[:count] for identity in pair]
     more = draw(st.lists(st.sampled_from(OTHERS), max_size=1))
     identities += [(None, salt) for salt in more if (None, salt) not in identities]
     stem = draw(stems(limits))
     kinds = available_options(limits, several=several)
     whole = Prompt((stem,))
-    for adapter, salt in [*draw(st.permutations(identities)), draw(st.sampled_from(identities))]:
+    salted_first = identities[::-1] if limits.slow else identities  # a slow model may get one repeat, which is to hit
+    for adapter, salt in [*draw(st.permutations(identities)), draw(st.sampled_from(salted_first))]:
         plain = not kinds or draw(st.sampled_from((True, True, False)))
         kind = PLAIN if plain else draw(st.one_of(kinds))
         request = Request(prompt=whole, adapter=adapter, salt=salt, surface=kind, max_tokens=tokens_for(kind))
         steps.append(Burst(requests=(request,)))
-    for _ in range(draw(st.integers(0, 3))):
+    for _ in range(draw(st.integers(0, limits.most(3)))):
         model = draw(st.sampled_from(identities))[0]
         beside = [identity for identity in identities if identity[0] == model or limits.may_mix(BASE_WITH_ADAPTER)]
         requests = []

@@ -72,3 +72,12 @@ def test_the_time_that_is_left_limits_a_proof() -> None:
     over = whole.within(0)
     assert over.minimising(waivable=False, familiar=False) == over.minimising(waivable=True, familiar=True) == 0
     assert (over.controls_seconds, over.replays_of(1.0)) == (0, 1)
+
+
+def test_with_a_slow_model_a_proof_leaves_time_for_the_requirements_behind_it() -> None:
+    """About a tenth of the rest for all that it does; as much as ever if there is much time."""
+    whole = ProofLimits(minimise_seconds=15, controls_seconds=90, replays=3)
+    left = whole.within(320, slow=True)
+    assert left.minimise_seconds == left.controls_seconds == left.replay_seconds == 10
+    assert left.replays_of(4.0) == 2
+    assert whole.within(7200, slow=True).minimise_seconds == 15

@@ -174,14 +174,20 @@ def test_so_does_one_whose_requirement_would_have_too_few(examples: int, least: 
     assert budget.is_spent(made) is spent
 
 
-def test_a_run_ends_within_twice_its_budget() -> None:
-    """Whatever a trial lacks, on a model of any speed."""
-    budget = Budget(100, 10)
+@pytest.mark.parametrize("examples", [0, 1])
+@pytest.mark.parametrize("slow", [True, False])
+def test_the_clock_of_the_run_ends_every_trial(examples: int, slow: bool) -> None:
+    """Whatever a trial lacks, on a model of any speed. It is the only limit of the run as a whole."""
+    clock = Clock()
+    run = RunClock(100, strict=True, clock=clock)
+    budget = Budget(100, 10, run.left)
+    budget.slow = slow
     budget.begin(1)
-    made = trial(used=199, examples=1)
+    made = trial(used=0, examples=examples)
     made.least_examples, made.least_requests = 5, 100
+    clock.now += 199
     assert not budget.is_spent(made)
-    made.started -= 2
+    clock.now += 2
     assert budget.is_spent(made)
 
 
@@ -280,3 +286,38 @@ def test_a_slow_model_does_not_use_up_the_run_with_its_first_trials() -> None:
     left[0] = 0.0
     assert budget.is_spent(trial(used=0, examples=0))
     assert budget.expected() == 0
+
+
+@pytest.mark.parametrize(
+    ("used", "examples", "evidence", "spent"),
+    [
+        (0.9, 1, SHOWN, False),
+        (1.1, 1, SHOWN, True),
+        (0.1, 8, SHOWN, True),
+        (1.1, 1, {}, False),
+        (1.9, 9, {}, False),
+        (2.1, 1, {}, True),
+        (9.0, 0, {}, False),
+    ],
+)
+def test_with_a_slow_model_all_trials_have_equal_parts_of_the_time_left(
+    used: float, examples: int, evidence: dict[str, float], *, spent: bool
+) -> None:
+    """Without its evidence a trial has twice its part; too few examples give it no more: others have none at all."""
+    budget = Budget(100, 10, lambda: 200.0)
+    budget.slow = True
+    assert budget.begin(1) == pytest.approx(20)
+    made = trial(used=20 * used, examples=examples, evidence=evidence)
+    made.least_examples, made.least_requests, made.enough = 30, 100, 8
+    assert budget.is_spent(made) is spent
+
+
+def test_what_a_trial_of_a_slow_model_leaves_over_is_shared_out_again() -> None:
+    """The time left is that of the whole run, proofs and controls too."""
+    left = [200.0]
+    budget = Budget(100, 10, lambda: left[0])
+    budget.slow = True
+    budget.begin(1)
+    left[0] = 198.0
+    assert budget.begin(1) == pytest.approx(22)
+    assert budget.expected() == pytest.approx(198)

@@ -9,30 +9,11 @@ import pytest
 from hypothesis import find, given
 from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, any_at_all, lengths, limits, some
+from support.workload_families import FAMILIES, Family, computed
 
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.workload.generators.chats import conversations, is_edited, trees
-from coldproof.harness.workload.generators.lora import (
-    AdapterLifecycle,
-    adapter_churn,
-    adapter_lifecycles,
-    adapter_switches,
-    coexisting_adapters,
-    mixed_bursts,
-)
-from coldproof.harness.workload.generators.memory_pressure import (
-    aborts_then_full_pool,
-    identical_prompts,
-    never_fitting,
-    partly_evicted,
-    prefix_sharers,
-    queued_for_blocks,
-    working_sets,
-)
-from coldproof.harness.workload.generators.mixed import mixed
-from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
 from coldproof.harness.workload.generators.response_options import (
     PROMPT_LOGPROBS,
     SEVERAL_ANSWERS,
@@ -40,61 +21,10 @@ from coldproof.harness.workload.generators.response_options import (
     STRUCTURED,
     with_response_options,
 )
-from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
-from coldproof.harness.workload.generators.salts import salted
-from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
+from coldproof.harness.workload.generators.reuse import repeats, returns
 from coldproof.harness.workload.steps import Burst, Request, Workload
 from coldproof.harness.workload.tokens import new_prompt_length
 from coldproof.harness.workload.validity import is_valid
-
-Family = Callable[[WorkloadLimits], st.SearchStrategy[Workload]]
-
-
-FAMILIES: dict[str, Family] = {
-    "lives": lambda on: adapter_lifecycles(on, AdapterLifecycle()),
-    "lives under traffic": lambda on: adapter_lifecycles(
-        on, AdapterLifecycle(under_traffic=True, goes_back=True, most_names=1)
-    ),
-    "neighbours": coexisting_adapters,
-    "switches": adapter_switches,
-    "churn": adapter_churn,
-    "ground": lambda on: mixed_bursts(on, unique_salts=False),
-    "salts": lambda on: salted(on, with_adapter=True),
-    "trees": lambda on: trees(on, chat=False),
-    "trees of chats": lambda on: trees(on, chat=True),
-    "conversations": lambda on: conversations(on, chat=False),
-    "conversations of chats": lambda on: conversations(on, chat=True),
-    "repeats": repeats,
-    "returns": returns,
-    "traffic": traffic,
-    "working sets": working_sets,
-    "sharers": prefix_sharers,
-    "who waits for room": queued_for_blocks,
-    "partly evicted": partly_evicted,
-    "identical crowds": identical_prompts,
-    "never fitting": never_fitting,
-    "storms": aborts_then_full_pool,
-    "crowds": lambda on: outgrowing_requests(on, afterwards=False),
-    "crowds and after": lambda on: outgrowing_requests(on, afterwards=True),
-    "resets": resets,
-    "changes and resets": changes_and_resets,
-    "aborts": aborts,
-    "edited": first_block_changed,
-    "evicted": evicted_and_sent_again,
-    "aborted loads": aborted_loads,
-    "prompt logprobs": lambda on: with_response_options(on, PROMPT_LOGPROBS),
-    "several answers": lambda on: with_response_options(on, SEVERAL_ANSWERS),
-    "stop strings": lambda on: with_response_options(on, STOP_STRINGS),
-    "structured": lambda on: with_response_options(on, STRUCTURED),
-    "mixed": mixed,
-}
-
-
-def computed(workload: Workload) -> int:
-    """What an engine with room would compute: each prompt once, and all answers."""
-    requests = [request for _, _, request in workload.requests()]
-    prompts = {msgspec.json.encode(r.prompt): new_prompt_length(r.prompt) for r in requests}
-    return sum(prompts.values()) + sum(r.max_tokens for r in requests)
 
 
 @pytest.mark.parametrize("on", LIMITS.values(), ids=LIMITS)

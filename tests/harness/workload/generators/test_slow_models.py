@@ -1,0 +1,118 @@
+"""With a slow model the workloads of every family are smaller, and still cross block boundaries."""
+
+from __future__ import annotations
+
+import statistics
+
+import msgspec
+import pytest
+from hypothesis import Phase, given, settings
+from support.drawn_workloads import LIMITS, SLOW, asked, found, limits
+from support.workload_families import FAMILIES, computed
+
+from coldproof.harness.workload.generators.chats import conversations
+from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
+from coldproof.harness.workload.generators.reuse import returns
+from coldproof.harness.workload.steps import Burst, Workload
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
+
+SLOW_MODEL, FAST = LIMITS["a slow model"], msgspec.structs.replace(LIMITS["a slow model"], scale=1.0)
+# One prompt that is refused; a next turn of a chat, whose template adds an unknown number of tokens; adapters for more
+# than all slots, and one load that the pool needs whole: these have little to leave out.
+HARDLY_SMALLER = {"churn", "conversations of chats", "edited", "evicted", "aborted loads", "partly evicted"}
+HARDLY_SMALLER |= {"never fitting", "who waits for room", "aborts", "sharers"}
+
+typical = settings(
+    derandomize=True,
+    max_examples=40,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=SLOW,
+)
+
+
+def costs(family: str, on: WorkloadLimits) -> float:
+    """What a workload of a family costs on average: a decoded token as much as several of a prompt."""
+    seen: list[float] = []
+
+    @typical
+    @given(FAMILIES[family](on))
+    def draw(workload: Workload) -> None:
+        seen.append(computed(workload) + 7 * sum(request.max_tokens for request in asked(workload)))
+
+    draw()
+    return statistics.mean(seen)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_slow_model_gets_smaller_workloads(family: str) -> None:
+    """Of each family, on average; of most they cost less than two thirds."""
+    part = costs(family, SLOW_MODEL) / costs(family, FAST)
+    assert part < (1.15 if family in HARDLY_SMALLER else 0.67)
+
+
+def test_a_fast_engine_draws_from_all_choices() -> None:
+    """In their order, with repetitions: a seed gives the workloads that it gave before."""
+    assert FAST.sizes((8, 8, 1, 34)) == (8, 8, 1, 34)
+    assert FAST.most(4) == 4
+    assert not FAST.slow
+
+
+@pytest.mark.parametrize(
+    ("scale", "sizes", "most"), [(0.01, (2,), 0), (0.3, (2,), 1), (0.5, (2, 3), 2), (0.7, (2, 3, 5), 2)]
+)
+def test_sizes_and_numbers_follow_the_scale(scale: float, sizes: tuple[int, ...], most: int) -> None:
+    """The smallest is always left, and what is asked for at least."""
+    on = limits(scale=scale)
+    assert on.sizes((2, 3, 5, 8)) == sizes
+    assert on.sizes((8, 4, 100), least=4)[-1:] in ((4,), (8,))[: 1 + (scale > 0.07)] or 8 in on.sizes((8, 4, 100))
+    assert on.most(4) == most
+    assert on.most(4, least=2) == max(2, most)
+
+
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_short_prompts_still_end_around_a_block_boundary(edge: int) -> None:
+    """One token before it, at it, and one after it."""
+    seen: set[int] = set()
+
+    @typical
+    @given(stems(SLOW_MODEL))
+    def draw(stem: object) -> None:
+        seen.add(getattr(stem, "length", 0) + NONCE_TOKENS)
+
+    draw()
+    assert 2 * 32 + edge in seen
+    assert max(seen) <= 3 * 32
+
+
+@typical
+@given(conversations(SLOW_MODEL, chat=False))
+def test_a_short_answer_fills_the_block_in_which_its_prompt_ends(workload: Workload) -> None:
+    """So that the next turn can hit what decode wrote: the last token of an answer has no KV."""
+    first = asked(workload)[0]
+    start = new_prompt_length(first.prompt)
+    written = start + first.max_tokens - 1
+    assert written // 32 > start // 32
+    assert any(request.prompt.continues is not None for request in asked(workload))
+
+
+@typical
+@given(outgrowing_requests(SLOW_MODEL, afterwards=True))
+def test_short_answers_still_outgrow_the_pool(workload: Workload) -> None:
+    """Together the requests of the burst end with more blocks than there are."""
+    burst = next(step for step in workload.steps if isinstance(step, Burst))
+    blocks = sum(-(-(new_prompt_length(r.prompt) + r.max_tokens) // 32) for r in burst.requests)
+    assert blocks > 768 // 32
+
+
+def test_the_prompts_of_a_return_still_share_a_prefix_or_nothing() -> None:
+    """Both are drawn with the fewest requests."""
+    for shares in (True, False):
+
+        def wanted(workload: Workload, shares: bool = shares) -> bool:
+            first, _, between, *_ = (request.prompt.segments[0] for request in asked(workload))
+            return (first == between) is shares
+
+        assert len(asked(found(returns(SLOW_MODEL), wanted))) == 4

@@ -1,0 +1,37 @@
+"""With a slow model, a trial may have the time for one example: it has to be small, and to show the evidence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.reports.schema.results import read_results
+from coldproof.reports.schema.verdict import Verdict
+
+PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
+MOST_REQUESTS = 8  # of a trial on average, each warm and cold
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(600)
+def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path) -> None:
+    """In vLLM's scheduler with the fingerprint worker: the hits, evictions and preemptions are real."""
+    words = ["-m", "pytest", "-p", "support.slow_model", "-p", "no:cacheprovider", "suites", "--engine", "vllm-inproc"]
+    words += ["--worker", "fingerprint", "--cells", "default,tight", "--budget", "2m", "--diagnose", "none"]
+    words += ["--known-issues", str(ROOT / "adapters" / "vllm" / "known_issues.toml"), "--report-dir", str(tmp_path)]
+    ran = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env={**os.environ, "PYTHONPATH": PATH}, capture_output=True, text=True
+    )
+    results = read_results(tmp_path / "results.json")
+    cells = [(r.id, cell) for r in results.requirements for cell in r.cells if cell.verdict is not Verdict.UNSUPPORTED]
+    assert {name: cell.missing for name, cell in cells if cell.missing} == {}, ran.stdout[-2000:]
+    assert len(cells) > 20
+    assert results.totals["requests"] < MOST_REQUESTS * len(cells)
+    assert results.calibration is not None
+    assert any("at 3% of their usual size" in note for note in results.calibration.notes)
