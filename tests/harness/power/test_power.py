@@ -345,6 +345,41 @@ def test_only_a_clean_run_that_was_made_counts_as_clean(
     assert (tmp_path / "index.html").exists()
 
 
+@pytest.mark.parametrize("command", ["power", "noise"])
+def test_a_trained_model_is_measured_with_its_flags_and_its_own_calibration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    """The worker is the one with a model; a slow model is calibrated for as long as a fault is measured."""
+    asked: list[RunPlan] = []
+
+    def run(ask: RunPlan, folder: Path, *_: Any, **__: Any) -> SuiteRun:
+        asked.append(ask)
+        return suite_run(acted=True)
+
+    monkeypatch.setattr(suites, "run", run)
+    words = ["--model", "smollm2", "--engine-args=--dtype bfloat16", "--faults", FAULT.name, "--budget", "60s"]
+    words += ["--out", str(tmp_path)]
+    if command == "power":
+        command_line.main(["power", *words, "--wide", "never", "--clean-runs", "1", "--no-literal", "--jobs", "1"])
+    else:
+        command_line.main(["noise", "faults", *words, "--noise", "none"])
+    assert {(ask.worker, ask.served.model, ask.served.engine_args) for ask in asked} == {
+        ("model", "smollm2", "--dtype bfloat16")
+    }
+    assert (asked[0].requirements, asked[0].seconds) == (("REUSE-1",), 60)
+    assert FAULT.name in [ask.fault for ask in asked]
+    told = asked[-1].words(tmp_path)
+    assert told[told.index("--model") + 1] == "smollm2"
+    assert "--engine-args=--dtype bfloat16" in told
+    assert list(tmp_path.glob("**/*smollm2-dtype-bfloat16*"))  # beside the results of the generated model
+
+
+def test_the_fingerprint_worker_serves_no_trained_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what to do."""
+    assert command_line.main(["power", "--model", "smollm2", "--worker", "fingerprint"]) == 4
+    assert "leave it out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("told", "acted"), [([False, True, False], True), ([False, False], False), ([], False)])
 def test_a_fault_that_acted_in_any_worker_has_acted(told: list[bool], acted: bool) -> None:
     """Each of several workers has engines of its own."""
