@@ -55,11 +55,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def calibrated(self) -> Measurement:
         """Return the measurement with the comparison rule of the unmodified engine, found once for all faults."""
         folder = self.out / "runs" / "calibration"
-        seconds = 1 if self.served == suite_run.GENERATED else self.aimed_seconds
         found = suite_run.calibrate(
-            folder, worker=self.worker, seed=self.seed, noise=self.noise, served=self.served, seconds=seconds
+            folder,
+            worker=self.worker,
+            seed=self.seed,
+            noise=self.noise,
+            served=self.served,
+            budget=self.aimed_seconds,
         )
-        return msgspec.structs.replace(self, calibration=found if found.exists() else None)
+        return msgspec.structs.replace(self, calibration=found)
 
     def against(self, ask: suite_run.RunPlan, folder: Path) -> SuiteRun:
         """Run a plan with this measurement's calibration, noise and model."""

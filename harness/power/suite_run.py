@@ -23,6 +23,7 @@ from coldproof.reports.schema.verdict import Verdict
 WIDE_CELLS = ("default", "tight")
 WIDE_PROFILE = "wide"
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
+CALIBRATION_BUDGETS = 4  # times of one fault, for the rule of all: a slow model measures little noise in one
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +88,14 @@ def fault_cells(fault: Fault, worker: str) -> tuple[str, ...]:
 
 
 def calibrate(
-    folder: Path, *, worker: str, seed: int, noise: str | None, served: Served = GENERATED, seconds: float = 1
-) -> Path:
+    folder: Path, *, worker: str, seed: int, noise: str | None, served: Served = GENERATED, budget: float
+) -> Path | None:
     """Return results.json of a minimal run of the unmodified engine, which has the comparison rule. Run it if needed.
 
-    `seconds`: the budget; a slow model measures more noise in a longer one. The file is missing if the run failed.
+    `budget`: the seconds of one fault. Return None if the run failed.
     """
     found = folder / "report" / "results.json"
+    seconds = 1 if served == GENERATED else CALIBRATION_BUDGETS * budget
     if not found.exists():
         ask = RunPlan(
             worker=worker,
@@ -106,7 +108,7 @@ def calibrate(
             served=served,
         )
         run(ask, folder)
-    return found
+    return found if found.exists() else None
 
 
 def aimed_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPlan:

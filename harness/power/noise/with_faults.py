@@ -101,7 +101,7 @@ def measure_all(
         seed=level.seed,
         noise=level.noise,
         served=level.served,
-        seconds=1 if level.served == suite_run.GENERATED else level.budget,
+        budget=level.budget,
     )
     counted = [fault for fault in faults if not fault.equivalent]
     shuffled = random.Random(level.seed).sample(counted, len(counted))
@@ -129,7 +129,7 @@ def row_path(level: Level, fault: Fault, out: Path) -> Path:
     return out / "faults" / level.name / f"{fault.name}.json"
 
 
-def measure_fault(level: Level, fault: Fault, calibration: Path, out: Path) -> NoisyFault:
+def measure_fault(level: Level, fault: Fault, calibration: Path | None, out: Path) -> NoisyFault:
     """Run the requirements about a fault on the engine with that fault. Remove the run's files."""
     folder = out / "runs" / f"{level.name}-{fault.name}"
     ask = suite_run.aimed_plan(fault, worker=level.worker, seconds=level.budget, seed=level.seed)
