@@ -15,6 +15,7 @@ from coldproof.adapters.vllm.faults.catalogue import FAULTS, format_faults
 from coldproof.harness.cli import main as command_line
 from coldproof.harness.cli import power
 from coldproof.harness.options import PROFILES, UsageError
+from coldproof.harness.power import measure
 from coldproof.harness.power import suite_run as suites
 from coldproof.harness.power.measure import Measurement, fault_outcome, fault_summary, select_faults
 from coldproof.harness.power.suite_run import (
@@ -372,6 +373,17 @@ def test_a_trained_model_is_measured_with_its_flags_and_its_own_calibration(
     assert told[told.index("--model") + 1] == "smollm2"
     assert "--engine-args=--dtype bfloat16" in told
     assert list(tmp_path.glob("**/*smollm2-dtype-bfloat16*"))  # beside the results of the generated model
+
+
+def test_the_field_scripts_run_on_the_same_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With its flags."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(measure, "run_in_fork", lambda _seconds, _function, words, _folder: asked.append(words))
+    served = suites.Served(model="smollm2", engine_args="--dtype bfloat16")
+    measurement = Measurement(worker="model", seed=1, aimed_seconds=1, wide_seconds=1, out=tmp_path, served=served)
+    assert measurement.literally(FAULT.name, tmp_path / "literal") == []
+    assert asked[0][asked[0].index("--model") + 1] == "smollm2"
+    assert "--engine-args=--dtype bfloat16" in asked[0]
 
 
 def test_the_fingerprint_worker_serves_no_trained_model(capsys: pytest.CaptureFixture[str]) -> None:
