@@ -45,15 +45,19 @@ LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)?(\w+)\.(weight|bias)")
 LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 ALIGNMENT = 32
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9  # types of metadata values
-F32 = 0  # the type of all tensors
+F32, Q4_0 = 0, 2  # types of tensors
+GROUP = 32  # numbers that share a scale in Q4_0
 
 
 class NotTranslated(Exception):
     """A model or an adapter has a form that Coldproof does not generate."""
 
 
-def write_model(source: Path, target: Path) -> None:
-    """Write the model in `source` (config.json, model.safetensors). Raises NotTranslated for an unsupported model."""
+def write_model(source: Path, target: Path, *, four_bits: bool = False) -> None:
+    """Write the model in `source` (config.json, model.safetensors). Raises NotTranslated for an unsupported model.
+
+    `four_bits`: with all matrices in 4 bits (Q4_0).
+    """
     config = json.loads((source / "config.json").read_text())
     kind = architecture(source)
     theta = (config if "rope_theta" in config else config["rope_parameters"]["full_attention"])["rope_theta"]
@@ -77,7 +81,7 @@ def write_model(source: Path, target: Path) -> None:
     for name, (shape, raw) in read_tensors(source / "model.safetensors").items():
         plus_one = kind == "gemma3" and "norm" in name  # Gemma's norms add one; the weights in a GGUF file include it
         written[gguf_name(name, kind)] = shape, add_one(raw) if plus_one else raw
-    write_gguf(target, values, written)
+    write_gguf(target, values, written, four_bits=four_bits)
 
 
 def architecture(model: Path) -> str:
@@ -152,13 +156,16 @@ def read_tensors(file: Path) -> dict[str, tuple[list[int], bytes]]:
     return found
 
 
-def write_gguf(target: Path, values: dict[str, Any], tensors: dict[str, tuple[list[int], bytes]]) -> None:
-    """Write a GGUF file with these key-value pairs and tensors."""
+def write_gguf(
+    target: Path, values: dict[str, Any], tensors: dict[str, tuple[list[int], bytes]], *, four_bits: bool = False
+) -> None:
+    """Write a GGUF file with these key-value pairs and float32 tensors. `four_bits`: the matrices in 4 bits."""
     described, data = b"", b""
     for name, (shape, raw) in tensors.items():
+        kind, stored = (Q4_0, in_four_bits(raw)) if four_bits and len(shape) == 2 else (F32, raw)
         dimensions = struct.pack(f"<{len(shape)}Q", *reversed(shape))
-        described += string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", F32, len(data))
-        data += padded(raw)
+        described += string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", kind, len(data))
+        data += padded(stored)
     pairs = b"".join(pair(key, value) for key, value in values.items())
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + pairs + described
     target.write_bytes(padded(head) + data)
@@ -173,6 +180,21 @@ def interleaved(shape: list[int], raw: bytes, *, heads: int) -> bytes:
     half = rows // heads // 2
     order = [start + part * half + i for start in range(0, rows, 2 * half) for i in range(half) for part in (0, 1)]
     return b"".join(raw[row * size : (row + 1) * size] for row in order)
+
+
+def in_four_bits(raw: bytes) -> bytes:
+    """Return float32 values as Q4_0: for each group a scale in half precision, and its numbers in halves of bytes.
+
+    The scale maps the number of the largest magnitude to -8 (`quantize_row_q4_0_ref` in llama.cpp).
+    """
+    numbers, found = struct.unpack(f"<{len(raw) // 4}f", raw), []
+    for start in range(0, len(numbers), GROUP):
+        group = numbers[start : start + GROUP]
+        scale = max(group, key=abs) / -8
+        whole = [min(15, int(number / scale + 8.5)) if scale else 8 for number in group]
+        pairs = zip(whole[: GROUP // 2], whole[GROUP // 2 :], strict=True)
+        found.append(struct.pack("<e", scale) + bytes(low | high << 4 for low, high in pairs))
+    return b"".join(found)
 
 
 def add_one(raw: bytes) -> bytes:

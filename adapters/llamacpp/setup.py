@@ -26,7 +26,9 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 
 SERVER = Path(__file__).with_name("llama_server.py")
 START_SECONDS = 60.0
-WRITTEN, FLOAT32 = "model.gguf", "model-f32.gguf"
+WRITTEN, WRITTEN_Q4 = "model.gguf", "model-q4.gguf"  # the generated model, as Coldproof writes it
+FLOAT32, QUANTISED = "model-f32.gguf", "model-quantised.gguf"  # files of a trained model
+FOUR_BITS = "--weights-in-4-bits"  # which model file to serve; no flag of the server
 SLOTS, CONTEXT, UNIFIED = "--parallel", "--ctx-size", "--kv-unified"
 SAVED, REUSE, SHIFT = "--slot-save-path", "--cache-reuse", "--context-shift"
 SIZES = {CONTEXT: "8192", SLOTS: "4"}  # the context, in tokens, is divided among the slots
@@ -95,12 +97,20 @@ def files_folder(options: StartOptions) -> Path:
     return options.log.with_suffix(".gguf")
 
 
-def published(model: str) -> Path | None:
-    """Return the GGUF file that the user gave, or the float32 one in the folder of a trained model; None otherwise."""
-    if model.endswith(GGUF):
-        return Path(model)
-    float32 = Path(model, FLOAT32)
-    return float32 if float32.is_file() else None
+def published(options: StartOptions) -> Path | None:
+    """Return the GGUF file that the user gave, or the one in the folder of a trained model; None otherwise.
+
+    A trained model has a file with float32 weights and one with those that were published, in about 4 bits.
+    """
+    if options.model.endswith(GGUF):
+        return Path(options.model)
+    file = Path(options.model, QUANTISED if FOUR_BITS in options.arguments else FLOAT32)
+    return file if file.is_file() else None
+
+
+def written(options: StartOptions) -> Path:
+    """Return the file to which Coldproof writes a model that has none."""
+    return files_folder(options) / (WRITTEN_Q4 if FOUR_BITS in options.arguments else WRITTEN)
 
 
 def has_window(model: str) -> bool:
@@ -122,8 +132,8 @@ def write_files(options: StartOptions) -> list[str]:
     try:
         for each in filter(None, (folder, states_folder(options))):
             each.mkdir(parents=True, exist_ok=True)
-        if published(options.model) is None:
-            write_model(Path(options.model), folder / WRITTEN)
+        if published(options) is None:
+            write_model(Path(options.model), written(options), four_bits=FOUR_BITS in options.arguments)
         digests = [content_digest(source) for source in options.adapters]
         for source, digest in zip(options.adapters, digests, strict=True):
             write_adapter(source, folder / f"{digest}.gguf", model=model_folder(options.model))
@@ -134,10 +144,11 @@ def write_files(options: StartOptions) -> list[str]:
 
 def flags(options: StartOptions, digests: Sequence[str], port: int) -> list[str]:
     """Return all flags of the server."""
-    folder, states, arguments = files_folder(options), states_folder(options), list(options.arguments)
+    folder, states = files_folder(options), states_folder(options)
+    arguments = [word for word in options.arguments if word != FOUR_BITS]
     if states is not None:
         arguments[arguments.index(SAVED) + 1] = str(states)
-    model = published(options.model) or folder / WRITTEN
+    model = published(options) or written(options)
     words = ["--model", str(model), "--port", str(port), *ALWAYS, *EXACT, *arguments]
     words += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
     return words + [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]

@@ -65,6 +65,14 @@ CELLS = (
     cell("llamacpp-kv-q8", "four slots with KV in 8 bits", *quantised("q8_0"), areas=KV_IN_BLOCKS, on_request=True),
     cell("llamacpp-kv-q4", "four slots with KV in 4 bits", *quantised("q4_0"), areas=KV_IN_BLOCKS, on_request=True),
     cell(
+        "llamacpp-weights-q4",
+        "four slots with weights in 4 bits: a trained model's as published, else the generated model's (Q4_0)",
+        *NO_HOST_CACHE,
+        setup.FOUR_BITS,
+        areas=KV_IN_BLOCKS,
+        on_request=True,
+    ),
+    cell(
         "llamacpp-context-shift",
         "one slot of 256 tokens with context shift: when an answer outgrows the context, the oldest half is evicted",
         *SLOT_ALONE,

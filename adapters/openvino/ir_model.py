@@ -1,4 +1,4 @@
-"""Writes a Qwen2- or Llama-shaped model as OpenVINO IR, in float32.
+"""Writes a Qwen2- or Llama-shaped model as OpenVINO IR, in float32 or with weights in 8 bits.
 
 OpenVINO GenAI also reads GGUF files, but only in half precision. Float32 weights keep answers comparable with other
 engines. The engine expects a certain form of the graph: it replaces attention over keys and values in state variables
@@ -27,8 +27,11 @@ class UnsupportedModel(Exception):
     """The model cannot be written as IR. The message has the reason."""
 
 
-def write_model(source: Path, target: Path) -> None:
-    """Write the model in `source` (config.json, model.safetensors) to a folder. Raises UnsupportedModel."""
+def write_model(source: Path, target: Path, *, int8: bool = False) -> None:
+    """Write the model in `source` (config.json, model.safetensors) to a folder. Raises UnsupportedModel.
+
+    `int8`: with the weights of all products in 8 bits.
+    """
     config = json.loads((source / CONFIG_FILE).read_text())
     if config.get("model_type") not in MODEL_TYPES:
         raise UnsupportedModel(
@@ -36,7 +39,7 @@ def write_model(source: Path, target: Path) -> None:
         )
     target.mkdir(parents=True, exist_ok=True)
     (target / CONFIG_FILE).write_text(json.dumps(config))
-    model = Decoder(config, load_tensors(source / "model.safetensors")).model()
+    model = Decoder(config, load_tensors(source / "model.safetensors"), int8=int8).model()
     importlib.import_module("openvino").save_model(model, target / MODEL_FILE, compress_to_fp16=False)
 
 
@@ -58,9 +61,9 @@ def load_tensors(file: Path) -> dict[str, Any]:
 class Decoder:
     """Builds the graph of the model. `weights`: arrays by their names in the safetensors file."""
 
-    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Any], *, int8: bool = False) -> None:
         self.op, self.openvino, self.numpy = map(importlib.import_module, ("openvino.opset13", "openvino", "numpy"))
-        self.config = config
+        self.config, self.int8 = config, int8
         self.weights = {HEAD: weights[EMBEDDING], **weights}  # without a head of its own, the embedding's table serves
         self.heads: int = config["num_attention_heads"]
         self.kv_heads: int = config["num_key_value_heads"]
@@ -162,7 +165,8 @@ class Decoder:
 
     def linear(self, name: str, hidden: Any) -> Any:
         """Return the product with a module's weights, named as the module, plus its bias if it has one."""
-        node = self.op.matmul(hidden, self.constant(f"{name}.weight"), False, True)
+        weights = self.rounded(f"{name}.weight") if self.int8 else self.constant(f"{name}.weight")
+        node = self.op.matmul(hidden, weights, False, True)
         node.set_friendly_name(name)
         return self.op.add(node, self.constant(f"{name}.bias")) if f"{name}.bias" in self.weights else node
 
@@ -179,6 +183,13 @@ class Decoder:
         node = self.op.constant(self.weights[name])
         node.set_friendly_name(name)
         return node
+
+    def rounded(self, name: str) -> Any:
+        """Return a weight as 8-bit integers and a scale for each row, the form in which the engine keeps them."""
+        values = self.weights[name]
+        scale = self.numpy.maximum(self.numpy.abs(values).max(axis=1, keepdims=True) / 127, 1e-12)
+        whole = self.op.constant(self.numpy.round(values / scale).astype(self.numpy.int8))
+        return self.op.multiply(self.op.convert(whole, "f32"), self.op.constant(scale.astype(self.numpy.float32)))
 
     def parameter(self, name: str, shape: Any, dtype: Any) -> Any:
         """Return an input of the model."""

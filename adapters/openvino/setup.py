@@ -13,6 +13,7 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 
 PACKAGE = "openvino-genai"
 REGISTERED = "adapters=registered"
+INT8 = "weights=int8"  # how the model is written; no option of the engine
 DEVICE, THREADS = "CPU", 1
 # By default the engine stores keys and values in 8 bits; then answers depend on the composition of the batch.
 EXACT = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32"}
@@ -107,7 +108,7 @@ def settings(genai: Any, words: Sequence[str], *, caching: bool) -> tuple[Any, d
     scheduler.enable_prefix_caching = caching
     for word in words:
         name, _, value = word.partition("=")
-        if word == REGISTERED:
+        if word in (REGISTERED, INT8):
             continue
         if name.isupper() and value:
             properties[name] = value

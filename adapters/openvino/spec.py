@@ -8,7 +8,7 @@ import msgspec
 
 from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.reproducer import OPENVINO
-from coldproof.adapters.openvino.setup import PACKAGE, REGISTERED
+from coldproof.adapters.openvino.setup import INT8, PACKAGE, REGISTERED
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import CHUNKS, POOL, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
@@ -68,6 +68,7 @@ CELLS = (
     ),
     cell("openvino-kv-u8", "KV in 8 bits, the engine's own default", IN_BITS, ROOMY, ODD_STEPS, U8, on_request=True),
     cell("openvino-kv-u4", "KV in 4 bits", IN_BITS, ROOMY, ODD_STEPS, U4, on_request=True),
+    cell("openvino-int8", "weights in 8 bits", IN_BITS, ROOMY, ODD_STEPS, INT8, on_request=True),
 )
 
 

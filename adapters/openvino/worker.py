@@ -19,6 +19,7 @@ import msgspec
 from coldproof.adapters.openvino.ir_model import CONFIG_FILE, write_model
 from coldproof.adapters.openvino.setup import (
     DEVICE,
+    INT8,
     PACKAGE,
     THREADS,
     Output,
@@ -41,7 +42,7 @@ class Worker:
             importlib.import_module(name) for name in ("openvino_genai", "openvino", "numpy")
         )
         self.handles: dict[int, Any] = {}
-        write_model(Path(model), Path(folder))
+        write_model(Path(model), Path(folder), int8=INT8 in words)
         self.scheduler, properties = settings(self.genai, words, caching=caching)
         self.adapters = [self.genai.Adapter(Path(path) / "adapter_model.safetensors") for path in adapters]
         given: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, **properties}

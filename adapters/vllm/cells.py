@@ -268,6 +268,14 @@ CELLS = (
         numeric=True,
     ),
     VllmCell(
+        name="weights-fp8",
+        about="weights and activations in 8-bit floating point (a scale for each row and token), the rest in bfloat16",
+        arguments=("--quantization", "fp8_per_channel", "--dtype", "bfloat16"),
+        areas=LAYOUT_AREAS,
+        alike=False,
+        numeric=True,
+    ),
+    VllmCell(
         name="runner-v2",
         about="vLLM's model runner V2, the default on GPUs, with a pool of 16 blocks and small chunks",
         arguments=small_pool(*SMALL_CHUNKS),

@@ -20,10 +20,11 @@ from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, out_folder, say
 from coldproof.harness.judgement.oracle import OracleError
-from coldproof.harness.options import INVALID_DURATION, SMOKE, UsageError, parse_duration
+from coldproof.harness.options import FINGERPRINT, INVALID_DURATION, SMOKE, UsageError, parse_duration
 from coldproof.harness.power.measure import Measurement, installed_engine, measure_power, select_faults
 from coldproof.harness.power.noise import with_faults, without_faults
 from coldproof.harness.power.noise.curve import detection_curves
+from coldproof.harness.power.suite_run import Served
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.kill_matrix import kill_matrix
@@ -32,7 +33,8 @@ from coldproof.reports.schema.noise import CleanLevel, FaultLevel, NoiseResults
 from coldproof.reports.schema.results import encode
 
 EXIT_FALSE_POSITIVE, EXIT_INTERRUPTED = 1, 130
-WORKERS = ("fingerprint", "model")
+MODEL_WORKER = "model"
+WORKERS = (FINGERPRINT, MODEL_WORKER)
 
 
 def run_power(options: argparse.Namespace) -> int:
@@ -40,7 +42,7 @@ def run_power(options: argparse.Namespace) -> int:
 
     The exit code is 1 if the unmodified engine failed a requirement, or if a run against it did not complete.
     """
-    faults = select_faults(options.faults, options.worker)
+    faults = select_faults(options.faults, worker_of(options))
     try:
         measurement = prepared(options)
     except OSError as problem:
@@ -56,10 +58,15 @@ def run_power(options: argparse.Namespace) -> int:
     return EXIT_FALSE_POSITIVE if any(run.detections or run.problem for run in results.clean) else 0
 
 
+WORKER = argument("--worker", choices=WORKERS, help="default: fingerprint, with --model: model")
+MODEL = argument("--model", metavar="NAME", help="serve this model instead of the generated one, for example smollm2")
+ENGINE_ARGS = argument("--engine-args", metavar='"..."', default="", help="more flags for the engine")
 POWER = Subcommand(
     "measure which injected faults the suites detect",
     run_power,
-    argument("--worker", choices=WORKERS, default="fingerprint", help="default: fingerprint"),
+    WORKER,
+    MODEL,
+    ENGINE_ARGS,
     argument("--faults", metavar="NAME,...", help="faults or mechanisms (default: all)"),
     argument(
         "--budget",
@@ -92,18 +99,33 @@ POWER = Subcommand(
 def prepared(options: argparse.Namespace) -> Measurement:
     """Return the measurement that the options describe, and create its folder. Raises UsageError or OSError."""
     measurement = Measurement(
-        worker=options.worker,
+        worker=worker_of(options),
         seed=options.seed,
         aimed_seconds=time_span(options.budget),
         wide_seconds=time_span(options.wide_budget),
-        out=options.out.resolve(),
+        out=options.out.resolve() / served(options).slug,
         wide=options.wide,
         scripts=not options.no_literal,
+        served=served(options),
     )
     if options.again:
         shutil.rmtree(measurement.out / "rows", ignore_errors=True)
     measurement.out.mkdir(parents=True, exist_ok=True)
     return measurement
+
+
+def served(options: argparse.Namespace) -> Served:
+    """Return the model and the flags that the options choose. A path becomes absolute: runs have their own folders."""
+    model: str | None = options.model
+    path = Path(model) if model is not None and Path(model).exists() else None
+    return Served(model=str(path.resolve()) if path else model, engine_args=options.engine_args)
+
+
+def worker_of(options: argparse.Namespace) -> str:
+    """Return the chosen worker; a model needs the one with a neural network. Raises UsageError."""
+    if options.model is not None and options.worker == FINGERPRINT:
+        raise UsageError("--worker fingerprint runs no model: leave it out, or --model")
+    return options.worker or (FINGERPRINT if options.model is None else MODEL_WORKER)
 
 
 def run_noise(options: argparse.Namespace) -> int:
@@ -132,7 +154,9 @@ NOISE = Subcommand(
         choices=("clean", "faults", "draw"),
         help="measure false positives, measure detected faults, or write the page",
     ),
-    argument("--worker", choices=WORKERS, default="fingerprint"),
+    WORKER,
+    MODEL,
+    ENGINE_ARGS,
     argument(
         "--noise",
         metavar="KIND:NATS",
@@ -162,7 +186,9 @@ def measure_clean(options: argparse.Namespace) -> int:
     if options.cell not in CELLS:
         raise UsageError(f"unknown cell {options.cell!r}; `coldproof cells` prints all cells")
     noise = None if options.noise in (None, with_faults.NO_NOISE) else str(parse(options.noise))
-    level = without_faults.Level(worker=options.worker, noise=noise, cell=options.cell, requests=options.requests)
+    level = without_faults.Level(
+        worker=worker_of(options), noise=noise, cell=options.cell, requests=options.requests, served=served(options)
+    )
     found = without_faults.measure(level, out=options.out.resolve(), seed=options.seed, say=say)
     (options.out / "clean" / f"{level.name}.level.json").write_bytes(msgspec.json.encode(found))
     say(f"{level.name}: {found.alarms} false positives in {found.requests:,} requests. {found.rule}")
@@ -174,13 +200,19 @@ def measure_faults(options: argparse.Namespace) -> int:
     if options.noise is None:
         raise UsageError("faults requires --noise, for example --noise gaussian:0.05, or --noise none")
     noise = None if options.noise == with_faults.NO_NOISE else str(parse(options.noise))
-    level = with_faults.Level(worker=options.worker, noise=noise, budget=time_span(options.budget), seed=options.seed)
-    measured = select_faults(options.faults, options.worker)
+    level = with_faults.Level(
+        worker=worker_of(options),
+        noise=noise,
+        budget=time_span(options.budget),
+        seed=options.seed,
+        served=served(options),
+    )
+    measured = select_faults(options.faults, level.worker)
     file = options.out / "faults" / f"{level.name}.level.json"
     try:
         with_faults.measure_all(level, measured, out=options.out.resolve(), say=say, missed=options.missed)
     finally:
-        found = with_faults.measured_so_far(level, select_faults(None, options.worker), options.out.resolve())
+        found = with_faults.measured_so_far(level, select_faults(None, level.worker), options.out.resolve())
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(msgspec.json.encode(found))
     say(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,15 +100,22 @@ SCRIPTS = (
 )
 
 
-def run_scripts(worker: str, fault: str | None, folder: Path) -> Iterator[FieldReport]:
+def run_scripts(given: argparse.Namespace) -> Iterator[FieldReport]:
     """Run each script on a fresh engine and yield what was detected. An engine that does not start detects nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    oracle = "closed-form" if worker == "fingerprint" else "cold-engine"
-    options = Options(engine=measured_engine().name, report_dir=folder, oracle=oracle, worker=worker, fault=fault)
-    with contextlib.closing(EnginePool(options, EventLog(folder / "events.ndjson"))) as session:
+    given.out.mkdir(parents=True, exist_ok=True)
+    options = Options(
+        engine=measured_engine().name,
+        report_dir=given.out,
+        oracle="closed-form" if given.worker == "fingerprint" else "cold-engine",
+        worker=given.worker,
+        fault=given.fault,
+        model=given.model,
+        engine_args=tuple(shlex.split(given.engine_args)),
+    )
+    with contextlib.closing(EnginePool(options, EventLog(given.out / "events.ndjson"))) as session:
         session.prepare()
         for script in SCRIPTS:
-            engines = CellEngines.open(session, script.cells[worker])
+            engines = CellEngines.open(session, script.cells[given.worker])
             history = engines.run(engines.engine, script.workload, NONCE)
             judgement = judge(history, engines.oracle, engines.rule, exclusive=True)
             yield FieldReport(name=script.name, found=judgement.findings[0].sentence if judgement.findings else "")
@@ -119,9 +127,11 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coldproof.harness.power.field_scripts", description=__doc__)
     parser.add_argument("--worker", choices=tuple(GROUPS), default="fingerprint")
     parser.add_argument("--fault", default=None)
+    parser.add_argument("--model", default=None)
+    parser.add_argument("--engine-args", default="")
     parser.add_argument("--out", type=Path, required=True, help="folder for logs and literal.json")
     given = parser.parse_args(words)
-    rows = list(run_scripts(given.worker, given.fault, given.out))
+    rows = list(run_scripts(given))
     (given.out / "literal.json").write_bytes(msgspec.json.encode(rows))
     return 0
 

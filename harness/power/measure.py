@@ -43,6 +43,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     scripts: bool = True  # whether to run the scripts of the field reports too
     calibration: Path | None = None  # results.json of the unmodified engine, with its comparison rule
     noise: str | None = None  # noise that is added to all engines' scores
+    served: suite_run.Served = suite_run.GENERATED
 
     @property
     def budgets(self) -> dict[str, float]:
@@ -54,12 +55,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def calibrated(self) -> Measurement:
         """Return the measurement with the comparison rule of the unmodified engine, found once for all faults."""
         folder = self.out / "runs" / "calibration"
-        found = suite_run.calibrate(folder, worker=self.worker, seed=self.seed, noise=self.noise)
-        return msgspec.structs.replace(self, calibration=found if found.exists() else None)
+        found = suite_run.calibrate(
+            folder,
+            worker=self.worker,
+            seed=self.seed,
+            noise=self.noise,
+            served=self.served,
+            budget=self.aimed_seconds,
+        )
+        return msgspec.structs.replace(self, calibration=found)
 
     def against(self, ask: suite_run.RunPlan, folder: Path) -> SuiteRun:
-        """Run a plan with this measurement's calibration and noise."""
-        return suite_run.run(msgspec.structs.replace(ask, calibration=self.calibration, noise=self.noise), folder)
+        """Run a plan with this measurement's calibration, noise and model."""
+        ask = msgspec.structs.replace(ask, calibration=self.calibration, noise=self.noise, served=self.served)
+        return suite_run.run(ask, folder)
 
     def row(self, fault: Fault) -> FaultRow:
         """Return a fault's result, stored or measured now."""
@@ -115,7 +124,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         if not self.scripts:
             return []
         folder.mkdir(parents=True, exist_ok=True)
-        words = ["--worker", self.worker, "--out", str(folder)]
+        words = ["--worker", self.worker, "--out", str(folder), *self.served.words()]
         words += ["--fault", fault] if fault is not None else []
         with contextlib.suppress(RunTimedOut):
             run_in_fork(LITERAL_SECONDS, field_scripts.main, words, folder)
@@ -130,6 +139,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         else:
             ask = suite_run.clean_plan(faults, worker=self.worker, seconds=seconds, seed=seed)
         folder = self.out / "runs" / f"clean-{number}"
+        ask = msgspec.structs.replace(ask, served=self.served)
         return self.remembered(f"(clean {number})", SuiteRun, lambda: suite_run.run(ask, folder))
 
 

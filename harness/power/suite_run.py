@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,28 @@ from coldproof.reports.schema.verdict import Verdict
 WIDE_CELLS = ("default", "tight")
 WIDE_PROFILE = "wide"
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
+CALIBRATION_BUDGETS = 4  # times of one fault, for the rule of all: a slow model measures little noise in one
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engines of a measurement serve: a model (a name or path; None: the generated one) with more flags."""
+
+    model: str | None = None
+    engine_args: str = ""
+
+    @property
+    def slug(self) -> str:
+        """Return a name for files of measurements with this model and these flags; empty for Coldproof's own."""
+        words = (Path(self.model or "").name, *shlex.split(self.engine_args))
+        return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(words)).strip("-")
+
+    def words(self) -> list[str]:
+        """Return the options of a run."""
+        words = ["--model", self.model] if self.model is not None else []
+        return [*words, f"--engine-args={self.engine_args}"] if self.engine_args else words
+
+
+GENERATED = Served()
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +59,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None
     calibration: Path | None = None  # results.json of a run on the unmodified engine
     noise: str | None = None  # noise that is added to the engines' scores
+    served: Served = GENERATED
     to_first: bool = False  # end the run at its first confirmed violation
 
     def words(self, report: Path) -> list[str]:
@@ -45,6 +69,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--profile", self.profile, "--cells", ",".join(self.cells), "--budget", f"{self.seconds:g}s"]
         words += ["--known-issues", str(engine.known_issues)] if engine.known_issues is not None else []
         words += ["--hypothesis-seed", str(self.seed)]
+        words += self.served.words()
         words += ["--requirements", ",".join(self.requirements)] if self.requirements else []
         words += ["--fault", self.fault] if self.fault is not None else []
         words += ["--noise", self.noise] if self.noise is not None else []
@@ -62,18 +87,28 @@ def fault_cells(fault: Fault, worker: str) -> tuple[str, ...]:
     return tuple(cell.name for cell in covering or fitting)
 
 
-def calibrate(folder: Path, *, worker: str, seed: int, noise: str | None) -> Path:
+def calibrate(
+    folder: Path, *, worker: str, seed: int, noise: str | None, served: Served = GENERATED, budget: float
+) -> Path | None:
     """Return results.json of a minimal run of the unmodified engine, which has the comparison rule. Run it if needed.
 
-    The file is missing if the run failed.
+    `budget`: the seconds of one fault. Return None if the run failed.
     """
     found = folder / "report" / "results.json"
+    seconds = 1 if served == GENERATED else CALIBRATION_BUDGETS * budget
     if not found.exists():
         ask = RunPlan(
-            worker=worker, seed=seed, seconds=1, cells=("default",), profile=WIDE_PROFILE, requirements=("REUSE-1",)
+            worker=worker,
+            seed=seed,
+            seconds=seconds,
+            cells=("default",),
+            profile=WIDE_PROFILE,
+            requirements=("REUSE-1",),
+            noise=noise,
+            served=served,
         )
-        run(msgspec.structs.replace(ask, noise=noise), folder)
-    return found
+        run(ask, folder)
+    return found if found.exists() else None
 
 
 def aimed_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPlan:

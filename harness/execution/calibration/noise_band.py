@@ -193,13 +193,19 @@ def margin_differences(mine: tuple[Token, ...], other: tuple[Token, ...]) -> lis
 
 
 def band_of(found: Samples) -> NoiseBand | str:
-    """Return the tolerance from the tails of the samples, or why there is none."""
-    tails = [fit_tail(values) for values in (found.scores, found.margins, found.prompts)]
+    """Return the tolerance from the tails of the samples, or why there is none.
+
+    An engine that reports no other tokens than those of its answer has no margins. A margin is the difference of two
+    scores, so that its noise is at most twice theirs.
+    """
+    measured = (found.scores, found.prompts, found.margins) if found.margins else (found.scores, found.prompts)
+    tails = [fit_tail(values) for values in measured]
     known = [tail for tail in tails if isinstance(tail, ParetoTail)]
     if len(known) < len(tails):
         return next(tail for tail in tails if isinstance(tail, str))
     rate = ERROR_RATE / (COMPARISONS * LONGEST_ANSWER)
-    score, margin, prompt = (rounded_up(tail.beyond(rate)) for tail in known)
+    score, prompt, *margins = (rounded_up(tail.beyond(rate)) for tail in known)
+    margin = margins[0] if margins else rounded_up(2 * score)
     seen = found.flips + 3 + 2 * math.sqrt(found.flips)  # upper confidence bound of the number of flips
     half, most, every = (float(f"{quantile(found.scores, share):.3g}") for share in (0.5, 0.99, 1.0))
     return NoiseBand(

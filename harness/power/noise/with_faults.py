@@ -54,11 +54,12 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     noise: str | None
     budget: float
     seed: int
+    served: suite_run.Served = suite_run.GENERATED
 
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"{self.worker}-{self.words.replace(':', '-')}"
+        return "-".join(filter(None, (self.worker, self.words.replace(":", "-"), self.served.slug)))
 
     @property
     def words(self) -> str:
@@ -94,7 +95,14 @@ def measure_all(
 ) -> FaultLevel:
     """Measure every fault that has no result yet. If `missed`, measure undetected faults again. Return all results."""
     folder = out / "runs" / f"calibration-{level.name}"
-    calibration = suite_run.calibrate(folder, worker=level.worker, seed=level.seed, noise=level.noise)
+    calibration = suite_run.calibrate(
+        folder,
+        worker=level.worker,
+        seed=level.seed,
+        noise=level.noise,
+        served=level.served,
+        budget=level.budget,
+    )
     counted = [fault for fault in faults if not fault.equivalent]
     shuffled = random.Random(level.seed).sample(counted, len(counted))
     for number, fault in enumerate(shuffled, 1):
@@ -112,7 +120,8 @@ def measured_so_far(level: Level, faults: list[Fault], out: Path) -> FaultLevel:
     counted = [fault for fault in faults if not fault.equivalent]
     files = [row_path(level, fault, out) for fault in counted]
     rows = [msgspec.json.decode(file.read_bytes(), type=NoisyFault) for file in files if file.exists()]
-    return FaultLevel(worker=level.worker, noise=level.words, of=len(counted), faults=rows, budget=level.budget)
+    noise = ", ".join(filter(None, (level.words, level.served.slug)))
+    return FaultLevel(worker=level.worker, noise=noise, of=len(counted), faults=rows, budget=level.budget)
 
 
 def row_path(level: Level, fault: Fault, out: Path) -> Path:
@@ -120,11 +129,13 @@ def row_path(level: Level, fault: Fault, out: Path) -> Path:
     return out / "faults" / level.name / f"{fault.name}.json"
 
 
-def measure_fault(level: Level, fault: Fault, calibration: Path, out: Path) -> NoisyFault:
+def measure_fault(level: Level, fault: Fault, calibration: Path | None, out: Path) -> NoisyFault:
     """Run the requirements about a fault on the engine with that fault. Remove the run's files."""
     folder = out / "runs" / f"{level.name}-{fault.name}"
     ask = suite_run.aimed_plan(fault, worker=level.worker, seconds=level.budget, seed=level.seed)
-    ask = msgspec.structs.replace(ask, noise=level.noise, calibration=calibration, profile=suite_run.WIDE_PROFILE)
+    ask = msgspec.structs.replace(
+        ask, noise=level.noise, calibration=calibration, profile=suite_run.WIDE_PROFILE, served=level.served
+    )
     run = suite_run.run(ask, folder, pytest_main, stopped=EXIT_FOUND)
     events = folder / "report" / "events.ndjson"
     noisy_run = read_examples(events) if events.exists() else NoisyRun()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge, needed_questions
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.options import Options
+from coldproof.harness.power.suite_run import GENERATED, Served
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, SetAdapter, Workload
 from coldproof.reports.schema.case import NoiseBand
@@ -45,11 +47,13 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     noise: str | None
     cell: str
     requests: int
+    served: Served = GENERATED
 
     @property
     def name(self) -> str:
         """The name of its file."""
-        return f"{self.worker}-{(self.noise or 'none').replace(':', '-')}-{self.cell}"
+        noise = (self.noise or "none").replace(":", "-")
+        return "-".join(filter(None, (self.worker, noise, self.cell, self.served.slug)))
 
 
 class JudgedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +96,14 @@ def measure_clean(
     folder.mkdir(parents=True, exist_ok=True)
     file.parent.mkdir(parents=True, exist_ok=True)
     # Text is not used here, and decoding each prompt token takes longer than everything else.
-    plain = ("--skip-tokenizer-init",)
+    flags = ("--skip-tokenizer-init", *shlex.split(level.served.engine_args))
     options = Options(
-        engine=measured_engine().name, report_dir=folder, worker=level.worker, noise=level.noise, engine_args=plain
+        engine=measured_engine().name,
+        report_dir=folder,
+        worker=level.worker,
+        noise=level.noise,
+        engine_args=flags,
+        model=level.served.model,
     )
     check_options(options)
     with contextlib.closing(EnginePool(options, EventLog(folder / "events.ndjson"))) as session:
@@ -213,7 +222,7 @@ def clean_level(level: Level, stored: CleanMeasurement) -> CleanLevel:
     values = sorted((row.excess for row in stored.rows), reverse=True)
     return CleanLevel(
         worker=level.worker,
-        noise=level.noise or "the cell's own",
+        noise=", ".join(filter(None, (level.noise or "the cell's own", level.served.slug))),
         cell=level.cell,
         requests=len(values),
         hits=sum(row.hit for row in stored.rows),

@@ -17,7 +17,7 @@ from coldproof.adapters.common.stepping import disconnects
 from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.ir_model import UnsupportedModel, write_model
 from coldproof.adapters.openvino.request import OpenVinoRequest
-from coldproof.adapters.openvino.setup import REGISTERED, Output, settings
+from coldproof.adapters.openvino.setup import INT8, REGISTERED, Output, settings
 from coldproof.adapters.openvino.spec import CELLS, ENGINE, ROOMY, TIGHT
 from coldproof.adapters.openvino.step_counts import Progress, StepAccounting
 from coldproof.adapters.openvino.worker_client import environment
@@ -26,6 +26,7 @@ from coldproof.adapters.protocol.requests import Abort, CompletionRequest, Respo
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.registry import variants_of
 from coldproof.adapters.spec.cell import CHUNKS, POOL
+from coldproof.harness.execution.models.lora import tiny_model
 
 SHAPE = EngineShape(block_size=16, pool_blocks=24, max_model_tokens=512, adapter_slots=0, prefix_caching=True)
 
@@ -96,6 +97,17 @@ def test_only_models_of_our_kind_are_written(tmp_path: Path) -> None:
         write_model(tmp_path, tmp_path / "ir")
 
 
+def test_weights_in_eight_bits_are_a_third_of_the_file(tmp_path: Path) -> None:
+    """The products' weights as integers with a scale for each row; the embedding stays as it is."""
+    pytest.importorskip("openvino")
+    model = tiny_model(tmp_path)
+    sizes = {}
+    for int8 in (False, True):
+        write_model(model, tmp_path / str(int8), int8=int8)
+        sizes[int8] = (tmp_path / str(int8) / "openvino_model.bin").stat().st_size
+    assert 0.3 < sizes[True] / sizes[False] < 0.36
+
+
 def test_a_missing_package_is_one_clear_line(tmp_path: Path) -> None:
     """The worker says what it could not import, and the error which package that is; with neither a model to write."""
     with pytest.raises(EngineStartError, match=r"\(package openvino-genai\) did not start: \w+Error"):
@@ -110,7 +122,7 @@ def fake_genai() -> Any:
 
 def test_words_are_the_schedulers_or_the_devices() -> None:
     """Small letters set fields by their kind, capitals are properties; exactness is the default and can be left."""
-    words = ("num_kv_blocks=64", "dynamic_split_fuse=false", "KV_CACHE_PRECISION=u8", REGISTERED)
+    words = ("num_kv_blocks=64", "dynamic_split_fuse=false", "KV_CACHE_PRECISION=u8", REGISTERED, INT8)
     scheduler, properties = settings(fake_genai(), words, caching=True)
     assert (scheduler.num_kv_blocks, scheduler.dynamic_split_fuse) == (64, False)
     assert scheduler.enable_prefix_caching is True

@@ -15,6 +15,7 @@ from coldproof.adapters.vllm.faults.catalogue import FAULTS, format_faults
 from coldproof.harness.cli import main as command_line
 from coldproof.harness.cli import power
 from coldproof.harness.options import PROFILES, UsageError
+from coldproof.harness.power import measure
 from coldproof.harness.power import suite_run as suites
 from coldproof.harness.power.measure import Measurement, fault_outcome, fault_summary, select_faults
 from coldproof.harness.power.suite_run import (
@@ -343,6 +344,52 @@ def test_only_a_clean_run_that_was_made_counts_as_clean(
     monkeypatch.setattr(power, "measure_power", lambda *_, **__: results(CAUGHT, clean=clean))
     assert command_line.main(["power", "--out", str(tmp_path)]) == code
     assert (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize("command", ["power", "noise"])
+def test_a_trained_model_is_measured_with_its_flags_and_its_own_calibration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    """The worker is the one with a model; a slow model is calibrated for as long as four faults are measured."""
+    asked: list[RunPlan] = []
+
+    def run(ask: RunPlan, folder: Path, *_: Any, **__: Any) -> SuiteRun:
+        asked.append(ask)
+        return suite_run(acted=True)
+
+    monkeypatch.setattr(suites, "run", run)
+    words = ["--model", "smollm2", "--engine-args=--dtype bfloat16", "--faults", FAULT.name, "--budget", "60s"]
+    words += ["--out", str(tmp_path)]
+    if command == "power":
+        command_line.main(["power", *words, "--wide", "never", "--clean-runs", "1", "--no-literal", "--jobs", "1"])
+    else:
+        command_line.main(["noise", "faults", *words, "--noise", "none"])
+    assert {(ask.worker, ask.served.model, ask.served.engine_args) for ask in asked} == {
+        ("model", "smollm2", "--dtype bfloat16")
+    }
+    assert (asked[0].requirements, asked[0].seconds) == (("REUSE-1",), 240)
+    assert FAULT.name in [ask.fault for ask in asked]
+    told = asked[-1].words(tmp_path)
+    assert told[told.index("--model") + 1] == "smollm2"
+    assert "--engine-args=--dtype bfloat16" in told
+    assert list(tmp_path.glob("**/*smollm2-dtype-bfloat16*"))  # beside the results of the generated model
+
+
+def test_the_field_scripts_run_on_the_same_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With its flags."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(measure, "run_in_fork", lambda _seconds, _function, words, _folder: asked.append(words))
+    served = suites.Served(model="smollm2", engine_args="--dtype bfloat16")
+    measurement = Measurement(worker="model", seed=1, aimed_seconds=1, wide_seconds=1, out=tmp_path, served=served)
+    assert measurement.literally(FAULT.name, tmp_path / "literal") == []
+    assert asked[0][asked[0].index("--model") + 1] == "smollm2"
+    assert "--engine-args=--dtype bfloat16" in asked[0]
+
+
+def test_the_fingerprint_worker_serves_no_trained_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what to do."""
+    assert command_line.main(["power", "--model", "smollm2", "--worker", "fingerprint"]) == 4
+    assert "leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("told", "acted"), [([False, True, False], True), ([False, False], False), ([], False)])

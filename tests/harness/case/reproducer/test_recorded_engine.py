@@ -88,6 +88,14 @@ def test_llama_cpps_command_has_the_scripts_own_files() -> None:
     )
 
 
+def test_llama_cpps_command_keeps_the_models_file() -> None:
+    """Its name says how the script has to write the model: with weights in 4 bits."""
+    case = case_of("llamacpp")
+    command = case.engine_config["command"].replace("model.gguf", "model-q4.gguf")
+    case = msgspec.structs.replace(case, engine_config={**case.engine_config, "command": command})
+    assert "--model coldproof-files/model-q4.gguf " in reproduction_of(case.engine).command(recorded_engine(case))
+
+
 @pytest.mark.parametrize("model", ["/their/model", "/models/llama", "/x/.coldproof/cache/trained/smollm2"])
 def test_a_model_of_somebodys_own_stays_where_it_is(model: str) -> None:
     """The script cannot make it, whatever its folder is called."""

@@ -76,6 +76,21 @@ def test_the_band_follows_the_noise(tmp_path: Path) -> None:
         assert found.all_nats < found.score_nats
 
 
+def test_without_other_tokens_a_margin_is_the_difference_of_two_scores(tmp_path: Path) -> None:
+    """OpenVINO GenAI scores the tokens of prompts and answers, and no token beside them."""
+    scored = noisy(1).tamper  # type: ignore[attr-defined]
+
+    def bare(request: CompletionRequest, honest: Completion) -> Completion:
+        answer: Completion = scored(request, honest)
+        tokens = tuple(msgspec.structs.replace(token, gap=None) for token in answer.tokens)
+        return msgspec.structs.replace(answer, tokens=tokens, prompt_best=None)
+
+    found = band(Tampered(bare, caching=False), tmp_path)
+    assert isinstance(found, NoiseBand)
+    assert found.margin_nats == pytest.approx(2 * found.score_nats, rel=0.01)
+    assert 5 * 2**0.5 < found.score_nats / SIGMA < 16 * 2**0.5
+
+
 def test_a_slow_model_answers_fewer_prompts(tmp_path: Path) -> None:
     """As many as the time allows, and never so few that there is no tolerance."""
     oracle = oracle_over(noisy(1), tmp_path)
