@@ -26,7 +26,7 @@ from coldproof.harness.proof.limits import ProofLimits
 from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipeline
 from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, DEFAULT_BLOCK, WorkloadLimits
-from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.steps import START_WEIGHTS, Workload
 from coldproof.reports.schema.case import Case
 
 
@@ -92,6 +92,11 @@ class SystemUnderTest:
     def remark(self, words: str) -> None:
         """Add an observation to the reason of the verdict, which is used if nothing fails."""
         self.current().trial.remark = words
+
+    def check_updates(self, workload: Workload) -> Judgement | None:
+        """Do the same for updates of the weights. The verdict's reason then says which promise was tested."""
+        self.remark(str(self.engines.promise))
+        return self.check(workload)
 
     def check(self, workload: Workload) -> Judgement | None:
         """Run a workload on the engine under test, and judge it. Raises Violation if it violates the requirement.
@@ -240,6 +245,8 @@ def workload_limits(engines: CellEngines) -> WorkloadLimits:
         pool=shape.pool_blocks * shape.block_size if shape.pool_blocks and shape.block_size else None,
         most_tokens=engines.pool.profile.tokens,
         can=frozenset(c for c in Capability if engines.can(c)),
+        versions=tuple(name for name in engines.versions if name != START_WEIGHTS),
+        policy=engines.promise.policy,
     )
 
 

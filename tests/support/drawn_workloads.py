@@ -29,6 +29,7 @@ def limits(
         longest=longest,
         pool=pool,
         most_tokens=most_tokens,
+        versions=("A", "B"),
     )
 
 
