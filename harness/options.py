@@ -132,6 +132,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     engine_args: tuple[str, ...] = ()
     model: str | None = None
     adapters: tuple[Path, ...] = ()
+    weights: tuple[Path, ...] = ()  # other versions of the model's weights
     budget: str | None = None
     known_issues: Path | None = None
     proposals: Path | None = None

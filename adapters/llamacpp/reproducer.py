@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
 from coldproof.adapters.llamacpp import gguf, setup
-from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, post, post_prompt
+from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, no_control, post, post_prompt
 from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction, source_of, template_beside
 
 
@@ -45,6 +46,10 @@ class LlamaCppCurl:
             return f"# no more requests to {name!r}"
         self.for_all = None
         return self.scale(None)
+
+    def control(self, action: str, options: Mapping[str, str]) -> str:
+        """Return a comment: there is no route."""
+        return no_control(action, options)
 
     def move_state(self, action: str, _name: str, served: str) -> str:
         """Return a command for each slot of the case's server."""

@@ -44,6 +44,15 @@ class Capability(enum.StrEnum):
     SPAWNABLE = "spawned by Coldproof"
     PROVENANCE = "block provenance"
     SEVERAL_GROUPS = "several KV-cache groups"
+    WEIGHT_UPDATES = "weights changed at run time"
+    WEIGHTS_FROM_PATH = "weights reloaded from another path"
+    WEIGHTS_SAME_PATH = "weights reloaded from the same path"
+    WEIGHTS_IN_PLACE = "weights changed in place"
+    WEIGHT_CHECKSUM = "weight checksums"
+    PAUSE_ABORT = "pause that aborts requests"
+    PAUSE_WAIT = "pause that waits for requests"
+    PAUSE_KEEP = "pause that keeps requests"
+    SLEEP = "sleep and wake"
 
 
 # The evidence texts of capabilities that few engines have, for all engines without them.
@@ -51,6 +60,20 @@ OPTIONAL_ABSENT = {
     Capability.SAVED_STATE: "the engine cannot save its cache under a name and restore it",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
+    **dict.fromkeys(
+        (
+            Capability.WEIGHT_UPDATES,
+            Capability.WEIGHTS_FROM_PATH,
+            Capability.WEIGHTS_SAME_PATH,
+            Capability.WEIGHTS_IN_PLACE,
+            Capability.WEIGHT_CHECKSUM,
+        ),
+        "the adapter knows no way to change the weights of this engine while it runs",
+    ),
+    **dict.fromkeys(
+        (Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.SLEEP),
+        "the adapter knows no way to pause this engine",
+    ),
 }
 
 

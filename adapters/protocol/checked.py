@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from coldproof.adapters.protocol import violations
 from coldproof.adapters.protocol.capabilities import Capability, Support
@@ -28,6 +29,13 @@ from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure_behind
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, Sleeps, WeightRoute
+
+PAUSES = {
+    PauseMode.ABORT: Capability.PAUSE_ABORT,
+    PauseMode.WAIT: Capability.PAUSE_WAIT,
+    PauseMode.KEEP: Capability.PAUSE_KEEP,
+}
 
 
 class AdapterError(Exception):
@@ -144,6 +152,53 @@ class CheckedEngine:
         if not violations.is_count(tokens):
             raise AdapterError(f"adapter {self.name} returned {tokens!r} from {method}: expected a number of tokens")
         return int(tokens)
+
+    def update_weights(self, path: str, route: WeightRoute) -> None:
+        """Load the weights in a folder. Raises RequestRefused if the engine cannot change its weights."""
+        engine = self._with(ChangesWeights, Capability.WEIGHT_UPDATES)
+        with self._engine_errors_only("update_weights"):
+            engine.update_weights(path, route)
+
+    def weights_checksum(self) -> str | None:
+        """Return a checksum of the weights; None if the engine has none."""
+        engine = self._with(ChangesWeights, Capability.WEIGHT_UPDATES)
+        with self._engine_errors_only("weights_checksum"):
+            checksum: str | None = engine.weights_checksum()
+        return checksum
+
+    def pause(self, mode: PauseMode, *, clear: bool) -> None:
+        """Pause generation. Raises RequestRefused if the engine has no such pause."""
+        engine = self._with(Pauses, PAUSES[mode])
+        with self._engine_errors_only("pause"):
+            engine.pause(mode, clear=clear)
+
+    def resume(self) -> None:
+        """Resume generation."""
+        if isinstance(self.engine, Pauses):
+            with self._engine_errors_only("resume"):
+                self.engine.resume()
+
+    def sleep(self, level: int) -> None:
+        """Let the engine sleep. Raises RequestRefused if it cannot."""
+        engine = self._with(Sleeps, Capability.SLEEP)
+        with self._engine_errors_only("sleep"):
+            engine.sleep(level)
+
+    def wake(self) -> None:
+        """Wake the engine up."""
+        if isinstance(self.engine, Sleeps):
+            with self._engine_errors_only("wake"):
+                self.engine.wake()
+
+    def _with(self, protocol: Any, capability: Capability) -> Any:
+        """Return the engine as one with this protocol. Raises RequestRefused without the capability."""
+        support = self.capabilities[capability]
+        if support.present is not True:
+            raise RequestRefused(501, support.evidence)
+        if not isinstance(self.engine, protocol):
+            claim = f"reports the capability {capability!s} ({support.evidence}) but lacks {protocol.__name__}"
+            raise AdapterError(f"adapter {self.name} {claim}")
+        return self.engine
 
     def metrics(self) -> Metrics:
         with self._engine_errors_only("metrics"):

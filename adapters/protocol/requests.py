@@ -36,6 +36,7 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 PLAIN = ResponseOptions()
+ENGINE_ABORT = "abort"  # the finish reason of a request that its engine ended
 
 
 class Stage(enum.StrEnum):

@@ -65,6 +65,9 @@ class CurlSteps(Protocol):
     def move_state(self, action: str, name: str, served: str) -> str:
         """Return the commands that save or restore the cache. `action`: `save` or `restore`."""
 
+    def control(self, action: str, options: Mapping[str, str]) -> str:
+        """Return the command for the weights or the scheduler: update_weights, pause, resume, sleep or wake_up."""
+
     def request(self, request: CurlRequest) -> str:
         """Return the command that sends a request."""
 
@@ -98,11 +101,26 @@ class LoraRouteCurl:
         """Return a comment: there is no route."""
         return f"# {action} the cache as {name!r}: this server has no route for it"
 
+    def control(self, action: str, options: Mapping[str, str]) -> str:
+        """Return a comment: there is no route."""
+        return no_control(action, options)
+
 
 class OpenAiCurl(LoraRouteCurl):
     """Commands for an OpenAI-compatible server with vLLM's routes for adapters and the cache."""
 
     reset = 'curl -X POST "$SERVER/reset_prefix_cache"'
+
+    def control(self, action: str, options: Mapping[str, str]) -> str:
+        """Return the command for vLLM's development routes. The script of the case writes the folders of weights."""
+        if action == "update_weights":
+            folder = f"weights-{options['version']}"
+            before, _, after = json.dumps(
+                {"method": "reload_weights", "kwargs": {"weights_path": f"@/{folder}"}}
+            ).partition('"@')
+            return post("/collective_rpc", f'{shlex.quote(before + QUOTE)}"$FILES"{shlex.quote(after)}')
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f'curl -X POST "$SERVER/{action}{"?" if query else ""}{query}"'
 
     def request(self, request: CurlRequest) -> str:
         """Return the command that sends a completion or a chat request."""
@@ -114,6 +132,12 @@ class OpenAiCurl(LoraRouteCurl):
             chat = json.dumps({"messages": request.messages} | body)
             return post("/v1/chat/completions", shlex.quote(chat), request.options)
         return post_prompt("/v1/completions", request, body)
+
+
+def no_control(action: str, options: Mapping[str, str]) -> str:
+    """Return a comment for an action that a server has no route for."""
+    words = "".join(f" {name}={value}" for name, value in options.items())
+    return f"# {action}{words}: this server has no route for it"
 
 
 def post_prompt(path: str, request: CurlRequest, body: Mapping[str, object], *, field: str = "prompt") -> str:

@@ -16,6 +16,7 @@ import msgspec
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.weights import UNDOCUMENTED, WeightPromise
 from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.fault import Fault
@@ -109,6 +110,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     layer: str = SERVER_LAYER
     more_layers: tuple[Layer, ...] = ()
     known_issues: Path | None = None  # the file with the engine's waivers
+    weights: WeightPromise = UNDOCUMENTED  # what the engine promises after an update of its weights
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -144,7 +144,11 @@ TIER_CELLS = (
 )
 
 CELLS = (
-    VllmCell(name="default", about="blocks of 32 tokens, a pool that never evicts, default scheduler", areas=KEYS),
+    VllmCell(
+        name="default",
+        about="blocks of 32 tokens, a pool that never evicts, default scheduler",
+        areas=(*KEYS, "WEIGHT"),
+    ),
     VllmCell(
         name="tight",
         about="a pool of 16 blocks, prefill in chunks of at most 64 tokens, first come first served",

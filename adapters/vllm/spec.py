@@ -13,6 +13,7 @@ import msgspec
 from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
+from coldproof.adapters.protocol.weights import WeightPolicy, WeightPromise
 from coldproof.adapters.server.probes import ProbeResult
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
@@ -47,6 +48,12 @@ ROOMY_BLOCKS = 2048
 NUMERIC_AREAS = ("GROUND", "SURFACE")  # where numbers matter: batch invariance, log probabilities
 NUMERIC_CELLS = ("kv-bfloat16",)
 SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's default
+WEIGHTS = WeightPromise(
+    policy=WeightPolicy.ON_RESET,
+    caller="after an update, call /reset_prefix_cache until it reports success, or update during "
+    "/pause?clear_cache=true or after /sleep?level=1",
+    link="https://docs.vllm.ai/en/latest/training/async_rl/",
+)
 Started = TypeVar("Started", bound=Engine)
 
 
@@ -202,6 +209,7 @@ VLLM = EngineSpec(
         Layer(name=MODEL_LAYER, engine=IN_PROCESS, areas=NUMERIC_AREAS, cells=NUMERIC_CELLS),
     ),
     known_issues=Path(__file__).with_name("known_issues.toml"),
+    weights=WEIGHTS,
 )
 VLLM_INPROC = msgspec.structs.replace(
     VLLM,

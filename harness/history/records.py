@@ -13,19 +13,24 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
 from coldproof.harness.history.kv_events import RunEvents
-from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.steps import START_WEIGHTS, Workload
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """All that a token's KV depends on besides the tokens before it: adapter content (never its name) and salt."""
+    """All that a token's KV depends on besides the tokens before it: adapter content (never its name), salt, weights.
+
+    `weights`: the digest of the base model's weights; None: those with which the engine was started.
+    """
 
     adapter: str | None
     salt: str | None
+    weights: str | None = None
 
 
 class CachePartition(msgspec.Struct, frozen=True):
-    """What an engine may key a prefix by: an adapter name, one of its loads, and a salt.
+    """What an engine may key a prefix by: an adapter name, one of its loads, a salt, the number of weight updates.
 
     Reuse is required only within one partition; it is allowed within one identity.
     """
@@ -33,13 +38,14 @@ class CachePartition(msgspec.Struct, frozen=True):
     name: str | None
     load: int
     salt: str | None
+    updates: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One request as sent and as answered. Times are seconds since the run began.
 
-    `identities` has every identity that the engine may correctly have used: one, or two if an adapter change overlapped
-    the request. `error` says why there is no answer; `tokens` are then those before the error.
+    `identities` has every identity that the engine may correctly have used: one, or several if a change of the adapter
+    or of the weights overlapped the request. `error` says why there is no answer; `tokens` are those before the error.
     """
 
     request: int
@@ -92,7 +98,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overlapped(self) -> bool:
-        """Return whether an adapter change overlapped this request."""
+        """Return whether a change of its adapter or of the weights overlapped this request."""
         return len(self.identities) > 1
 
 
@@ -117,6 +123,41 @@ class ResetRecord(msgspec.Struct, frozen=True, kw_only=True):
     began: float
     ended: float
     success: bool
+
+
+class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """An update of the weights. `version`: its symbolic name. `weights`: the digest; None: those of the start.
+
+    `checksum`: the engine's checksum after the update, if it has one. `error`: why the engine refused it.
+    """
+
+    began: float
+    ended: float
+    version: str
+    weights: str | None
+    route: WeightRoute
+    checksum: str | None = None
+    error: str | None = None
+
+
+class PauseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A pause or a sleep: when it was requested and confirmed, and when the end of it was requested and confirmed.
+
+    `level`: that of a sleep; None for a pause. `error`: why the engine refused it.
+    """
+
+    began: float
+    ended: float
+    mode: PauseMode
+    clear: bool
+    level: int | None = None
+    resumed: float | None = None
+    running: float | None = None
+    error: str | None = None
+
+    def contains(self, at: float) -> bool:
+        """Return whether a time lies within the pause."""
+        return self.error is None and self.began <= at and (self.running is None or at <= self.running)
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +191,11 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepRecord, ...]
     contents: dict[str, str]  # symbolic content -> digest of the adapter files
     resets: tuple[ResetRecord, ...] = ()
+    weights: dict[str, str] = {}  # symbolic version -> digest of the weights, without those of the start
+    updates: tuple[WeightUpdate, ...] = ()
+    start_checksum: str | None = None  # the engine's checksum of the weights with which it was started
+    pauses: tuple[PauseRecord, ...] = ()
+    policy: WeightPolicy = WeightPolicy.ON_RESET  # what the engine promises after an update
     events: RunEvents | None = None  # published KV events, where the engine has them
     wrong_reads: tuple[WrongRead, ...] = ()  # where the engine reports whose KV was read
     left_over: Metrics = Metrics()  # gauges: what earlier runs left on an engine that was idle at first
@@ -167,7 +213,16 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     def describe_identity(self, identity: Identity) -> str:
         """Return a description of an identity."""
         adapter = self.describe_adapter(identity.adapter)
-        return adapter if identity.salt is None else f"{adapter}, salt {identity.salt!r}"
+        salt = "" if identity.salt is None else f", salt {identity.salt!r}"
+        return f"{adapter}{salt}{f', {self.describe_weights(identity.weights)}' if self.updates else ''}"
+
+    def describe_weights(self, digest: str | None) -> str:
+        """Return a version of the weights by the name that the steps use, or by its digest if they use none."""
+        if digest is None:
+            return f"weights {START_WEIGHTS!r}"
+        return next(
+            (f"weights {name!r}" for name, known in self.weights.items() if known == digest), f"weights {digest}"
+        )
 
 
 def hit_shares(history: History) -> str:

@@ -19,6 +19,12 @@ CHECKS = {  # the gravest first: findings are reported in this order
         "Logprobs, finish reasons, texts or additional answers that are missing, incomplete or different from the cold "
         "ones; an answer to a different prompt than the one sent."
     ),
+    "weights": (
+        "An answer over an update of the weights that is not the cold continuation of its own tokens under the new "
+        "weights, where the engine discarded its KV. A request that a pause did not end or wait for as its mode says, "
+        "or that went on during the pause. A confirmed update after which the engine's checksum is that of other "
+        "weights."
+    ),
     "bounds": (
         "More cached tokens than were ever computed for the request's identity, or fewer than an earlier request left "
         "in the cache and the engine had no need to evict."

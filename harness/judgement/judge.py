@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.harness.history.records import History, Identity
+from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.judgement.checkers.block_hashes import check_hashes
 from coldproof.harness.judgement.checkers.block_pool import check_concurrency, check_conservation, check_gauge
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
@@ -21,6 +21,7 @@ from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, 
 from coldproof.harness.judgement.checkers.preemption_order import check_order
 from coldproof.harness.judgement.checkers.response_options import check_surface
 from coldproof.harness.judgement.checkers.tokens import check_tokens, closest, preference, tie_questions
+from coldproof.harness.judgement.checkers.weights import check_weights, continuation_questions
 from coldproof.harness.judgement.criteria import CHECKS
 from coldproof.harness.judgement.evidence.collect import evidence, older_identities
 from coldproof.harness.judgement.finding import Finding, Rule
@@ -72,6 +73,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def needed_questions(history: History, rule: Rule) -> Iterator[Question]:
     """Yield the questions whose answers every judgement of this history needs."""
     yield from questions(history)
+    yield from continuation_questions(history)
     if rule.band is not None:
         yield from scoring_questions(history)
     for outcome, identity in older_identities(history):
@@ -84,16 +86,24 @@ def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> J
     No answer is called wrong because of a batch: all questions are then asked again, one by one.
     """
     answers = oracle.ask_all(needed_questions(history, rule))
-    if check_tokens(history, answers, rule) or check_surface(history, answers, rule):
+    if any(check(history, answers, rule) for check in (check_tokens, check_surface, check_weights)):
         answers = {asked: oracle.ask(asked) for asked in answers}
     answers |= tie_answers(history, oracle, answers, rule)
     suspects = {f.request for f in check_tokens(history, answers, rule) if needs_explanation(history, f, answers, rule)}
     for outcome in history.outcomes:
         if outcome.request in suspects:
-            for digest in (None, *history.contents.values()):
-                asked = question(outcome, Identity(digest, None))
+            for identity in other_sources(history, outcome):
+                asked = question(outcome, identity)
                 answers[asked] = oracle.ask(asked)
     return judge_again(history, answers, rule, exclusive=exclusive)
+
+
+def other_sources(history: History, outcome: Outcome) -> Iterator[Identity]:
+    """Yield the identities whose answer a wrong one may be: of each adapter, and of each version of the weights."""
+    own = outcome.identities[-1]
+    yield from (Identity(digest, None, own.weights) for digest in (None, *history.contents.values()))
+    versions = dict.fromkeys(update.weights for update in history.updates)
+    yield from (Identity(own.adapter, None, weights) for weights in (None, *versions) if history.updates)
 
 
 def tie_answers(history: History, oracle: Oracle, answers: Answers, rule: Rule) -> Answers:
@@ -124,6 +134,7 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_liveness(history),
         *check_tokens(history, answers, rule),
         *check_surface(history, answers, rule),
+        *check_weights(history, answers, rule),
         *check_bounds(history),
         *check_accounting(history, exclusive=exclusive),
         *check_concurrency(history),

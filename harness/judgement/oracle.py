@@ -13,18 +13,23 @@ import msgspec
 
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
 from coldproof.harness.history.records import History, Identity, Outcome
+from coldproof.harness.history.weights import is_comparable
 
 SCORED = ResponseOptions(prompt_logprobs=True)
 TELLING_TOKENS = 4  # enough to distinguish two random adapters, and cheap: asked whenever a stale hit is possible
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A prompt under an adapter content (None: the base model). Salt and priority change no cold answer."""
+    """A prompt under an adapter content (None: the base model) and a version of the weights (None: that of the start).
+
+    Salt and priority change no cold answer.
+    """
 
     prompt: tuple[int, ...]
     adapter: str | None
     max_tokens: int
     surface: ResponseOptions = PLAIN
+    weights: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -67,7 +72,13 @@ class Oracle(Protocol):
 
 def question(outcome: Outcome, identity: Identity) -> Question:
     """Return the question for a request's cold answer under one identity."""
-    return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.surface)
+    return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.surface, identity.weights)
+
+
+def continuation(outcome: Outcome, identity: Identity, after: int) -> Question:
+    """Return the question for the rest of an answer after some of its tokens, under one identity."""
+    tokens = (*outcome.prompt, *outcome.token_ids[:after])
+    return Question(tokens, identity.adapter, max(1, outcome.max_tokens - after), PLAIN, identity.weights)
 
 
 def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Question | None:
@@ -80,25 +91,30 @@ def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Q
     tokens = (*outcome.prompt, *outcome.token_ids)[: longest - 1]
     if not plain or len(tokens) <= len(outcome.prompt):
         return None
-    return Question(tokens, identity.adapter, 1, SCORED)
+    return Question(tokens, identity.adapter, 1, SCORED, identity.weights)
 
 
 def distinguishing_question(outcome: Outcome, identity: Identity) -> Question:
     """Return a short question that shows whether another identity has a different answer to this prompt."""
-    return Question(outcome.prompt, identity.adapter, min(outcome.max_tokens, TELLING_TOKENS))
+    tokens = min(outcome.max_tokens, TELLING_TOKENS)
+    return Question(outcome.prompt, identity.adapter, tokens, PLAIN, identity.weights)
 
 
 def comparable_outcomes(history: History) -> list[Outcome]:
     """Return the requests whose tokens can be compared with a cold answer.
 
     A request that exceeds the context length has none, because the engine may refuse it or truncate the answer. An
-    engine that shifts its context answers it, and so does a cold engine of that kind.
+    engine that shifts its context answers it, and so does a cold engine of that kind. After an update of the weights,
+    only what the engine promises is compared.
     """
     longest = math.inf if history.shape.shifts_context else history.shape.max_model_tokens
     return [
         o
         for o in history.outcomes
-        if o.error is None and (o.tokens or o.aborted is None) and len(o.prompt) + o.max_tokens <= longest
+        if o.error is None
+        and (o.tokens or o.aborted is None)
+        and len(o.prompt) + o.max_tokens <= longest
+        and is_comparable(history, o)
     ]
 
 

@@ -24,6 +24,7 @@ from coldproof.harness.history.records import (
     written_sequences,
     written_tokens,
 )
+from coldproof.harness.history.weights import is_comparable
 from coldproof.harness.workload.steps import Burst, RestoreState, save_of
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
@@ -58,6 +59,8 @@ def at_most(history: History, outcome: Outcome) -> int:
     """
     if history.shape.prefix_caching is False:
         return 0
+    if not is_comparable(history, outcome):  # the engine may use KV of other weights
+        return len(outcome.prompt) - (0 if history.shape.second_tier else 1)
     if outcome.surface.answers > 1:  # its answers share the prompt as soon as one of them has computed it
         return len(outcome.prompt) - 1
     shared = (
@@ -90,8 +93,8 @@ def at_least(
     """Return the minimum expected hit in tokens: whole blocks that ended requests of the same cache partition left.
 
     `kept(other, outcome)` returns how many tokens of `other` the pool still held. Return None if the block size is
-    unknown. Nothing is expected from requests that exceeded their context, overlapped an adapter change or were
-    aborted, nor from before a reset, even one that reported no success. Nothing is expected for prompt logprobs,
+    unknown. Nothing is expected from requests that exceeded their context, overlapped a change of adapter or weights or
+    were aborted, nor from before a reset, even one that reported no success. Nothing is expected for prompt logprobs,
     because engines may bypass the cache to compute them. If layers keep blocks sparsely (sliding windows, states), vLLM
     promises only the replay boundary of a prompt (prefix_cache_retention_interval 0): then only a repeated prompt must
     hit.

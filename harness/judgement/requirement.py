@@ -109,10 +109,11 @@ class Absent:
         return self.words
 
 
-def missing(engine: Engine, needs: tuple[Capability, ...], *, contents: int) -> list[Absent]:
+def missing(engine: Engine, needs: tuple[Capability, ...], *, contents: int, versions: int = 0) -> list[Absent]:
     """Return why a requirement cannot be tested: each capability that is absent or unknown, with the evidence.
 
-    Requirements about adapters need at least two adapter contents. `contents` is their number.
+    Requirements about adapters need at least two adapter contents, `contents` is their number. Requirements about
+    updates need another version of the weights, `versions` is their number.
     """
     absent: list[Absent] = []
     chosen = engine.capabilities[Capability.ADAPTER_CHOICE].present is True
@@ -120,6 +121,9 @@ def missing(engine: Engine, needs: tuple[Capability, ...], *, contents: int) -> 
         absent.append(
             Absent(f"only {contents} usable adapter contents: give at least two that the engine loads with --adapter")
         )
+    updates = engine.capabilities[Capability.WEIGHT_UPDATES].present is True
+    if Capability.WEIGHT_UPDATES in needs and updates and not versions:
+        absent.append(Absent("only one version of the weights: give another checkpoint of the model with --weights"))
     for need in needs:
         support = engine.capabilities[need]
         if support.present is not True:

@@ -60,6 +60,13 @@ def declare_options(add: Callable[..., object]) -> None:
         action="append",
         default=[],
     )
+    option(
+        "--weights",
+        "PATH",
+        "another checkpoint of the model, of the same configuration, for requirements about updates of the weights",
+        action="append",
+        default=[],
+    )
     option("--cells", "NAME,...", "engine configurations; 'list' prints all (default: those of the profile)")
     option("--profile", "NAME", "amount of testing: smoke (default), ci, release, qualify or soak", default="smoke")
     option("--budget", "TIME", "time for drawing examples, for example 90s, 20m or 2h")
@@ -139,6 +146,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         engine_url=url,
         engine_args=split_arguments(config.getoption("--engine-args")),
         adapters=tuple(Path(p) for p in config.getoption("--adapter")),
+        weights=tuple(Path(p) for p in config.getoption("--weights")),
         cells=cells,
         layers=layers_of(config),
         oracle=config.getoption("--oracle") or default_oracle(engine, url, exact),

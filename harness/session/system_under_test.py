@@ -96,6 +96,11 @@ class SystemUnderTest:
         """Add an observation to the reason of the verdict, which is used if nothing fails."""
         self.current().trial.remark = words
 
+    def check_updates(self, workload: Workload) -> Judgement | None:
+        """Do the same for updates of the weights. The verdict's reason then says which promise was tested."""
+        self.remark(str(self.engines.promise))
+        return self.check(workload)
+
     def check(self, workload: Workload) -> Judgement | None:
         """Run a workload on the engine under test, and judge it. Raises Violation if it violates the requirement.
 

@@ -124,7 +124,9 @@ class TrialRunner:
 
     def unmet_needs(self, sut: SystemUnderTest, requirement: Requirement) -> list[Absent]:
         """Return the needs of a requirement that the engine does not meet."""
-        return missing(sut.engines.engine, requirement.needs, contents=len(sut.engines.contents))
+        engines = sut.engines
+        versions = len(sut.limits.versions)
+        return missing(engines.engine, requirement.needs, contents=len(engines.contents), versions=versions)
 
     def replay(self, sut: SystemUnderTest, trial: Trial) -> None:
         """Run the saved case as often as the profile sets, until it fails."""

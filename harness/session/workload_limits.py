@@ -9,6 +9,7 @@ from __future__ import annotations
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.workload.generators.prompts import DEFAULT_BLOCK, WorkloadLimits
+from coldproof.harness.workload.steps import START_WEIGHTS
 
 SLOW_SECONDS = 0.3  # for a short cold answer: faster engines get workloads of the usual size
 # Short cold answers that a trial needs time for: about five workloads of the usual size, each warm and cold.
@@ -53,6 +54,8 @@ def workload_limits(engines: CellEngines, *, trial_seconds: float) -> WorkloadLi
         most_tokens=engines.pool.profile.tokens,
         can=frozenset(c for c in Capability if engines.can(c)),
         scale=workload_scale(calibration.answer_seconds, trial_seconds),
+        versions=tuple(name for name in engines.versions if name != START_WEIGHTS),
+        policy=engines.promise.policy,
     )
 
 

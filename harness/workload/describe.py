@@ -8,13 +8,18 @@ from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
+    Pause,
     Request,
     Reset,
     RestoreState,
+    Resume,
     SaveState,
     SetAdapter,
+    Sleep,
     Step,
     Unload,
+    UpdateWeights,
+    Wake,
 )
 
 
@@ -33,12 +38,24 @@ def describe(step: Step, first_request: int) -> str:
             return f"restore the cache saved as '{name}'"
         case Idle(ms=ms):
             return f"idle for {ms} ms"
+        case UpdateWeights(version=version, route=route):
+            return f"new weights {version!r}: {route.value}"
+        case Pause(mode=mode, clear=clear):
+            return f"pause with mode {mode.value}, {'clear' if clear else 'keep'} the cache"
+        case Resume():
+            return "resume"
+        case Sleep(level=level):
+            return f"sleep at level {level}"
+        case Wake():
+            return "wake up"
         case Burst(requests=requests, meanwhile=meanwhile):
             lines = "; ".join(describe_request(r, first_request + i) for i, r in enumerate(requests))
             send = "send" if len(requests) == 1 else f"send {len(requests)} at once"
             if meanwhile is None:
                 return f"{send}: {lines}"
-            return f"{send}: {lines}; after {meanwhile.after_tokens} tokens {describe(meanwhile.change, 0)}"
+            changes = ", then ".join(describe(change, 0) for change in meanwhile.changes)
+            apart = f" ({meanwhile.gap_ms} ms apart)" if meanwhile.then and meanwhile.gap_ms else ""
+            return f"{send}: {lines}; after {meanwhile.after_tokens} tokens {changes}{apart}"
 
 
 def describe_request(request: Request, number: int) -> str:

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
+from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+
+START_WEIGHTS = "start"  # the symbolic name of the weights with which the engine was started
 
 
 class Route(enum.StrEnum):
@@ -122,11 +125,52 @@ class Idle(msgspec.Struct, frozen=True, tag="idle"):
     ms: int
 
 
-class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that starts when the burst's first request has produced `after_tokens` tokens (0: when it is sent)."""
+class UpdateWeights(msgspec.Struct, frozen=True, kw_only=True, tag="update_weights"):
+    """Replace the weights of the base model by a version, by its symbolic name. No cache is reset."""
 
-    change: SetAdapter | Reset
+    version: str
+    route: WeightRoute = WeightRoute.PATH
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
+    """Pause generation. `clear`: also clear the prefix cache."""
+
+    mode: PauseMode
+    clear: bool
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Resume after a pause."""
+
+
+class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
+    """Let the engine sleep. From level 1 on, it discards its KV."""
+
+    level: int
+
+
+class Wake(msgspec.Struct, frozen=True, tag="wake"):
+    """Wake the engine up."""
+
+
+Change = SetAdapter | Reset | UpdateWeights | Pause | Resume | Sleep | Wake
+
+
+class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that starts when the burst's first request has produced `after_tokens` tokens (0: when it is sent).
+
+    `then`: further changes, each `gap_ms` milliseconds after the end of the one before.
+    """
+
+    change: Change
     after_tokens: int
+    then: tuple[Change, ...] = ()
+    gap_ms: int = 0
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Return all changes in order."""
+        return (self.change, *self.then)
 
 
 class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
@@ -136,7 +180,20 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
     meanwhile: Meanwhile | None = None
 
 
-Step = Burst | SetAdapter | Unload | Reset | SaveState | RestoreState | Idle
+Step = (
+    Burst
+    | SetAdapter
+    | Unload
+    | Reset
+    | SaveState
+    | RestoreState
+    | Idle
+    | UpdateWeights
+    | Pause
+    | Resume
+    | Sleep
+    | Wake
+)
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -168,8 +225,14 @@ class Workload(msgspec.Struct, frozen=True):
 
 def adapter_changes(workload: Workload) -> list[SetAdapter]:
     """Return every adapter load and change of a workload, in order."""
-    changes = (s.meanwhile.change if isinstance(s, Burst) and s.meanwhile else s for s in workload.steps)
-    return [change for change in changes if isinstance(change, SetAdapter)]
+    changes = (s.meanwhile.changes if isinstance(s, Burst) and s.meanwhile else (s,) for s in workload.steps)
+    return [change for several in changes for change in several if isinstance(change, SetAdapter)]
+
+
+def weight_updates(workload: Workload) -> list[UpdateWeights]:
+    """Return every update of the weights, in order, also those during a burst."""
+    changes = (s.meanwhile.changes if isinstance(s, Burst) and s.meanwhile else (s,) for s in workload.steps)
+    return [change for several in changes for change in several if isinstance(change, UpdateWeights)]
 
 
 def save_of(workload: Workload, step: int) -> int | None:

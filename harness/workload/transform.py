@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import msgspec
 
 from coldproof.adapters.protocol.requests import Abort
-from coldproof.harness.workload.steps import Burst, Request, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import Burst, Change, Meanwhile, Request, SetAdapter, Step, Workload
 
 
 def without_steps(workload: Workload, *kinds: type) -> Workload:
     """Return the workload without steps of these kinds, and without changes of these kinds during a burst."""
     steps = [step for step in workload.steps if not isinstance(step, kinds)]
     for at, step in enumerate(steps):
-        if isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, kinds):
-            steps[at] = msgspec.structs.replace(step, meanwhile=None)
+        if isinstance(step, Burst) and step.meanwhile is not None:
+            left = [change for change in step.meanwhile.changes if not isinstance(change, kinds)]
+            steps[at] = msgspec.structs.replace(step, meanwhile=with_changes(step.meanwhile, left))
     return Workload(tuple(steps))
+
+
+def with_changes(meanwhile: Meanwhile, changes: Sequence[Change]) -> Meanwhile | None:
+    """Return the same moment with other changes; None without any."""
+    if not changes:
+        return None
+    return msgspec.structs.replace(meanwhile, change=changes[0], then=tuple(changes[1:]))
 
 
 def change_adapter_steps(workload: Workload, change: Callable[[SetAdapter], SetAdapter]) -> Workload:
@@ -26,9 +34,9 @@ def change_adapter_steps(workload: Workload, change: Callable[[SetAdapter], SetA
     for at, step in enumerate(steps):
         if isinstance(step, SetAdapter):
             steps[at] = change(step)
-        elif isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter):
-            made = msgspec.structs.replace(step.meanwhile, change=change(step.meanwhile.change))
-            steps[at] = msgspec.structs.replace(step, meanwhile=made)
+        elif isinstance(step, Burst) and step.meanwhile is not None:
+            made = [change(one) if isinstance(one, SetAdapter) else one for one in step.meanwhile.changes]
+            steps[at] = msgspec.structs.replace(step, meanwhile=with_changes(step.meanwhile, made))
     return Workload(tuple(steps))
 
 
@@ -66,7 +74,7 @@ def with_timed_aborts(workload: Workload, seconds: Mapping[int, float]) -> Workl
 def one_request_per_burst(workload: Workload, only: Container[int] | None = None) -> Workload:
     """Return the workload with each request in its own burst, for all bursts or for those at the steps `only`.
 
-    A change during a burst follows the burst's first request.
+    The changes during a burst follow the burst's first request.
     """
     steps: list[Step] = []
     for at, step in enumerate(workload.steps):
@@ -74,5 +82,5 @@ def one_request_per_burst(workload: Workload, only: Container[int] | None = None
             steps.append(step)
             continue
         alone_each = [Burst(requests=(msgspec.structs.replace(r, offset_ms=0),)) for r in step.requests]
-        steps += alone_each if step.meanwhile is None else [alone_each[0], step.meanwhile.change, *alone_each[1:]]
+        steps += alone_each if step.meanwhile is None else [alone_each[0], *step.meanwhile.changes, *alone_each[1:]]
     return Workload(tuple(steps))

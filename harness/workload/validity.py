@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from coldproof.harness.workload.steps import (
     Burst,
+    Change,
     Idle,
+    Pause,
     Request,
     RestoreState,
+    Resume,
     Route,
     SetAdapter,
+    Sleep,
+    Step,
     Unload,
+    Wake,
     Workload,
     save_of,
 )
@@ -19,6 +25,7 @@ def is_valid(workload: Workload) -> bool:
     """Return whether names are loaded and states saved before use, requests continue earlier steps, sizes fit."""
     return (
         names_are_loaded(workload)
+        and is_awake_for_bursts(workload)
         and all(save_of(workload, n) is not None for n, s in enumerate(workload.steps) if isinstance(s, RestoreState))
         and all(step.ms >= 0 for step in workload.steps if isinstance(step, Idle))
         and any(workload.requests())
@@ -27,6 +34,36 @@ def is_valid(workload: Workload) -> bool:
             for _, step, request in workload.requests()
         )
     )
+
+
+def is_awake_for_bursts(workload: Workload) -> bool:
+    """Return whether each pause is resumed and each sleep ended, before the next burst or within the same one, and
+    nothing else is. Otherwise requests would wait forever.
+    """
+    stopped: Pause | Sleep | None = None
+    for step in workload.steps:
+        if isinstance(step, Burst) and stopped is not None:
+            return False
+        for change in changes_of(step):
+            match change:
+                case Pause() | Sleep():
+                    if stopped is not None:
+                        return False
+                    stopped = change
+                case Resume() | Wake():
+                    if not isinstance(stopped, Pause if isinstance(change, Resume) else Sleep):
+                        return False
+                    stopped = None
+        if isinstance(step, Burst) and stopped is not None:
+            return False
+    return stopped is None
+
+
+def changes_of(step: Step) -> tuple[Step | Change, ...]:
+    """Return the changes during a burst; of another step, the step itself."""
+    if not isinstance(step, Burst):
+        return (step,)
+    return step.meanwhile.changes if step.meanwhile is not None else ()
 
 
 def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
@@ -72,8 +109,8 @@ def names_are_loaded(workload: Workload) -> bool:
                     loaded.remove(name)
             case Burst(requests=requests, meanwhile=meanwhile):
                 used = {r.adapter for r in requests if r.adapter is not None}
-                change = meanwhile.change if meanwhile else None
-                unknown = isinstance(change, SetAdapter) and change.name not in loaded
+                changed = {c.name for c in meanwhile.changes if isinstance(c, SetAdapter)} if meanwhile else set()
+                unknown = not changed <= loaded
                 if not requests or not used <= loaded or unknown:
                     return False
     return True

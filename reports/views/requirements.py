@@ -36,6 +36,7 @@ AREA_TITLES = {
     "SALT": "cache salts",
     "SURFACE": "response options",
     "TIER": "second KV tier",
+    "WEIGHT": "weights that change",
 }
 
 AnyRow = TypeVar("AnyRow")

@@ -36,6 +36,7 @@ def limits(
         pool=pool,
         most_tokens=most_tokens,
         scale=scale,
+        versions=("A", "B"),
     )
 
 

@@ -39,6 +39,12 @@ from coldproof.harness.workload.generators.response_options import (
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
+from coldproof.harness.workload.generators.weights import (
+    paused,
+    quiet_updates,
+    updates_in_flight,
+    updates_with_adapters,
+)
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.tokens import new_prompt_length
 
@@ -81,6 +87,10 @@ FAMILIES: dict[str, Family] = {
     "several answers": lambda on: with_response_options(on, SEVERAL_ANSWERS),
     "stop strings": lambda on: with_response_options(on, STOP_STRINGS),
     "structured": lambda on: with_response_options(on, STRUCTURED),
+    "quiet updates": quiet_updates,
+    "updates with adapters": updates_with_adapters,
+    "pauses": paused,
+    "updates in flight": updates_in_flight,
     "mixed": mixed,
 }
 

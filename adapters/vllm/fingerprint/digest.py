@@ -1,7 +1,7 @@
 """The arithmetic of digests: 64 bits that depend on all that a token's keys and values depend on.
 
 `chain(i) = MULTIPLIER * chain(i - 1) + leaf(token i, i, seed)` modulo 2^64. The seed stands for the adapter's content
-and the version of the weights. The formula is affine, so the digests of a whole prompt are one cumulative sum. A mixer
+and the weights. The formula is affine, so the digests of a whole prompt are one cumulative sum. A mixer
 makes the leaves of similar tokens, positions and seeds different. The next token is a function of the last digest. A
 wrong read changes the next token in 94 of 95 cases, and later digests in all but one of 2^64 cases.
 """
@@ -38,8 +38,9 @@ def mix_one(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def seed_of(adapter: str | None, version: int = 0) -> int:
-    """Return the seed for an adapter's content (None: the base model) and a version of the weights."""
+def seed_of(adapter: str | None, weights: str | None = None) -> int:
+    """Return the seed for an adapter's content (None: the base model) and for weights (None: those of the start)."""
+    version = "0" if weights is None else weights
     text = f"{'base' if adapter is None else f'adapter {adapter}'}, weights {version}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 

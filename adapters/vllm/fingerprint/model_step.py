@@ -73,7 +73,8 @@ class Runner:
         self.sequences: dict[str, Sequence] = {}
         self.prompt_scores: dict[str, LogprobsTensors] = {}
         self.writes = WriteHistory()
-        self.version = self.step = 0
+        self.version = self.step = 0  # `version`: the number of updates of the weights
+        self.weights: str | None = None  # their digest; None: those of the start
         self.wrong_reads: list[WrongRead] = []
         self.request_steps: list[RequestStep] = []
         self.connector_output: Any = None
@@ -146,7 +147,7 @@ class Runner:
         sequence = self.sequences[name]
         content = self.loras.content(sequence.lora) if self.loras is not None else None
         drafts = [max(0, token) for token in scheduled.scheduled_spec_decode_tokens.get(name, ())]
-        expected = sequence.expected(seed_of(content, self.version))
+        expected = sequence.expected(seed_of(content, self.weights))
         if drafts:
             expected = np.concatenate([expected, sequence.digests_after(drafts, sequence.length, int(expected[-1]))])
         start = sequence.computed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from vllm.v1.worker import gpu_worker
 from vllm.v1.worker.utils import allocate_kv_cache
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
+from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN
 from coldproof.adapters.vllm.fingerprint.connectors.simple_offload import use_host_memory
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
@@ -62,6 +64,8 @@ class FingerprintWorker(WorkerBase):
         self.kv_caches: dict[str, torch.Tensor] = {}
         self.runner: Runner | None = None
         self.connector: Any = None
+        self.model_at_start: str = vllm_config.model_config.model
+        self.weights_at_start: str | None = None  # their digest, once it was needed
 
     @contextlib.contextmanager
     def active_connector(self) -> Iterator[None]:
@@ -121,8 +125,7 @@ class FingerprintWorker(WorkerBase):
             ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
         layout = self.cache_config.get_resolved_kv_cache_layout()
         self.kv_caches = allocate_kv_cache(kv_cache_config, torch.device("cpu"), layout)
-        for tensor in self.kv_caches.values():
-            tensor.untyped_storage().fill_(POISON_BYTE)
+        self.poison()
         groups = enumerate(kv_cache_config.kv_cache_groups)
         group_of = {name: (i, int(group.kv_cache_spec.block_size)) for i, group in groups for name in group.layer_names}
         numbers = {name: i for i, name in enumerate(self.layers)}
@@ -197,9 +200,26 @@ class FingerprintWorker(WorkerBase):
         """Return the bytes of one block in all layers."""
         return sum(spec.page_size_bytes for _, spec in self.layers.values())
 
-    def reload_weights(self, *_: Any, **__: Any) -> None:
-        """Increase the version of the weights, which changes all digests that are computed from now on."""
-        self.started_runner().version += 1
+    def reload_weights(self, weights_iterator: Any = None, weights_path: str | None = None, **_: Any) -> None:
+        """Read the weights in a folder, by default the model's. All digests that are computed from now on follow from
+        their content. Raises UnsupportedError for weights that are no files.
+        """
+        if weights_iterator is not None:
+            raise UnsupportedError("the fingerprint worker reads weights from files only")
+        content = weights_digest(Path(weights_path or self.model_config.model))
+        runner = self.started_runner()
+        runner.version += 1
+        runner.weights = None if content == self.start_weights() else content
+
+    def start_weights(self) -> str:
+        """Return the digest of the weights with which the engine was started."""
+        if self.weights_at_start is None:
+            self.weights_at_start = weights_digest(Path(self.model_at_start))
+        return self.weights_at_start
+
+    def compute_weight_checksums(self) -> dict[str, str]:
+        """Return the digest of the weights that all digests follow from."""
+        return {"weights": self.started_runner().weights or self.start_weights()}
 
     def add_lora(self, lora_request: Any) -> bool:
         """Load an adapter. Raises UnsupportedError if LoRA is not enabled."""
@@ -219,9 +239,25 @@ class FingerprintWorker(WorkerBase):
         """Return the numbers of the loaded adapters."""
         return set(self.loras.loaded) if self.loras is not None else set()
 
-    def sleep(self, *_: Any, **__: Any) -> None:
-        """Raise UnsupportedError: there is no memory to release."""
-        raise UnsupportedError("the fingerprint worker does not support sleep mode")
+    def sleep(self, level: int = 1) -> None:
+        """Discard all KV, as a GPU does from level 1 on. Raises UnsupportedError for level 2: there are no weights."""
+        if level > 1:
+            raise UnsupportedError("the fingerprint worker has no weights to discard: use sleep level 1")
+        self.poison()
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Do nothing: the memory is still there."""
+
+    def poison(self) -> None:
+        """Fill the pool with POISON_BYTE."""
+        for tensor in self.kv_caches.values():
+            tensor.untyped_storage().fill_(POISON_BYTE)
+
+    def synchronize_device(self) -> None:
+        """Do nothing: each step is complete when it returns."""
+
+    def reset_mm_cache(self) -> None:
+        """Do nothing: there are no images."""
 
     def shutdown(self) -> None:
         """Shut the connector down."""

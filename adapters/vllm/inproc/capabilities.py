@@ -12,6 +12,7 @@ from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
+from coldproof.adapters.vllm.inproc.weights import CONTROLS
 
 CORE = (
     Capability.TOKEN_PROMPTS,
@@ -65,6 +66,7 @@ def capabilities(parts: InprocEngineParts, version: str, *, digests: bool) -> di
         Capability.PROVENANCE: provenance_support(digests=digests),
         Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
+        **CONTROLS,
     }
 
 

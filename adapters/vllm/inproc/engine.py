@@ -25,9 +25,10 @@ from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestR
 from coldproof.adapters.protocol.kv_events import Published, hash_rule
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
+from coldproof.adapters.vllm.inproc.refusals import refusals
 from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, sampling
 from coldproof.adapters.vllm.inproc.setup import (
     LOCK,
@@ -39,6 +40,7 @@ from coldproof.adapters.vllm.inproc.setup import (
     shut_down,
     vllm_module,
 )
+from coldproof.adapters.vllm.inproc.weights import WeightControl
 from coldproof.adapters.vllm.server import (
     HASH_SEED,
     VllmOptions,
@@ -61,7 +63,7 @@ def start(options: VllmOptions) -> InprocEngine:
         raise
 
 
-class InprocEngine(AbsentFeatures, SteppedEngine[InprocRequest]):
+class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
     """The adapter of an in-process engine. The engine runs only inside `serve`, one burst at a time."""
 
     name = "vllm-inproc"
@@ -239,6 +241,15 @@ class InprocEngine(AbsentFeatures, SteppedEngine[InprocRequest]):
             if one.ended is not None:
                 self._forget(one)
 
+    def end_aborted(self) -> None:
+        """End the requests that the scheduler has dropped: in this process, vLLM sends no output about them."""
+        with self.entered() as parts:
+            scheduled = parts.core.scheduler.requests
+            dropped = [one for one in self._live.values() if not any(n in scheduled for n in one.inner_names)]
+        for one in dropped:
+            one.finish_reason, one.ended = ENGINE_ABORT, self.steps
+            self.disconnect(one)
+
     def disconnect(self, one: InprocRequest) -> None:
         """Abort a request, one answer after the other: together, vLLM would abort them in a random order."""
         with self.entered() as parts:
@@ -264,14 +275,3 @@ class InprocEngine(AbsentFeatures, SteppedEngine[InprocRequest]):
     def _forget(self, one: InprocRequest) -> None:
         self._past_preemptions += one.preemptions
         del self._live[one.name]
-
-
-@contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Convert vLLM's exceptions to the server's error responses: 400 for invalid requests, 500 for other errors."""
-    try:
-        yield
-    except Exception as problem:
-        client_error = getattr(vllm_module("exceptions"), "VLLMClientError", ValueError)
-        invalid = isinstance(problem, (client_error, ValueError, TypeError, OverflowError))
-        raise RequestRefused(400 if invalid else 500, str(problem)) from problem

@@ -20,16 +20,21 @@ from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
+    Pause,
     Prompt,
     Request,
     Reset,
     RestoreState,
+    Resume,
     Route,
     SaveState,
     Segment,
     SetAdapter,
+    Sleep,
     Step,
     Unload,
+    UpdateWeights,
+    Wake,
 )
 from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens, text_of, wire_name
 from coldproof.reports.format.text import one_line
@@ -110,6 +115,16 @@ class CurlScript:
                 return engine.move_state("restore", name, self.spelled(name))
             case Idle(ms=ms):
                 return f"sleep {ms / 1000}"
+            case UpdateWeights(version=version):
+                return engine.control("update_weights", {"version": version})
+            case Pause(mode=mode, clear=clear):
+                return engine.control("pause", {"mode": mode.value, "clear_cache": str(clear).lower()})
+            case Resume():
+                return engine.control("resume", {})
+            case Sleep(level=level):
+                return engine.control("sleep", {"level": str(level)})
+            case Wake():
+                return engine.control("wake_up", {})
             case Burst():
                 return self.burst(engine, step, first)
 

@@ -15,22 +15,30 @@ import msgspec
 
 from coldproof.adapters.common import tiny_model
 from coldproof.adapters.protocol.requests import PLAIN
+from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
 from coldproof.adapters.server.completions import option_fields
 from coldproof.adapters.spec.reproduction import RecordedEngine, source_of
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
 from coldproof.harness.workload.steps import (
     Burst,
+    Change,
     Idle,
+    Pause,
     Request,
     Reset,
     RestoreState,
+    Resume,
     Route,
     SaveState,
     Segment,
     SetAdapter,
+    Sleep,
     Unload,
+    UpdateWeights,
+    Wake,
     Workload,
+    weight_updates,
 )
 from coldproof.harness.workload.transform import change_requests, with_timed_aborts
 from coldproof.reports.format.text import one_line
@@ -38,6 +46,7 @@ from coldproof.reports.schema.case import Case, RequestRow
 from coldproof.reports.schema.verdict import FailureClass
 
 HERE = Path(__file__).parent
+SEEDS = {"start": 0, "A": 1, "B": 2}  # of the generated versions of the weights
 GENERATED = re.compile(r"/models/[0-9a-f]{16}(?=[/\s]|$)")  # the folder of a generated model; users have others
 TEMPLATE, ENGINE_TEMPLATE = "script.py.j2", "engine.py.j2"
 # Classes that mean a wrong count if no token is wrong. All other classes concern the answer.
@@ -71,6 +80,7 @@ def reproducer(case: Case) -> str:
         tiny_model=uses_generated_model(case),
         maker="make_sliding_window_model" if sliding else "make_model",
         recipes=repr(case.recipes),
+        weights=SEEDS if weight_updates(workload) else {},
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),
         at_most=repr(most_cached(case, row) if row is not None and by_count else None),
@@ -140,12 +150,8 @@ def scenario(workload: Workload) -> list[str]:
     lines, number = [], 0
     for step in workload.steps:
         match step:
-            case SetAdapter():
-                lines.append(f"server.{change_call(step)}")
             case Unload(name=name):
                 lines.append(f"server.unload({name!r})")
-            case Reset():
-                lines.append("server.reset()")
             case SaveState(name=name):
                 lines.append(f"server.save({name!r})")
             case RestoreState(name=name):
@@ -156,11 +162,14 @@ def scenario(workload: Workload) -> list[str]:
                 asked = ", ".join(request_call(number + i, r) for i, r in enumerate(requests))
                 during = ""
                 if meanwhile is not None:
-                    made = meanwhile.change
-                    change = f"lambda: server.{change_call(made) if isinstance(made, SetAdapter) else 'reset()'}"
-                    during = f", after_tokens={meanwhile.after_tokens}, change={change}"
+                    wait = f", time.sleep({meanwhile.gap_ms / 1000}), " if meanwhile.gap_ms else ", "
+                    made = wait.join(f"server.{change_call(change)}" for change in meanwhile.changes)
+                    several = f"[{made}]" if meanwhile.then else made
+                    during = f", after_tokens={meanwhile.after_tokens}, change=lambda: {several}"
                 lines.append(f"server.ask([{asked}]{during})")
                 number += len(requests)
+            case _:
+                lines.append(f"server.{change_call(step)}")
     return lines
 
 
@@ -172,9 +181,23 @@ ROUTE_ARGUMENTS = {
 }
 
 
-def change_call(step: SetAdapter) -> str:
-    """Return one adapter change as a call."""
-    return f"set_adapter({step.name!r}, content={step.content!r}, path={step.path!r}{ROUTE_ARGUMENTS[step.route]})"
+def change_call(step: Change) -> str:
+    """Return one change as a call."""
+    match step:
+        case SetAdapter(name=name, content=content, path=path, route=route):
+            return f"set_adapter({name!r}, content={content!r}, path={path!r}{ROUTE_ARGUMENTS[route]})"
+        case Reset():
+            return "reset()"
+        case UpdateWeights(version=version, route=route):
+            return f"update_weights({version!r}{', same_path=True' if route is WeightRoute.SAME_PATH else ''})"
+        case Pause(mode=mode, clear=clear):
+            return f"pause({mode.value!r}, clear={clear!r})"
+        case Resume():
+            return "resume()"
+        case Sleep(level=level):
+            return f"sleep({level})"
+        case Wake():
+            return "wake()"
 
 
 def request_call(number: int, request: Request) -> str:

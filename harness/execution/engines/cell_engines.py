@@ -16,6 +16,8 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.weights import WeightPromise
+from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines.cell_start import (
     ComparisonRules,
@@ -27,6 +29,7 @@ from coldproof.harness.execution.engines.cell_start import (
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.engines.standby import Standby
 from coldproof.harness.execution.models.contents import Contents
+from coldproof.harness.execution.models.versions import Versions
 from coldproof.harness.execution.oracles.closed_form import ClosedForm
 from coldproof.harness.execution.oracles.cross_engine import OtherEngine
 from coldproof.harness.execution.oracles.engine import EngineOracle
@@ -77,6 +80,16 @@ class CellEngines:
         """Return the adapter contents of the cell; none if requests cannot choose an adapter."""
         return usable_contents(self.pool, self.cell, self.engine)
 
+    @property
+    def versions(self) -> Versions:
+        """Return the versions of the weights; none if the engine cannot change them while it runs."""
+        return self.pool.files.versions_of(self.cell) if self.can(Capability.WEIGHT_UPDATES) else {}
+
+    @property
+    def promise(self) -> WeightPromise:
+        """Return what the engine promises after an update of its weights."""
+        return ENGINES[self.pool.options.engine].weights
+
     def oracle_and_rule(self, *, ground: bool) -> tuple[Oracle, Rule]:
         """Return the oracle and the rule. `ground`: those for the engine without its cache, compared with itself."""
         own = ground and isinstance(self.oracle, OtherEngine)
@@ -102,6 +115,8 @@ class CellEngines:
             stall_seconds=self.calibration.stall_seconds,
             ledger=self.ledgers.setdefault(engine, EventLedger()),
             scored=self.own_rule.band is not None,
+            versions=self.versions,
+            policy=self.promise.policy,
         ).history()
         ran.append(Ran(workload, nonce, time.monotonic() - started))
         began = history.steps[0].before if history.steps else Metrics()
@@ -163,6 +178,7 @@ class CellEngines:
         self.pool.close_engine(dead)
         self.oracle_engine = self.pool.cold_engine(self.cell).result()
         self.cold = self.pool.oracles.oracle_for("cold-engine", self.oracle_engine, self.cell)
+        self.cold.of_weights = lambda digest: self.pool.cold_engine(self.cell, digest).result()
         if isinstance(self.oracle, EngineOracle):
             self.oracle = self.cold
         elif isinstance(self.oracle, ClosedForm | OtherEngine):

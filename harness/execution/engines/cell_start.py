@@ -59,6 +59,8 @@ def start_engines(pool: EnginePool, cell: Cell) -> StartedEngines:
         if cold_engine is not None
         else pool.oracles.oracle_for("same-engine", tested, cell)
     )
+    if cold_engine is not None:
+        cold.of_weights = lambda digest: pool.cold_engine(cell, digest).result()
     oracle: Oracle = cold
     if other is not None:
         oracle = other_oracle(pool, cell, other, cold)

@@ -84,10 +84,18 @@ class EnginePool:
         if not self.options.attached:
             self.files.contents_of(plain_cell(self.options.engine))
 
-    def open_engine(self, cell: Cell, *, caching: bool = True, purpose: str, other: str | None = None) -> CheckedEngine:
+    def open_engine(
+        self,
+        cell: Cell,
+        *,
+        caching: bool = True,
+        purpose: str,
+        other: str | None = None,
+        weights: str | None = None,
+    ) -> CheckedEngine:
         """Start or attach an engine. `other`: the name of an engine that is not the one under test.
 
-        Raises EngineStartError or UsageError.
+        `weights`: the digest of the version to start with; None: the usual one. Raises EngineStartError or UsageError.
         """
         began = time.monotonic()
         if other is not None:
@@ -96,7 +104,7 @@ class EnginePool:
             engine = self.attach(cell)
         else:
             name, arguments = self.options.engine, self.options.engine_args
-            engine = self.start(cell, caching=caching, purpose=purpose, name=name, arguments=arguments)
+            engine = self.start(cell, caching=caching, purpose=purpose, name=name, arguments=arguments, weights=weights)
         checked = CheckedEngine(engine)
         self.engines.append(checked)
         if purpose == "tested":
@@ -104,7 +112,16 @@ class EnginePool:
         self.starts.append(round(time.monotonic() - began, 1))
         return checked
 
-    def start(self, cell: Cell, *, caching: bool, purpose: str, name: str, arguments: tuple[str, ...]) -> Engine:
+    def start(
+        self,
+        cell: Cell,
+        *,
+        caching: bool,
+        purpose: str,
+        name: str,
+        arguments: tuple[str, ...],
+        weights: str | None = None,
+    ) -> Engine:
         """Start an engine. Raises EngineStartError or UsageError."""
         start = ENGINES[name].start
         if start is None:
@@ -114,7 +131,7 @@ class EnginePool:
         log = self.options.report_dir / f"engine{of_layer}-{self.started_engines:02d}-{purpose}.log"
         return start(
             StartOptions(
-                model=self.files.model(cell),
+                model=self.files.model(cell) if weights is None else self.files.folder_of(cell, weights),
                 adapters=tuple(files.folder for files in self.files.contents_of(cell).values()),
                 cell=cell,
                 caching=caching,
@@ -128,10 +145,18 @@ class EnginePool:
             )
         )
 
-    def cold_engine(self, cell: Cell) -> Future[CheckedEngine]:
-        """Return the engine for a cell's cold answers, with caching off. Cells with the same answers share it."""
+    def cold_engine(self, cell: Cell, weights: str | None = None) -> Future[CheckedEngine]:
+        """Return the engine for a cell's cold answers, with caching off. Cells with the same answers share it.
+
+        Each version of the weights has an engine of its own, started with it: no update can be at fault there.
+        """
         key = self.oracles.cell_of_answers(cell)
-        return self.shared_engine(self.cold, key.name, lambda: self.open_engine(key, caching=False, purpose="cold"))
+        name = key.name if weights is None else f"{key.name}, weights {weights}"
+
+        def start() -> CheckedEngine:
+            return self.open_engine(key, caching=False, purpose="cold", weights=weights)
+
+        return self.shared_engine(self.cold, name, start)
 
     def other_engine(self, cell: Cell, name: str) -> Future[CheckedEngine]:
         """Return another engine with caching off in its plain cell. All cells with the same model share it."""

@@ -22,6 +22,7 @@ from coldproof.harness.execution.models.lora import (
     user_adapter,
 )
 from coldproof.harness.execution.models.trained import is_trained, model_path
+from coldproof.harness.execution.models.versions import Versions, generated_versions, with_digests
 from coldproof.harness.execution.models.weights import projection_spread
 from coldproof.harness.options import Options, UsageError
 
@@ -32,6 +33,7 @@ USER_CONTENTS = "ABCDEFGH"
 # with 0.2 the perplexity is 440 (docs/noise.md).
 ADAPTER_STRENGTH = 0.1
 Contents = dict[str, AdapterFiles]
+OTHER_VERSIONS = "ABCDEFGH"  # the symbolic names of the versions that the user gives
 
 
 class ServedFiles:
@@ -40,6 +42,7 @@ class ServedFiles:
     def __init__(self, options: Options, cache: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self.options, self.cache, self.say = options, cache, say
         self.contents: dict[bool, Contents] = {}  # by whether the model has sliding windows
+        self.versions: dict[bool, Versions] = {}  # likewise
 
     def model(self, cell: Cell) -> str:
         """Return the model to serve: the user's, or a generated one of the cell's kind. Raises UsageError."""
@@ -58,6 +61,31 @@ class ServedFiles:
         if self.has_window(cell) not in self.contents:
             self.make_for(self.model(cell), cell)
         return self.contents[self.has_window(cell)]
+
+    def versions_of(self, cell: Cell) -> Versions:
+        """Return the versions of a cell's weights: the user's (`--weights`), or generated ones of a generated model.
+
+        Empty if there is none beside that of the start. Raises UsageError.
+        """
+        window = self.has_window(cell)
+        if window not in self.versions:
+            self.versions[window] = self.make_versions(Path(self.model(cell)), sliding_window=window)
+        return self.versions[window]
+
+    def folder_of(self, cell: Cell, weights: str) -> str:
+        """Return the folder of a version by the digest of its weights. Raises KeyError for an unknown one."""
+        return {files.digest: str(files.folder) for files in self.versions_of(cell).values()}[weights]
+
+    def make_versions(self, start: Path, *, sliding_window: bool) -> Versions:
+        """Return the versions for the weights in a folder. Raises UsageError."""
+        try:
+            if self.options.weights:
+                return with_digests(start, dict(zip(OTHER_VERSIONS, self.options.weights, strict=False)))
+            if is_generated(start, self.cache):
+                return generated_versions(start, self.cache, sliding_window=sliding_window)
+        except OSError as problem:
+            raise UsageError(f"--weights needs folders with safetensors files: {problem}") from problem
+        return {}
 
     def make_for(self, model: str | None, cell: Cell) -> None:
         """Make the contents for a model's folder; `model` is None if a server does not report it."""

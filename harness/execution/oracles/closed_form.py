@@ -62,7 +62,7 @@ class ClosedForm(Oracle):
 def computed(question: Question) -> Answer:
     """Compute an answer. Answers are cached, because every judgement of a history asks the same questions."""
     surface = question.surface
-    seed = seed_of(question.adapter)
+    seed = seed_of(question.adapter, question.weights)
     before = chain(question.prompt, start=0, before=seed, seed=seed)
     states = [int(state) for state in before]
     sampled = [None] if surface.answers == 1 else [SEED + i for i in range(surface.answers)]

@@ -49,7 +49,11 @@ class OtherEngine(Oracle):
     def is_for_other(self, question: Question) -> bool:
         """Return whether the other engine can answer: a plain greedy request for which it has room."""
         greedy = msgspec.structs.replace(question.surface, logprobs=False) == PLAIN
-        return greedy and len(question.prompt) + question.max_tokens <= room(self.other.engine)
+        return (
+            greedy
+            and question.weights is None
+            and len(question.prompt) + question.max_tokens <= room(self.other.engine)
+        )
 
 
 def room(engine: Engine) -> int:

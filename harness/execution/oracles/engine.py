@@ -13,6 +13,8 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError
 from coldproof.adapters.protocol.requests import PLAIN, Arrival, Completion, CompletionRequest
@@ -50,6 +52,8 @@ class EngineOracle(Oracle):
         # Engines with a server report their margins. OpenVINO GenAI reports no margins, but it scores a prompt.
         self.scores_prompts = self.scores and engine.capabilities[Capability.PROMPT_LOGPROBS].present is True
         self.loaded: dict[str, str] = {}
+        self.of_weights: Callable[[str], Engine] | None = None  # returns a cold engine that was started with a version
+        self.of_version: dict[str, EngineOracle] = {}
         self.batches = False  # whether answers of a batch are those of requests alone, by the calibration
         self.lock = threading.Lock()  # one question at a time
         self.on_answer: Callable[[], None] = lambda: None  # called after every answer, by any thread
@@ -72,15 +76,29 @@ class EngineOracle(Oracle):
         asked = list(dict.fromkeys(questions))
         if self.batches:
             with self.lock:
-                for batch in batches(question for question in asked if question not in self.memo):
+                unknown = [one for one in asked if one not in self.memo and one.weights is None]
+                for batch in batches(unknown):
                     self.memo.update(zip(batch, self.ask_together(batch), strict=True))
                     self.batched.update(batch)
         return {question: self.memo.get(question) or self.ask(question) for question in asked}
 
     def ask_without_memo(self, question: Question) -> Answer:
         """Query the engine without using the memory. Raises OracleError if it cannot answer."""
+        if question.weights is not None:
+            of_start = msgspec.structs.replace(question, weights=None)
+            return self.version_oracle(question.weights).ask_without_memo(of_start)
         with self.oracle_errors():
             return self.answer(question, self.engine.complete(self.request(question)))
+
+    def version_oracle(self, weights: str) -> EngineOracle:
+        """Return the oracle of another version of the weights. Raises OracleError without one."""
+        if self.of_weights is None:
+            raise OracleError(f"the {self.name} oracle cannot answer for other weights than those of the start")
+        engine = self.of_weights(weights)
+        known = self.of_version.get(weights)
+        if known is None or known.engine is not engine:
+            self.of_version[weights] = EngineOracle(self.name, engine, list(self.adapters.values()), memo={})
+        return self.of_version[weights]
 
     def ask_together(self, batch: list[Question]) -> list[Answer]:
         """Send a batch at once, without using the memory, and return its answers. Raises OracleError."""

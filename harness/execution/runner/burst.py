@@ -13,7 +13,8 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import CachePartition, Identity, Outcome, QueueSample
-from coldproof.harness.workload.steps import Burst, Meanwhile, SetAdapter
+from coldproof.harness.workload.steps import Burst, Meanwhile, Resume, SetAdapter, Wake
+from coldproof.harness.workload.steps import Change as StepChange
 
 QUEUE_SECONDS = 0.2  # between two samples of the queue: a sample costs a server as much as a token
 FIRST_SAMPLE_SECONDS = 0.02  # a fast engine may have answered the whole burst before the second sample
@@ -21,27 +22,52 @@ QUEUE_REQUESTS = 4  # the queue of a smaller burst is not sampled
 
 
 class Change:
-    """A change during a burst, and the requests that it overlaps."""
+    """A change during a burst, with those that follow it, and the requests that it overlaps."""
 
-    def __init__(self, meanwhile: Meanwhile, make: Callable[[], None], clock: Callable[[], float]) -> None:
+    def __init__(self, meanwhile: Meanwhile, make: Callable[[StepChange], None], clock: Callable[[], float]) -> None:
         self.change, self.after_tokens = meanwhile.change, meanwhile.after_tokens
+        self.then, self.gap_seconds = list(meanwhile.then), meanwhile.gap_ms / 1000
         self.make, self.clock = make, clock
         self.due = meanwhile.after_tokens == 0
         self.tried = self.made = False
         self.problem: EngineError | None = None
-        self.began = self.ended = 0.0
+        self.began = self.ended = self.latest = 0.0
 
     def attempt(self) -> None:
         """Make the change, once. An error is kept for the step's record."""
         self.tried = True
         self.began = self.clock()
         try:
-            self.make()
+            self.make(self.change)
             self.made = True
         except EngineError as problem:
             self.problem = problem
         finally:
-            self.ended = self.clock()
+            self.ended = self.latest = self.clock()
+
+    def follow_up(self) -> bool:
+        """Make the next of the further changes if it is due. Return whether one was made.
+
+        After an error, only what ends a pause or a sleep is still made, so that no request waits forever.
+        """
+        if not self.tried or not self.then or self.clock() < self.latest + self.gap_seconds:
+            return False
+        change = self.then.pop(0)
+        if self.problem is None or isinstance(change, Resume | Wake):
+            try:
+                self.make(change)
+            except EngineError as problem:
+                self.problem = self.problem or problem
+        self.latest = self.clock()
+        return True
+
+    def complete(self) -> None:
+        """Make all changes that were not made while requests ran."""
+        if not self.tried:
+            self.attempt()
+        self.gap_seconds = 0.0
+        while self.follow_up():
+            pass
 
     def widen(self, outcome: Outcome, digest: str, load: int | None) -> Outcome:
         """Return the outcome with the new identity in addition to the old one, if this change overlapped the request.
@@ -92,8 +118,7 @@ class BurstMonitor:
 
     def between(self) -> None:
         """Make the change, sample the queue or detect a stall, if due. Called repeatedly during the burst."""
-        if self.change is not None and self.change.due and not self.change.tried:
-            self.change.attempt()
+        if self.make_changes():
             self.last_progress = self.clock()  # a slow load delays every request: that is not a stall
             return
         now = self.clock()
@@ -104,6 +129,18 @@ class BurstMonitor:
             self.stalled = self.sample()
             if self.engine.capabilities[Capability.SPAWNABLE].present:
                 self.engine.stop()  # the only way to end requests that never end by themselves
+
+    def make_changes(self) -> bool:
+        """Make the changes that are due. Return whether any was made."""
+        change = self.change
+        if change is None or not change.due:
+            return False
+        made = not change.tried
+        if made:
+            change.attempt()
+        while change.follow_up():
+            made = True
+        return made
 
     def sample(self) -> QueueSample:
         """Return the current state of the engine's queue."""

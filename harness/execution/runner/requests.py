@@ -5,16 +5,21 @@ An error of the engine becomes part of the outcome. Nothing is compared here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError, EngineSilent, RequestRefused, Served
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message, Stage
+from coldproof.adapters.protocol.weights import PauseMode
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import Change
+from coldproof.harness.execution.runner.served_weights import ServedWeights
 from coldproof.harness.history.prompts import messages_of, tokens_of
 from coldproof.harness.history.provenance import request_tag
-from coldproof.harness.history.records import CachePartition, Identity, Outcome
+from coldproof.harness.history.records import CachePartition, Identity, Outcome, PauseRecord
+from coldproof.harness.history.weights import with_weights
 from coldproof.harness.workload.steps import Request, SetAdapter
 
 
@@ -24,8 +29,10 @@ class RunRequests:
     `scored`: request the logprobs of all answers' tokens, if the engine supports them.
     """
 
-    def __init__(self, engine: Engine, nonce: str, adapters: AdapterNames, *, scored: bool) -> None:
-        self.engine, self.nonce, self.adapters = engine, nonce, adapters
+    def __init__(
+        self, engine: Engine, nonce: str, adapters: AdapterNames, weights: ServedWeights, *, scored: bool
+    ) -> None:
+        self.engine, self.nonce, self.adapters, self.weights = engine, nonce, adapters, weights
         self.outcomes: dict[int, Outcome] = {}
         self.chats: dict[int, tuple[Message, ...]] = {}
         self.scored = scored and engine.capabilities[Capability.LOGPROBS].present is True
@@ -41,7 +48,7 @@ class RunRequests:
             prompt=self.prompt(number, request),
             max_tokens=request.max_tokens,
             surface=request.surface,
-            identities=(Identity(self.adapters.digest(request.adapter), salt),),
+            identities=(Identity(self.adapters.digest(request.adapter), salt, self.weights.digest),),
             residence=CachePartition(request.adapter, self.adapters.load(request.adapter) or 0, salt),
             sent=0.0,
             finished=0.0,
@@ -71,10 +78,21 @@ class RunRequests:
 
     def widened(self, outcome: Outcome, change: Change | None) -> Outcome:
         """Return the outcome with every identity that a change during its burst allows."""
-        if change is None or not isinstance(change.change, SetAdapter):
-            return outcome
-        digest = self.adapters.contents[change.change.content].digest
-        return change.widen(outcome, digest, self.adapters.load(change.change.name))
+        if change is not None and isinstance(change.change, SetAdapter):
+            digest = self.adapters.contents[change.change.content].digest
+            outcome = change.widen(outcome, digest, self.adapters.load(change.change.name))
+        return with_weights(ended_by_pause(outcome, self.weights.pauses), self.weights.updates, self.weights.pauses)
+
+
+def ended_by_pause(outcome: Outcome, pauses: Sequence[PauseRecord]) -> Outcome:
+    """Return an outcome that the engine ended because of a pause as an aborted one: nobody else may end a request."""
+    over = any(
+        p.error is None and p.mode is PauseMode.ABORT and outcome.sent <= p.ended and outcome.finished >= p.began
+        for p in pauses
+    )
+    if not over or outcome.finish_reason != ENGINE_ABORT:
+        return outcome
+    return msgspec.structs.replace(outcome, aborted=Stage.DECODE if outcome.tokens else Stage.UNSEEN)
 
 
 def outcome(plan: Outcome, served: Served, *, began: float, stall: str | None) -> Outcome:

@@ -26,25 +26,35 @@ from coldproof.adapters.protocol.engine import (
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
+from coldproof.harness.execution.models.versions import Versions
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import BurstMonitor, Change
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.requests import RunRequests, outcome
+from coldproof.harness.execution.runner.served_weights import ServedWeights
 from coldproof.harness.history.kv_events import RunEvents
 from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord, StepRecord
 from coldproof.harness.workload.steps import (
+    START_WEIGHTS,
     Burst,
     Idle,
     Meanwhile,
+    Pause,
     Reset,
     RestoreState,
+    Resume,
     SaveState,
     SetAdapter,
+    Sleep,
     Step,
     Unload,
+    UpdateWeights,
+    Wake,
     Workload,
 )
+from coldproof.harness.workload.steps import Change as StepChange
 
 Reported = TypeVar("Reported")
 
@@ -79,14 +89,20 @@ class WorkloadRun:
         settle_seconds: float = SETTLE_SECONDS,
         ledger: EventLedger | None = None,
         scored: bool = False,
+        versions: Versions | None = None,
+        policy: WeightPolicy = WeightPolicy.ON_RESET,
     ) -> None:
         self.engine, self.workload, self.nonce = engine, workload, nonce
         self.on_request = on_request
         self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
         self.ledger = ledger or EventLedger()
-        self.adapters = AdapterNames(engine, nonce, contents, folder)
-        self.requests = RunRequests(engine, nonce, self.adapters, scored=scored)
+        self.policy = policy
         self.resets: list[ResetRecord] = []
+        self.adapters = AdapterNames(engine, nonce, contents, folder)
+        self.weights = ServedWeights(
+            engine, versions or {}, folder, nonce, clock=self.clock, on_clear=self.resets.append
+        )
+        self.requests = RunRequests(engine, nonce, self.adapters, self.weights, scored=scored)
         self.stalled: QueueSample | None = None
         self.lost: str | None = None
         self.baseline = self.last_metrics = Metrics()
@@ -100,6 +116,7 @@ class WorkloadRun:
         self.last_metrics = self.baseline.since(self.baseline)
         steps = self.steps()
         self.unless_lost(self.adapters.clean_up, None)
+        self.restore_weights()
         events = self.events()
         unread: tuple[WrongRead, ...] = ()
         wrong_reads = self.unless_lost(self.engine.wrong_reads, unread)
@@ -112,12 +129,27 @@ class WorkloadRun:
             steps=steps,
             contents={name: files.digest for name, files in self.adapters.contents.items()},
             resets=tuple(self.resets),
+            weights={name: files.digest for name, files in self.weights.versions.items() if name != START_WEIGHTS},
+            updates=tuple(self.weights.updates),
+            start_checksum=self.weights.start_checksum,
+            pauses=tuple(self.weights.pauses),
+            policy=self.policy,
             events=events,
             wrong_reads=wrong_reads,
             stalled=self.stalled,
             engine_lost=self.lost,
             log_tail=self.engine.log_tail() if self.lost is not None else "",
         )
+
+    def restore_weights(self) -> None:
+        """Load the weights of the start again. An engine that refuses is lost: its next run would blame old weights."""
+        if self.lost is not None:
+            return
+        try:
+            self.weights.clean_up()
+        except EngineError as problem:
+            self.lost = f"the engine could not return to the weights with which it was started: {problem}"
+            self.engine.stop()
 
     def empty_first(self) -> None:
         """Reset the cache of an engine that drops all blocks at once when it is full.
@@ -171,15 +203,31 @@ class WorkloadRun:
                 return self.burst(number, step, first_request)
             case SaveState() | RestoreState():
                 return StepEffects(moved_tokens=self.move_state(step))
-            case SetAdapter():
-                self.adapters.set_adapter(step)
             case Unload(name=name):
                 self.adapters.unload(name)
-            case Reset():
-                self.reset()
             case Idle(ms=ms):
                 self.idle(ms)
+            case _:
+                self.make(step)
         return StepEffects()
+
+    def make(self, change: StepChange) -> None:
+        """Make a change, between requests or during them. Raises EngineError."""
+        match change:
+            case SetAdapter():
+                self.adapters.set_adapter(change)
+            case Reset():
+                self.reset()
+            case UpdateWeights():
+                self.weights.update(change)
+            case Pause():
+                self.weights.pause(change)
+            case Resume():
+                self.weights.resume()
+            case Sleep():
+                self.weights.sleep(change)
+            case Wake():
+                self.weights.wake()
 
     def burst(self, number: int, step: Burst, first_request: int) -> StepEffects:
         """Send all requests, make the change during them if the step has one, and wait for all."""
@@ -200,8 +248,8 @@ class WorkloadRun:
         if monitor.stalled is not None:
             self.stalled = monitor.stalled
             self.lost = f"no progress for {self.stall_seconds:.0f} s with requests in flight ({monitor.stalled})"
-        elif change is not None and not change.tried:
-            change.attempt()  # the first request ended before it had enough tokens
+        elif change is not None:
+            change.complete()  # the first request ended before it had enough tokens, or all ended between two changes
         for plan, one in zip(plans, served, strict=True):
             self.record(plan, one, change)
         queue = tuple(monitor.queue)
@@ -210,11 +258,8 @@ class WorkloadRun:
         return StepEffects(queue=queue, change_began=change.began, change_ended=change.ended, problem=change.problem)
 
     def change(self, meanwhile: Meanwhile) -> Change:
-        """Return the change that a burst makes while its requests are in flight."""
-        made = meanwhile.change
-        return Change(
-            meanwhile, lambda: self.reset() if isinstance(made, Reset) else self.adapters.set_adapter(made), self.clock
-        )
+        """Return the changes that a burst makes while its requests are in flight."""
+        return Change(meanwhile, self.make, self.clock)
 
     def record(self, plan: Outcome, served: Served, change: Change | None) -> None:
         """Record the outcome of a request."""

@@ -186,7 +186,8 @@ def explain(history: History, outcome: Outcome, answers: Answers) -> tuple[Failu
         return explain_length(outcome, closest(outcome, answers))
     writer = f"was written by request {source.request}"
     if source.overlapped:
-        return FailureClass.STALE_STATE, f": its cached prefix {writer}, during which the adapter was changed."
+        changed = "the weights were" if len({i.weights for i in source.identities}) > 1 else "the adapter was"
+        return FailureClass.STALE_STATE, f": its cached prefix {writer}, during which {changed} changed."
     cached = "the only cached prefix of its prompt" if outcome.cached_tokens is None else "its cached prefix"
     theirs, own = (history.describe_identity(i) for i in (source.identities[0], outcome.identities[-1]))
     return FailureClass.STALE_STATE, f": {cached} {writer} for {theirs}, while this request is for {own}."
@@ -209,11 +210,13 @@ def explain_length(outcome: Outcome, expected: Answer) -> tuple[FailureClass, st
 
 def content_with_same_answer(history: History, outcome: Outcome, answers: Answers) -> str | None:
     """Return the description of another content, or of the base model, whose cold answer to this prompt is the same."""
-    mine = {identity.adapter for identity in outcome.identities}
+    mine = {(identity.adapter, identity.weights) for identity in outcome.identities}
     for asked, answer in answers.items():
         same_question = asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens
-        if same_question and asked.adapter not in mine and answer.ids == outcome.token_ids:
-            return "the base model" if asked.adapter is None else history.describe_adapter(asked.adapter)
+        other = (asked.adapter, asked.weights) not in mine
+        if same_question and other and answer.ids == outcome.token_ids:
+            whose = "the base model" if asked.adapter is None else history.describe_adapter(asked.adapter)
+            return f"{whose} with {history.describe_weights(asked.weights)}" if history.updates else whose
     return None
 
 

@@ -13,6 +13,7 @@ from coldproof.harness.judgement.checkers.tokens import differs
 from coldproof.harness.judgement.evidence.cache import control_facts, pressure_facts, reuse_facts, surface_facts
 from coldproof.harness.judgement.evidence.engine_features import event_facts, mode_facts, tier_facts
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.weights import weight_facts
 from coldproof.harness.judgement.oracle import Answers
 from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter
 
@@ -51,6 +52,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **event_facts(history),
         **tier_facts(history),
         **mode_facts(history),
+        **weight_facts(history),
     }
 
 

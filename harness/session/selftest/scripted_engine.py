@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from coldproof.adapters.common.weights_digest import WEIGHT_FILES, weights_digest
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
 from coldproof.adapters.protocol.kv_events import Published
@@ -22,11 +23,19 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.harness.execution.models.lora import AdapterError, digest_of
 from coldproof.harness.judgement.oracle import Answer, Oracle, Question
 from coldproof.harness.workload.tokens import FIRST_TOKEN, LAST_TOKEN
 
 BLOCK = 8
+START = b"start"  # the content of the weights with which the engine was started
+UPDATES = (
+    Capability.WEIGHT_UPDATES,
+    Capability.WEIGHTS_FROM_PATH,
+    Capability.WEIGHTS_SAME_PATH,
+    Capability.WEIGHT_CHECKSUM,
+)
 ABSENT = {
     Capability.KV_EVENTS: "it publishes no events",
     Capability.PRIORITY: "it answers requests in the order of their arrival",
@@ -34,7 +43,7 @@ ABSENT = {
     Capability.SECOND_TIER: "it has one block pool",
     Capability.SEVERAL_ANSWERS: "it gives one answer for each request",
     Capability.SEVERAL_GROUPS: "it has one KV cache group",
-    **OPTIONAL_ABSENT,
+    **{capability: why for capability, why in OPTIONAL_ABSENT.items() if capability not in UPDATES},
     Capability.STOP_STRINGS: "it does not check stop strings",
     Capability.STRUCTURED_OUTPUT: "it does not constrain its output",
 }
@@ -57,6 +66,7 @@ class InjectedBug(enum.StrEnum):
     RESET_LIES = "reports a reset of its cache but keeps it"
     ABORT_PUBLISHES = "caches blocks of an aborted request that it never wrote"
     LEAKS = "never frees the blocks of an aborted request"
+    UPDATE_LIES = "confirms new weights and keeps the old ones"
     SCORES_CUT = "returns prompt logprobs only for the tokens that it computed"
 
 
@@ -73,6 +83,7 @@ class ScriptedEngine:
         self.config: dict[str, str] = {"plant": bug.value}
         self.capabilities = {c: Support(c not in ABSENT, ABSENT.get(c, "scripted")) for c in Capability}
         self.contents: dict[str, str] = {}
+        self.weights: str | None = None  # their digest; None: those of the start
         self.switched_on: str | None = None
         self.blocks: dict[object, tuple[bytes, ...]] = {}
         self.queried = self.hit = self.leaked = 0
@@ -97,6 +108,14 @@ class ScriptedEngine:
         if self.contents.pop(name, None) is None:
             raise RequestRefused(404, f"{name} is not loaded")
         self.switched_on = None if name == self.switched_on else self.switched_on
+
+    def update_weights(self, path: str, _route: WeightRoute) -> None:
+        """Read the weights in a folder. The cache keeps what it has, as in real engines."""
+        if self.bug is not InjectedBug.UPDATE_LIES:
+            self.weights = read_weights(Path(path))
+
+    def weights_checksum(self) -> str | None:
+        return self.weights or "start"
 
     def clock(self) -> float:
         return time.monotonic()
@@ -143,8 +162,9 @@ class ScriptedEngine:
             tokens = list(request.prompt)
             answer: list[Token] = []
             while len(answer) < request.max_tokens:
-                extend(kv, tokens, content)
-                answer.append(Token(id=next_token(kv, content), at=0.0, logprob=-0.1, gap=5.0))
+                computed_with = f"{content or ''}{self.weights or ''}"
+                extend(kv, tokens, computed_with)
+                answer.append(Token(id=next_token(kv, computed_with), at=0.0, logprob=-0.1, gap=5.0))
                 tokens.append(answer[-1].id)
                 on_token(len(answer))
                 if request.abort is not None and len(answer) >= max(1, request.abort.after_tokens):
@@ -243,9 +263,10 @@ class ClosedFormOracle(Oracle):
         kv: list[bytes] = []
         tokens = list(question.prompt)
         answer = []
+        computed_with = f"{question.adapter or ''}{question.weights or ''}"
         for _ in range(question.max_tokens):
-            extend(kv, tokens, question.adapter)
-            answer.append(Token(id=next_token(kv, question.adapter), at=0.0, gap=5.0))
+            extend(kv, tokens, computed_with)
+            answer.append(Token(id=next_token(kv, computed_with), at=0.0, gap=5.0))
             tokens.append(answer[-1].id)
         scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.surface.prompt_logprobs else None
         return Answer(tuple(answer), prompt_logprobs=scores)
@@ -259,16 +280,25 @@ def read_digest(path: str) -> str:
         raise RequestRefused(404, f"no adapter in {path}: {problem}") from problem
 
 
-def extend(kv: list[bytes], tokens: list[int], content: str | None) -> None:
-    """Compute the KV of every token that has none yet, from the KV before it."""
+def read_weights(folder: Path) -> str | None:
+    """Return the digest of the weights in a folder; None for those of the start. Raises RequestRefused without any."""
+    try:
+        start = all(file.read_bytes() == START for file in folder.glob(WEIGHT_FILES))
+        return None if start else weights_digest(folder)
+    except OSError as problem:
+        raise RequestRefused(404, f"no weights in {folder}: {problem}") from problem
+
+
+def extend(kv: list[bytes], tokens: list[int], computed_with: str) -> None:
+    """Compute the KV of every token that has none yet, from the KV before it, the adapter and the weights."""
     for token in tokens[len(kv) :]:
         before = kv[-1] if kv else b""
         kv.append(
-            hashlib.blake2b(before + token.to_bytes(4, "little") + (content or "").encode(), digest_size=8).digest()
+            hashlib.blake2b(before + token.to_bytes(4, "little") + computed_with.encode(), digest_size=8).digest()
         )
 
 
-def next_token(kv: list[bytes], content: str | None) -> int:
-    """Return the next token, computed from all KV and the loaded adapter."""
-    state = hashlib.blake2b(b"".join(kv) + (content or "").encode(), digest_size=4).digest()
+def next_token(kv: list[bytes], computed_with: str) -> int:
+    """Return the next token, computed from all KV, the loaded adapter and the weights."""
+    state = hashlib.blake2b(b"".join(kv) + computed_with.encode(), digest_size=4).digest()
     return FIRST_TOKEN + int.from_bytes(state, "little") % (LAST_TOKEN - FIRST_TOKEN + 1)

@@ -12,11 +12,19 @@ from typing import Any
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.harness.execution.models.lora import AdapterFiles, digest_of
+from coldproof.harness.execution.models.versions import Versions, with_digests
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge
-from coldproof.harness.session.selftest.scripted_engine import BLOCK, ClosedFormOracle, InjectedBug, ScriptedEngine
+from coldproof.harness.session.selftest.scripted_engine import (
+    BLOCK,
+    START,
+    ClosedFormOracle,
+    InjectedBug,
+    ScriptedEngine,
+)
 from coldproof.harness.workload.steps import (
+    START_WEIGHTS,
     Burst,
     Idle,
     Prompt,
@@ -26,6 +34,7 @@ from coldproof.harness.workload.steps import (
     Segment,
     SetAdapter,
     Step,
+    UpdateWeights,
     Workload,
 )
 from coldproof.reports.schema.results import SelfTestRow
@@ -37,13 +46,15 @@ def self_test() -> list[SelfTestRow]:
     """Return one row for each injected bug and one for the engine without a bug."""
     with tempfile.TemporaryDirectory(prefix="coldproof-selftest-") as folder:
         contents = {name: write_content(Path(folder) / name, name) for name in ("A", "B")}
-        return [examine(bug, contents, Path(folder) / f"run{i}") for i, bug in enumerate(InjectedBug)]
+        versions = write_versions(Path(folder))
+        return [examine(bug, contents, versions, Path(folder) / f"run{i}") for i, bug in enumerate(InjectedBug)]
 
 
-def examine(bug: InjectedBug, contents: dict[str, AdapterFiles], folder: Path) -> SelfTestRow:
+def examine(bug: InjectedBug, contents: dict[str, AdapterFiles], versions: Versions, folder: Path) -> SelfTestRow:
     """Run the script against one engine, and return whether the detector was right."""
+    nonce = f"selftest{bug.name}"
     history = WorkloadRun(
-        ScriptedEngine(bug), script(), f"selftest{bug.name}", contents, folder, settle_seconds=0.0
+        ScriptedEngine(bug), script(), nonce, contents, folder, settle_seconds=0.0, versions=versions
     ).history()
     findings = judge(history, ClosedFormOracle(), Rule(exact=True), exclusive=True).findings
     right = bool(findings) != (bug is InjectedBug.CLEAN)
@@ -72,6 +83,7 @@ def script() -> Workload:
         Idle(0),
         Reset(),
         *request_burst(None),
+        UpdateWeights(version="A"),
     ]
     return Workload(tuple(steps))
 
@@ -88,3 +100,12 @@ def write_content(folder: Path, text: str) -> AdapterFiles:
     (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.safetensors").write_bytes(text.encode())
     return AdapterFiles(folder, digest_of(folder), {})
+
+
+def write_versions(folder: Path) -> Versions:
+    """Write the weights of the start and another version of a few bytes."""
+    folders = {name: folder / f"weights-{name}" for name in (START_WEIGHTS, "A")}
+    for name, place in folders.items():
+        place.mkdir(parents=True)
+        (place / "model.safetensors").write_bytes(START if name == START_WEIGHTS else name.encode())
+    return with_digests(folders.pop(START_WEIGHTS), folders)

@@ -11,10 +11,19 @@ import pytest
 from support.faults import plant
 from support.histories import read_config
 
+from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.protocol.engine import EngineStartError, RequestRefused
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, ZEROED
-from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, ResponseOptions
+from coldproof.adapters.protocol.requests import (
+    ENGINE_ABORT,
+    Abort,
+    Arrival,
+    Completion,
+    CompletionRequest,
+    ResponseOptions,
+)
+from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 from coldproof.adapters.vllm.cells import RUNNER_V1, RUNNER_V2, Variables
 from coldproof.adapters.vllm.fingerprint.digest import chain, seed_of
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, TOPOLOGIES, Topology
@@ -233,15 +242,60 @@ def digest_at(tokens: tuple[int, ...], position: int) -> int:
 
 def test_another_weight_version_is_another_answer(start: Start) -> None:
     """And what the old one left is stale to it."""
-    engine = start()
+    engine, other = start(), tiny_model(CACHED, seed=1)
     engine.complete(asked(prompt("a", 70)))
-    assert engine._parts is not None
-    engine._parts.engine.collective_rpc("reload_weights")
+    before = engine.weights_checksum()
+    engine.update_weights(str(other), WeightRoute.PATH)
+    assert engine.weights_checksum() != before
     answer = engine.complete(asked(prompt("a", 70)))
     assert ids(answer) != expected(prompt("a", 70))
     (read,) = engine.wrong_reads()
     assert read.writer is not None
     assert read.writer.version == 0
+    assert engine.reset_cache()
+    digest = weights_digest(other)
+    new = computed(Question(prompt("a", 70), None, 20, weights=digest))
+    assert ids(engine.complete(asked(prompt("a", 70)))) == new.ids != expected(prompt("a", 70))
+    engine.update_weights(str(tiny_model(CACHED)), WeightRoute.PATH)
+    assert engine.weights_checksum() == before
+    assert engine.reset_cache()
+    assert ids(engine.complete(asked(prompt("a", 70)))) == expected(prompt("a", 70))
+
+
+def test_sleep_discards_the_memory_of_the_cache(start: Start) -> None:
+    """As on a GPU: an index that still finds it would read what was never written. Level 0 only stops the scheduler."""
+    engine = start()
+    for level, hit in ((0, 64), (1, 0)):
+        engine.complete(asked(prompt("a", 70)))
+        engine.sleep(level)
+        engine.wake()
+        answer = engine.complete(asked(prompt("a", 70)))
+        assert (ids(answer), answer.cached_tokens) == (expected(prompt("a", 70)), hit)
+    with pytest.raises(RequestRefused, match="level 1"):
+        engine.sleep(2)
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_a_pause_keeps_requests_or_ends_them(start: Start, clear: bool) -> None:
+    """What was kept goes on, cleared or not; what was ended says so. In this process vLLM has no other mode."""
+    engine = start()
+    for mode, ended in ((PauseMode.KEEP, "length"), (PauseMode.ABORT, ENGINE_ABORT)):
+        steps = iter(range(1000))
+
+        def between(mode: PauseMode = mode, steps: Iterator[int] = steps) -> None:
+            step = next(steps)
+            if step == 5:
+                engine.pause(mode, clear=clear)
+            if step == 9:
+                engine.resume()
+
+        (served,) = engine.serve([Arrival(asked(prompt(mode.value, 70)))], lambda *_: None, between)
+        assert isinstance(served.result, Completion)
+        assert served.result.finish_reason == ended
+        assert ids(served.result) == expected(prompt(mode.value, 70))[: len(served.result.tokens)]
+        engine.resume()
+    with pytest.raises(RequestRefused, match="wait"):
+        engine.pause(PauseMode.WAIT, clear=clear)
 
 
 def test_scores_seeds_and_grammars(start: Start) -> None:

@@ -70,9 +70,9 @@ class Scene:
         self.monitor.between()
 
 
-def changing(after_tokens: int, make: Callable[[], None]) -> Change:
+def changing(after_tokens: int, make: Callable[[], object]) -> Change:
     """A change after so many tokens."""
-    return Change(Meanwhile(change=Reset(), after_tokens=after_tokens), make, Clock())
+    return Change(Meanwhile(change=Reset(), after_tokens=after_tokens), lambda _: make() and None, Clock())
 
 
 def test_a_change_is_made_once_its_tokens_have_come_and_only_once() -> None:
@@ -146,7 +146,7 @@ def reload(*, made: bool, began: float = 1.0, ended: float = 2.0) -> Change:
             raise RequestRefused(400, "no")
 
     wanted = Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=0)
-    change = Change(wanted, make, lambda: next(moments))
+    change = Change(wanted, lambda _: make(), lambda: next(moments))
     change.attempt()
     return change
 

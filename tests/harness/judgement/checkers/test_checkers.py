@@ -305,6 +305,7 @@ def test_the_self_test_catches_every_plant_and_is_silent_on_the_clean_engine() -
         ("check_bounds", InjectedBug.RESET_LIES),
         ("check_conservation", InjectedBug.LEAKS),
         ("check_surface", InjectedBug.SCORES_CUT),
+        ("check_weights", InjectedBug.UPDATE_LIES),
     ],
 )
 def test_a_blinded_checker_fails_the_self_test(

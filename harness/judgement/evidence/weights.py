@@ -1,0 +1,115 @@
+"""Evidence about updates of the weights and pauses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.harness.history.records import History, Outcome, PauseRecord, common_prefix, written_tokens
+from coldproof.harness.history.weights import (
+    CLOCK_ERROR,
+    acknowledged,
+    computing_since,
+    cuts,
+    is_comparable,
+    latest_update,
+    updates_during,
+)
+from coldproof.harness.judgement.evidence.names import Evidence
+
+DEFAULT_BLOCK = 16
+Did = Callable[[Outcome, PauseRecord], bool]
+
+
+def weight_facts(history: History) -> dict[str, float]:
+    """Return the counters of updates and of the requests after them and over them."""
+    made, judged = acknowledged(history.updates), judged_after_update(history)
+    crossing = [o for o in history.outcomes if o.error is None and updates_during(history, o)]
+    after_flight = [o for o in judged if any(shares_a_block(history, c, o) for c in crossing if c.sent < o.sent)]
+    return {
+        Evidence.WEIGHT_UPDATES: len(made),
+        Evidence.UPDATES_FROM_PATH: sum(u.route is WeightRoute.PATH for u in made),
+        Evidence.UPDATES_SAME_PATH: sum(u.route is WeightRoute.SAME_PATH for u in made),
+        Evidence.UPDATES_IN_PLACE: sum(u.route is WeightRoute.IN_PLACE for u in made),
+        Evidence.AFTER_UPDATE: sum(could_hit_others(history, o) for o in judged),
+        Evidence.WEIGHT_RETURNS: sum(weights_returned(history, o) for o in judged),
+        Evidence.ADAPTERS_AFTER_UPDATE: sum(
+            o.residence.name is not None and could_hit_others(history, o) for o in judged
+        ),
+        Evidence.OLD_HITS: sum(
+            o.hit_at_least > 0 and not is_comparable(history, o) and not updates_during(history, o)
+            for o in history.outcomes
+        ),
+        Evidence.IN_FLIGHT: len(crossing),
+        Evidence.AFTER_IN_FLIGHT: len(after_flight),
+        Evidence.AFTER_IN_FLIGHT_SALT: sum(o.residence.salt is not None for o in after_flight),
+        Evidence.CONTINUED: sum(any(c.clear and 0 < c.low < len(o.tokens) for c in cuts(history, o)) for o in crossing),
+        **pause_facts(history),
+    }
+
+
+def pause_facts(history: History) -> dict[str, float]:
+    """Return the counters of requests in flight at a pause, and of those that waited during one."""
+    pauses = [pause for pause in history.pauses if pause.error is None]
+    return {
+        Evidence.ENDED_BY_PAUSE: count(history, pauses, PauseMode.ABORT, lambda o, _: o.aborted is not None),
+        Evidence.FINISHED_BEFORE_PAUSE: count(
+            history, pauses, PauseMode.WAIT, lambda o, p: o.finished <= p.ended + CLOCK_ERROR
+        ),
+        Evidence.KEPT_OVER_PAUSE: count(
+            history, pauses, PauseMode.KEEP, lambda o, p: o.answered and o.finished > p.ended
+        ),
+        Evidence.QUEUED_IN_PAUSE: sum(
+            o.answered and computing_since(o, history.pauses) > o.sent for o in history.outcomes
+        ),
+        Evidence.SLEEPS: sum(pause.level is not None and pause.level > 0 for pause in pauses),
+    }
+
+
+def count(history: History, pauses: list[PauseRecord], mode: PauseMode, did: Did) -> int:
+    """Return the number of pairs of a request that had a token before a pause of this mode, and that pause."""
+    return sum(
+        did(outcome, pause)
+        for pause in pauses
+        if pause.mode is mode and pause.level is None
+        for outcome in history.outcomes
+        if outcome.finished >= pause.began
+        and any(outcome.sent + token.at <= pause.began + CLOCK_ERROR for token in outcome.tokens)
+    )
+
+
+def judged_after_update(history: History) -> list[Outcome]:
+    """Return the answers that are compared with cold ones and that were computed after an update."""
+    return [
+        o
+        for o in history.outcomes
+        if o.error is None
+        and latest_update(history, computing_since(o, history.pauses)) is not None
+        and is_comparable(history, o)
+    ]
+
+
+def shares_a_block(history: History, other: Outcome, outcome: Outcome) -> bool:
+    """Return whether another request computed a block of this one's prompt."""
+    block = history.shape.block_size or DEFAULT_BLOCK
+    return common_prefix(written_tokens(other), outcome.prompt) >= block
+
+
+def could_hit_others(history: History, outcome: Outcome) -> bool:
+    """Return whether other weights computed a block of the prompt before, for the same adapter."""
+    own = outcome.identities[-1]
+    return any(
+        other.sent < outcome.sent
+        and other.residence.name == outcome.residence.name
+        and any(identity.weights != own.weights for identity in other.identities)
+        and shares_a_block(history, other, outcome)
+        for other in history.outcomes
+    )
+
+
+def weights_returned(history: History, outcome: Outcome) -> bool:
+    """Return whether the current weights were served before, then others, and now again."""
+    start = computing_since(outcome, history.pauses)
+    seen = [None, *(u.weights for u in acknowledged(history.updates) if u.ended <= start)]
+    changed = [weights for i, weights in enumerate(seen) if i == 0 or weights != seen[i - 1]]
+    return changed[-1] in changed[:-1]

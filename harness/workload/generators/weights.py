@@ -1,0 +1,276 @@
+"""Updates of the weights, while nothing runs and while requests are in flight, and pauses.
+
+After each update, the action follows for which the engine promises that nothing old is used: a reset, a pause that
+clears the cache, a sleep, or another salt. What is sent before that action is not compared with cold answers, but what
+it leaves in the cache must not be hit later.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
+from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, related_prompts, stems
+from coldproof.harness.workload.steps import (
+    START_WEIGHTS,
+    Burst,
+    Change,
+    Meanwhile,
+    Pause,
+    Prompt,
+    Request,
+    Reset,
+    Resume,
+    Route,
+    Segment,
+    SetAdapter,
+    Sleep,
+    Step,
+    UpdateWeights,
+    Wake,
+    Workload,
+)
+
+ROUTES = {
+    WeightRoute.PATH: Capability.WEIGHTS_FROM_PATH,
+    WeightRoute.SAME_PATH: Capability.WEIGHTS_SAME_PATH,
+    WeightRoute.IN_PLACE: Capability.WEIGHTS_IN_PLACE,
+}
+MODES = {
+    PauseMode.KEEP: Capability.PAUSE_KEEP,
+    PauseMode.ABORT: Capability.PAUSE_ABORT,
+    PauseMode.WAIT: Capability.PAUSE_WAIT,
+}
+NAMES = ("tenant", "other-tenant")
+GAP_MS = 30  # long enough for a request to arrive during a pause
+
+
+class Invalidation(enum.Enum):
+    """What makes an engine forget KV of other weights."""
+
+    RESET = "a reset after the update"
+    PAUSE = "an update during a pause that clears the cache"
+    PAUSE_AFTER = "a pause that clears the cache after the update"
+    SLEEP = "a sleep before the update"
+    SALT = "another salt"
+    NOTHING = "nothing: the update itself invalidates"
+
+
+def update_routes(limits: WorkloadLimits) -> list[WeightRoute]:
+    """Return the routes that the engine has."""
+    return [route for route, capability in ROUTES.items() if capability in limits.can]
+
+
+def pause_modes(limits: WorkloadLimits) -> list[PauseMode]:
+    """Return the modes of a pause that the engine has."""
+    return [mode for mode, capability in MODES.items() if capability in limits.can]
+
+
+def invalidations(limits: WorkloadLimits) -> list[Invalidation]:
+    """Return the actions after which the engine promises that nothing old is used, by its policy."""
+    if limits.policy is WeightPolicy.INVALIDATES:
+        return [Invalidation.NOTHING]
+    salts = [Invalidation.SALT] if Capability.CACHE_SALT in limits.can else []
+    if limits.policy is WeightPolicy.IN_SALT:
+        return salts
+    resets = [Invalidation.RESET] if Capability.CACHE_RESET in limits.can else []
+    pauses = [Invalidation.PAUSE, Invalidation.PAUSE_AFTER] if pause_modes(limits) else []
+    sleeps = [Invalidation.SLEEP] if Capability.SLEEP in limits.can else []
+    return [*resets, *pauses, *sleeps, *salts]
+
+
+class UpdateBuilder:
+    """The steps of a workload as they are drawn. `salt`: that of all requests since the last update, if any.
+
+    `version`: the current version of the weights. `updates`: the number of updates so far.
+    """
+
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits) -> None:
+        self.draw, self.limits = draw, limits
+        self.stem = draw(stems(limits))
+        self.drawn = DrawnRequests()
+        self.steps: list[Step] = []
+        self.version, self.updates = START_WEIGHTS, 0
+        self.salt: str | None = None
+        self.visited = [START_WEIGHTS]
+
+    def request(self, prompt: Prompt, *, adapter: str | None = None, tokens: int = 8, offset_ms: int = 0) -> Request:
+        """Return a request with the current salt."""
+        return self.drawn.add(
+            Request(prompt=prompt, adapter=adapter, salt=self.salt, max_tokens=tokens, offset_ms=offset_ms)
+        )
+
+    def send(self, prompt: Prompt, *, adapter: str | None = None, tokens: int = 8) -> None:
+        """Add one request."""
+        self.steps.append(Burst(requests=(self.request(prompt, adapter=adapter, tokens=tokens),)))
+
+    def repeat(self, adapter: str | None = None) -> None:
+        """Send the stem: its blocks of other weights must not be hit."""
+        self.send(Prompt((self.stem,)), adapter=adapter)
+
+    def repeat_for(self, adapters: tuple[str, ...]) -> None:
+        """Send the stem to each of these adapters and to the base model."""
+        for adapter in (*adapters, None):
+            self.repeat(adapter)
+
+    def next_version(self) -> str:
+        """Draw another version. The first choice is that of the start: A, B, A."""
+        others = [v for v in (START_WEIGHTS, *self.limits.versions) if v != self.version]
+        return self.draw(st.sampled_from(others))
+
+    def update(self) -> UpdateWeights:
+        """Draw an update to another version."""
+        self.version, self.updates = self.next_version(), self.updates + 1
+        self.visited.append(self.version)
+        return UpdateWeights(version=self.version, route=self.draw(st.sampled_from(update_routes(self.limits))))
+
+    def renew_salt(self) -> None:
+        """Use another salt from now on, which stands for the number of the update."""
+        self.salt = f"version-{self.updates}"
+
+    def quiet_update(self, *, stale: bool = True) -> None:
+        """Add an update with its invalidation while nothing runs. `stale`: requests may be sent between the two."""
+        by = self.draw(st.sampled_from(invalidations(self.limits)))
+        update = self.update()
+        if by is Invalidation.PAUSE:
+            self.steps += [self.clearing_pause(), update, Resume()]
+        elif by is Invalidation.SLEEP:
+            self.steps += [Sleep(1), Wake(), update]
+        else:
+            self.steps.append(update)
+            if stale and by is not Invalidation.NOTHING and self.draw(st.booleans()):
+                self.repeat()
+            self.invalidate(by)
+        if by is not Invalidation.SALT:
+            self.salt = None
+
+    def invalidate(self, by: Invalidation) -> None:
+        """Add what follows an update."""
+        match by:
+            case Invalidation.RESET:
+                self.steps.append(Reset())
+            case Invalidation.PAUSE_AFTER:
+                self.steps += [self.clearing_pause(), Resume()]
+            case Invalidation.SALT:
+                self.renew_salt()
+
+    def clearing_pause(self) -> Pause:
+        """Draw a pause that clears the cache."""
+        return Pause(mode=self.draw(st.sampled_from(pause_modes(self.limits))), clear=True)
+
+    def settle(self) -> None:
+        """Add an invalidation after requests were in flight over an update, if the engine has one without a pause."""
+        if self.limits.policy is WeightPolicy.ON_RESET and Capability.CACHE_RESET in self.limits.can:
+            self.steps.append(Reset())
+            self.salt = None
+        elif self.limits.policy is not WeightPolicy.INVALIDATES:
+            self.renew_salt()
+
+
+@st.composite
+def quiet_updates(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw two or three updates while nothing runs, each with its invalidation, and the same prompts after each.
+
+    The second one returns to earlier weights: A, B, A.
+    """
+    builder = UpdateBuilder(draw, limits)
+    builder.repeat()
+    for _ in range(draw(st.sampled_from((2, 3)))):
+        builder.quiet_update()
+        builder.repeat()
+        for _ in range(draw(st.sampled_from((1, 0, 2)))):
+            builder.send(draw(related_prompts(limits, builder.stem, builder.drawn.latest(None))))
+    return Workload(tuple(builder.steps))
+
+
+@st.composite
+def updates_with_adapters(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw updates under one or two loaded adapters: the same prompt to each of them and to the base model."""
+    builder = UpdateBuilder(draw, limits)
+    names = NAMES[: draw(st.sampled_from((1, 2)))]
+    for name, content in zip(names, draw(st.permutations(limits.contents)), strict=False):
+        builder.steps.append(SetAdapter(name=name, content=content, path=f"files-{content}", route=Route.LOAD))
+    for _ in range(draw(st.sampled_from((2, 3)))):
+        builder.repeat_for(names)
+        builder.quiet_update(stale=False)
+    builder.repeat_for(names)
+    return Workload(tuple(builder.steps))
+
+
+def busy_requests(builder: UpdateBuilder, *, most: int, late_ms: int = 0) -> list[Request]:
+    """Draw requests that decode for a block or two, and with `late_ms` one that arrives so much later."""
+    limits = builder.limits
+    tokens = limits.unit + limits.unit // 2
+    count = builder.draw(st.integers(1, most))
+    busy = [builder.request(Prompt((builder.stem, Segment(f"busy {i}", 5 + i))), tokens=tokens) for i in range(count)]
+    if late_ms:
+        busy.append(builder.request(Prompt((builder.stem, Segment("late", 7))), tokens=8, offset_ms=late_ms))
+    return busy
+
+
+@st.composite
+def paused(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw pauses while requests decode, in each mode, with and without an update and with and without clearing."""
+    builder = UpdateBuilder(draw, limits)
+    builder.repeat()
+    for _ in range(draw(st.sampled_from((2, 3)))):
+        mode, clear = draw(st.sampled_from(pause_modes(limits))), draw(st.sampled_from((True, True, False)))
+        gap = draw(st.sampled_from((GAP_MS, 0)))
+        moment = draw(st.sampled_from((limits.unit // 2, 1, limits.unit)))
+        late = 10 * moment + 2 * GAP_MS if gap else 0  # a step takes 10 ms, or a token about as long over HTTP
+        requests = busy_requests(builder, most=3, late_ms=late)
+        updates = bool(update_routes(limits)) and bool(limits.versions) and draw(st.sampled_from((True, True, False)))
+        middle: list[Change] = [builder.update()] if updates else []
+        meanwhile = Meanwhile(
+            change=Pause(mode=mode, clear=clear), after_tokens=moment, then=(*middle, Resume()), gap_ms=gap
+        )
+        builder.steps.append(Burst(requests=tuple(requests), meanwhile=meanwhile))
+        if updates and not clear:
+            builder.settle()
+        builder.repeat()
+    return Workload(tuple(builder.steps))
+
+
+@st.composite
+def updates_in_flight(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw updates while requests decode: without a pause, or during one that keeps them. Their next turns follow,
+    under the new weights and after a return to earlier ones.
+    """
+    builder = UpdateBuilder(draw, limits)
+    if limits.policy is WeightPolicy.IN_SALT or (Capability.CACHE_SALT in limits.can and draw(st.booleans())):
+        builder.renew_salt()
+    by_salt = builder.salt is not None
+    for _ in range(draw(st.sampled_from((1, 2)))):
+        first = len(builder.drawn.requests)
+        requests = busy_requests(builder, most=2)
+        keeps = Capability.PAUSE_KEEP in limits.can and draw(st.booleans())
+        moments = draw(st.sampled_from((1, 2)))
+        changes: list[Change] = []
+        for _ in range(moments):
+            update = builder.update()
+            changes += [Pause(mode=PauseMode.KEEP, clear=not by_salt), update, Resume()] if keeps else [update]
+        meanwhile = Meanwhile(
+            change=changes[0],
+            after_tokens=draw(st.sampled_from((limits.unit // 2, 1))),
+            then=tuple(changes[1:]),
+            gap_ms=draw(st.sampled_from((0, GAP_MS))),
+        )
+        builder.steps.append(Burst(requests=tuple(requests), meanwhile=meanwhile))
+        settle_after_flight(builder, by_salt=by_salt, cleared=keeps and not by_salt)
+        builder.send(Prompt((Segment("turn", 5),), continues=first))
+        builder.steps.append(builder.update())  # back, or on to a third version
+        settle_after_flight(builder, by_salt=by_salt, cleared=False)
+        builder.send(Prompt((Segment("turn", 5),), continues=first))
+        builder.repeat()
+    return Workload(tuple(builder.steps))
+
+
+def settle_after_flight(builder: UpdateBuilder, *, by_salt: bool, cleared: bool) -> None:
+    """Add the invalidation after an update: another salt, or a reset unless a pause has cleared the cache."""
+    if by_salt:
+        builder.renew_salt()
+    elif not cleared:
+        builder.settle()

@@ -1,0 +1,117 @@
+"""Weights that change while the engine runs, as in reinforcement learning.
+
+An engine does not have to forget its KV by itself when its weights change. It has to after the action for which it
+promises that: a cache reset, a pause that clears the cache, a sleep, or another salt. A run tests what the engine
+documents, and the verdict's reason says what that is.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.weights import (
+    paused,
+    quiet_updates,
+    updates_in_flight,
+    updates_with_adapters,
+)
+
+TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
+UPDATES = (*TOKENS, Capability.WEIGHT_UPDATES)
+ROUTES = {
+    Capability.WEIGHTS_FROM_PATH: Evidence.UPDATES_FROM_PATH,
+    Capability.WEIGHTS_SAME_PATH: Evidence.UPDATES_SAME_PATH,
+    Capability.WEIGHTS_IN_PLACE: Evidence.UPDATES_IN_PLACE,
+}
+MODES = {
+    Capability.PAUSE_ABORT: Evidence.ENDED_BY_PAUSE,
+    Capability.PAUSE_WAIT: Evidence.FINISHED_BEFORE_PAUSE,
+    Capability.PAUSE_KEEP: Evidence.KEPT_OVER_PAUSE,
+}
+
+
+@requirement(
+    "WEIGHT-1",
+    "new weights, and the invalidation that the engine documents",
+    needs=UPDATES,
+    shows=(Evidence.AFTER_UPDATE, Evidence.TELLING, Evidence.WEIGHT_RETURNS),
+    shows_where={**ROUTES, Capability.SLEEP: Evidence.SLEEPS},
+    upstream=("sglang#26792", "omni#6739"),
+)
+@given(data=st.data())
+def test_new_weights(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After an update of its weights and the invalidation that it documents, a conforming engine answers every request
+    as the new weights cold, and hits nothing that was computed with other weights. The same holds after a return to
+    earlier weights.
+
+    Why it can break: the weights are not in the cache's key, so that all depends on the reset, which may leave blocks,
+    a tier or a rank, or only report success. Oracle: a cold engine that was started with these weights. Vacuous when no
+    request could have hit a block of other weights, or both weights answer alike.
+    """
+    sut.check_updates(data.draw(quiet_updates(sut.limits), label="workload"))
+
+
+@requirement(
+    "WEIGHT-2",
+    "pause and resume",
+    needs=(*TOKENS, Capability.STREAMING, Capability.PAUSE_KEEP),
+    shows=(Evidence.QUEUED_IN_PAUSE,),
+    shows_where={**MODES, Capability.WEIGHT_UPDATES: Evidence.CONTINUED},
+)
+@given(data=st.data())
+def test_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does with the requests in flight what the mode of a pause says. `abort` ends them, `wait`
+    finishes them under the old weights, and `keep` continues them after the pause. If the pause cleared the cache, the
+    rest of a kept answer equals the new weights' cold continuation of the prompt and the tokens so far. Nothing is
+    computed during a pause, and everything that waited is answered after it.
+
+    Why it can break: a request that is kept resumes on KV that was discarded, or on KV of the old weights (a report
+    about vLLM: NovaSky-AI/SkyRL PR 1836); a pause returns before the requests have ended; the queue is not woken up.
+    Oracle: cold start with prompt and tokens so far, under the weights of each part. Vacuous when no request was in
+    flight at a pause of each mode, or none waited during one.
+    """
+    sut.check_updates(data.draw(paused(sut.limits), label="workload"))
+
+
+@requirement(
+    "WEIGHT-3",
+    "requests in flight over an update",
+    needs=(*UPDATES, Capability.STREAMING),
+    shows=(Evidence.IN_FLIGHT, Evidence.AFTER_IN_FLIGHT, Evidence.TELLING),
+    shows_where={Capability.CACHE_SALT: Evidence.AFTER_IN_FLIGHT_SALT},
+)
+@given(data=st.data())
+def test_requests_in_flight_over_an_update(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """What requests in flight over an update leave in the cache is never hit by a request of another version, after
+    the invalidation that the engine documents: not by their next turns, not after a return to the old weights, and not
+    by requests with the version as their salt.
+
+    Why it can break: a request that was started with the old weights publishes its blocks after the update, and blocks
+    that contain both are found by every later version (NVIDIA-NeMo/RL PR 4018: KV up to 17 updates old). Oracle: cold
+    start with the current weights. Vacuous when no request was in flight over an update, or no later request shares a
+    block with it.
+    """
+    sut.check_updates(data.draw(updates_in_flight(sut.limits), label="workload"))
+
+
+@requirement(
+    "WEIGHT-4",
+    "adapters over an update of the base weights",
+    needs=(*UPDATES, Capability.RUNTIME_LORA),
+    shows=(Evidence.ADAPTERS_AFTER_UPDATE, Evidence.TELLING),
+)
+@given(data=st.data())
+def test_adapters_over_an_update(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After an update of the base model's weights and the documented invalidation, a conforming engine answers the
+    requests of each loaded adapter as this adapter on the new weights cold.
+
+    Why it can break: KV of an adapter depends on both, but its key has only the adapter; the update may also lose the
+    adapter, or keep weights into which it was merged. Oracle: a cold engine that was started with the new weights, with
+    the same adapter. Vacuous when no adapter's request could have hit a block of other base weights.
+    """
+    sut.check_updates(data.draw(updates_with_adapters(sut.limits), label="workload"))

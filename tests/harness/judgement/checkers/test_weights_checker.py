@@ -1,0 +1,99 @@
+"""Answers over an update, pauses that do not do what they say, and updates without an effect: each is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support.histories import outcome, tokens
+from support.weights import NEW, pause, reset, told, update, with_tokens
+
+from coldproof.adapters.protocol.requests import Stage
+from coldproof.adapters.protocol.weights import PauseMode
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.checkers.weights import check_weights, continuation_questions
+from coldproof.harness.judgement.finding import EXACT
+from coldproof.harness.judgement.oracle import Answer, Answers
+from coldproof.reports.schema.verdict import FailureClass
+
+OLD_ANSWER, NEW_REST = (7, 8, 9, 10), (20, 21)
+TIMES = (0.5, 1.0, 2.5, 2.6)
+
+
+def crossing(*answer: int, clear: bool = True) -> History:
+    """A request over an update after its second token."""
+    one = outcome(0, range(40), answer, finished=3.0)
+    one = msgspec.structs.replace(with_tokens(one, *TIMES), max_tokens=4)
+    one = msgspec.structs.replace(
+        one, tokens=tuple(msgspec.structs.replace(t, id=i) for t, i in zip(one.tokens, answer, strict=True))
+    )
+    resets = (reset(1.0),) if clear else ()
+    return told(one, updates=(update(1.0),), pauses=(pause(1.0, 1.0),), resets=resets)
+
+
+def cold(history: History) -> Answers:
+    """The old weights continue with 9 and 10, the new ones with 20 and 21."""
+    answers: Answers = {}
+    for asked in continuation_questions(history):
+        ids = OLD_ANSWER if asked.weights is None else NEW_REST
+        answers[asked] = Answer(tokens(*ids))
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("answer", "clear", "classes"),
+    [
+        ((7, 8, 20, 21), True, []),
+        ((7, 8, 9, 10), True, [FailureClass.STALE_STATE]),
+        ((7, 8, 20, 10), True, [FailureClass.CORRUPT]),
+        ((7, 99, 20, 21), True, [FailureClass.CORRUPT]),
+        ((7, 8, 9, 10), False, []),  # nothing is promised about the rest
+        ((7, 8, 66, 67), False, []),
+        ((7, 99, 20, 21), False, [FailureClass.CORRUPT]),  # what came before the update is
+    ],
+)
+def test_the_rest_of_an_answer_is_the_new_weights(
+    answer: tuple[int, ...], clear: bool, classes: list[FailureClass]
+) -> None:
+    """After the KV was discarded; the beginning is the old weights' in any case."""
+    history = crossing(*answer, clear=clear)
+    assert [f.failure_class for f in check_weights(history, cold(history), EXACT)] == classes
+
+
+def over_pause(mode: PauseMode, *times: float, **more: Any) -> list[str]:
+    """What is said about a request with tokens at these times and a pause from 1 to 5."""
+    one = with_tokens(outcome(0, range(40), (7, 8, 9), **{"finished": max(times), **more}), *times)
+    history = told(one, pauses=(pause(1.0, 5.0, mode),))
+    return [f.sentence for f in check_weights(history, {}, EXACT)]
+
+
+def test_a_pause_does_what_its_mode_says() -> None:
+    """A request that was not yet running at its beginning may come later."""
+    assert over_pause(PauseMode.KEEP, 0.5, 6.0) == []
+    assert over_pause(PauseMode.WAIT, 0.5, 1.0) == []
+    assert over_pause(PauseMode.ABORT, 0.5, 1.0, aborted=Stage.DECODE) == []
+    assert over_pause(PauseMode.ABORT, 6.0, 7.0) == []
+    assert "did not end request 0" in over_pause(PauseMode.ABORT, 0.5, 6.0)[0]
+    assert "did not wait for request 0" in over_pause(PauseMode.WAIT, 0.5, 6.0)[0]
+    assert "got tokens during the pause" in over_pause(PauseMode.KEEP, 0.5, 3.0, 6.0)[0]
+
+
+@pytest.mark.parametrize(
+    ("checksums", "wrong"),
+    [(("x", "start"), 0), (("start", "start"), 1), (("x", "x"), 1), ((None, None), 0), (("x", "y"), 1)],
+)
+def test_an_update_changes_the_checksum(checksums: tuple[str | None, str | None], wrong: int) -> None:
+    """To the new weights and back. Without checksums, only answers can show it."""
+    there, back = update(1.0, checksum=checksums[0]), update(2.0, checksum=checksums[1], weights=None, version="start")
+    history = told(updates=(there, back), start_checksum="start")
+    found = check_weights(history, {}, EXACT)
+    assert [f.failure_class for f in found] == [FailureClass.STALE_STATE] * wrong
+
+
+def test_nothing_is_said_without_updates_and_pauses() -> None:
+    """As in all other requirements."""
+    one: Outcome = outcome(0, range(40))
+    assert check_weights(told(one), {}, EXACT) == []
+    assert list(continuation_questions(told(one))) == []
+    assert NEW not in {i.weights for i in one.identities}
