@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
+from coldproof.adapters.protocol.resets import ResetScope
 
 
 class Route(enum.StrEnum):
@@ -100,8 +101,10 @@ class Unload(msgspec.Struct, frozen=True, tag="unload"):
     name: str
 
 
-class Reset(msgspec.Struct, frozen=True, tag="reset"):
-    """Reset the prefix cache."""
+class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag="reset"):
+    """Reset the prefix cache and everything in `scope`."""
+
+    scope: tuple[ResetScope, ...] = ()
 
 
 class SaveState(msgspec.Struct, frozen=True, tag="save_state"):
@@ -170,6 +173,12 @@ def adapter_changes(workload: Workload) -> list[SetAdapter]:
     """Return every adapter load and change of a workload, in order."""
     changes = (s.meanwhile.change if isinstance(s, Burst) and s.meanwhile else s for s in workload.steps)
     return [change for change in changes if isinstance(change, SetAdapter)]
+
+
+def resets_of(workload: Workload) -> list[Reset]:
+    """Return every cache reset of a workload, in order."""
+    changes = (s.meanwhile.change if isinstance(s, Burst) and s.meanwhile else s for s in workload.steps)
+    return [change for change in changes if isinstance(change, Reset)]
 
 
 def save_of(workload: Workload, step: int) -> int | None:

@@ -26,6 +26,7 @@ from coldproof.adapters.protocol.kv_events import Published, hash_rule
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
 from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, sampling
@@ -125,6 +126,16 @@ class InprocEngine(AbsentFeatures, SteppedEngine[InprocRequest]):
         """Empty the prefix cache. Return whether that worked: it fails while requests hold blocks."""
         with self.entered() as parts:
             return bool(parts.engine.reset_prefix_cache())
+
+    def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Empty the prefix cache and what is in `scope`. Raises RequestRefused if vLLM raises an exception."""
+        with self.entered() as parts, refusals():
+            return bool(
+                parts.engine.reset_prefix_cache(
+                    reset_running_requests=ResetScope.RUNNING in scope,
+                    reset_connector=ResetScope.SECOND_TIER in scope,
+                )
+            )
 
     def metrics(self) -> Metrics:
         """Return the counters that the server would publish, and the scheduler's exact count of preemptions."""

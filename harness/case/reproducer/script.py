@@ -145,7 +145,7 @@ def scenario(workload: Workload) -> list[str]:
             case Unload(name=name):
                 lines.append(f"server.unload({name!r})")
             case Reset():
-                lines.append("server.reset()")
+                lines.append(f"server.{reset_call(step)}")
             case SaveState(name=name):
                 lines.append(f"server.save({name!r})")
             case RestoreState(name=name):
@@ -157,7 +157,7 @@ def scenario(workload: Workload) -> list[str]:
                 during = ""
                 if meanwhile is not None:
                     made = meanwhile.change
-                    change = f"lambda: server.{change_call(made) if isinstance(made, SetAdapter) else 'reset()'}"
+                    change = f"lambda: server.{change_call(made) if isinstance(made, SetAdapter) else reset_call(made)}"
                     during = f", after_tokens={meanwhile.after_tokens}, change={change}"
                 lines.append(f"server.ask([{asked}]{during})")
                 number += len(requests)
@@ -170,6 +170,11 @@ ROUTE_ARGUMENTS = {
     Route.UNLOAD_LOAD: ", unload_first=True",
     Route.SWITCH: ", for_every_request=True",
 }
+
+
+def reset_call(step: Reset) -> str:
+    """Return a reset as a call of the script's server class. Only engines whose reset covers more take arguments."""
+    return f"reset({', '.join(repr(scope.value) for scope in step.scope)})"
 
 
 def change_call(step: SetAdapter) -> str:

@@ -26,6 +26,7 @@ from coldproof.adapters.protocol.engine import (
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.resets import ResetScope, ResetsMore
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import BurstMonitor, Change
@@ -176,7 +177,7 @@ class WorkloadRun:
             case Unload(name=name):
                 self.adapters.unload(name)
             case Reset():
-                self.reset()
+                self.reset(step)
             case Idle(ms=ms):
                 self.idle(ms)
         return StepEffects()
@@ -213,7 +214,9 @@ class WorkloadRun:
         """Return the change that a burst makes while its requests are in flight."""
         made = meanwhile.change
         return Change(
-            meanwhile, lambda: self.reset() if isinstance(made, Reset) else self.adapters.set_adapter(made), self.clock
+            meanwhile,
+            lambda: self.reset(made) if isinstance(made, Reset) else self.adapters.set_adapter(made),
+            self.clock,
         )
 
     def record(self, plan: Outcome, served: Served, change: Change | None) -> None:
@@ -224,14 +227,20 @@ class WorkloadRun:
         widened = self.requests.widened(ended, change)
         self.requests.outcomes[widened.request] = widened
 
-    def reset(self) -> None:
+    def reset(self, step: Reset) -> None:
         """Reset the cache and record what the engine reports. A refusal is recorded as an unsuccessful reset."""
         began = self.clock()
         try:
-            success = self.engine.reset_cache()
+            success = self.reset_engine(step.scope)
         except RequestRefused:
             success = False
-        self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success))
+        self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success, scope=step.scope))
+
+    def reset_engine(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Reset the prefix cache and what is in `scope`. Return whether the engine confirms it."""
+        if not scope:
+            return self.engine.reset_cache()
+        return self.engine.reset_more(scope) if isinstance(self.engine, ResetsMore) else False
 
     def move_state(self, step: SaveState | RestoreState) -> int:
         """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported."""

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Abort, Stage
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.generators.lora import reload_routes
 from coldproof.harness.workload.generators.memory_pressure import pool_tokens
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, related_prompts, stems
@@ -80,13 +81,15 @@ def changes_and_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
-def under_load(draw: st.DrawFn, limits: WorkloadLimits, stem: Segment) -> list[Step]:
+def under_load(
+    draw: st.DrawFn, limits: WorkloadLimits, stem: Segment, scope: tuple[ResetScope, ...] = ()
+) -> list[Step]:
     """Draw a reset while one or two requests decode."""
     tokens = limits.unit + limits.unit // 2
     count = draw(st.sampled_from((1, 2)))
     busy = [Request(prompt=Prompt((stem, Segment(f"busy {i}", 5))), max_tokens=tokens) for i in range(count)]
     moment = draw(st.sampled_from((limits.unit // 2, 1)))
-    return [Burst(requests=tuple(busy), meanwhile=Meanwhile(change=Reset(), after_tokens=moment))]
+    return [Burst(requests=tuple(busy), meanwhile=Meanwhile(change=Reset(scope), after_tokens=moment))]
 
 
 @st.composite

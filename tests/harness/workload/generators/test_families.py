@@ -42,6 +42,7 @@ from coldproof.harness.workload.generators.response_options import (
 )
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.generators.scoped_resets import resets_of_running_requests, resets_of_the_second_tier
 from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
 from coldproof.harness.workload.steps import Burst, Request, Workload
 from coldproof.harness.workload.tokens import new_prompt_length
@@ -78,6 +79,8 @@ FAMILIES: dict[str, Family] = {
     "crowds and after": lambda on: outgrowing_requests(on, afterwards=True),
     "resets": resets,
     "changes and resets": changes_and_resets,
+    "resets of running requests": resets_of_running_requests,
+    "resets of a second tier": resets_of_the_second_tier,
     "aborts": aborts,
     "edited": first_block_changed,
     "evicted": evicted_and_sent_again,
