@@ -279,7 +279,7 @@ CELLS = (
     VllmCell(
         name="events",
         about="KV events are published, a pool that never evicts",
-        areas=("EVENT-1", "EVENT-3"),
+        areas=("EVENT-1", "EVENT-3", "EVENT-5"),
         events=True,
     ),
     VllmCell(

@@ -16,6 +16,9 @@ import msgspec
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 
+# An idle engine has this time to announce a reset. vLLM's publisher sends a batch within a few milliseconds.
+ANNOUNCED_MS = 1000
+
 
 class Route(enum.StrEnum):
     """How an adapter is loaded under a name. Field reports show that each route can break the cache key separately."""

@@ -60,6 +60,7 @@ class Evidence(enum.StrEnum):
     STORED = "blocks stored, by KV events"
     REMOVED = "blocks removed, by KV events"
     CLEARED = "all-blocks-cleared events"
+    QUIET_RESETS = "cache resets after which the engine stayed idle"
     EXPLAINED = "hits explained by earlier KV events"
     OWED_BY_EVENTS = "requests whose blocks were resident, by KV events"
     RECOMPUTED = "block hashes recomputed from their events"

@@ -11,6 +11,7 @@ from coldproof.harness.workload.generators.lora import reload_routes
 from coldproof.harness.workload.generators.memory_pressure import pool_tokens
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.steps import (
+    ANNOUNCED_MS,
     Burst,
     Idle,
     Meanwhile,
@@ -59,6 +60,19 @@ def without_last_block(
     """
     part = Prompt((Segment(stem.name, stem.length - limits.unit),))
     return [Burst(requests=(Request(prompt=part, adapter=adapter),))] if draw(st.booleans()) else []
+
+
+@st.composite
+def resets_before_idle_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw prompts, each followed by a reset and an idle gap in which the engine has to announce it."""
+    stem = draw(stems(limits))
+    tail = Segment("tail", draw(st.sampled_from((limits.unit, 5))))
+    steps: list[Step] = []
+    for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem,)), ((stem,), (stem, tail))))):
+        sent = Burst(requests=(Request(prompt=Prompt(segments)),))
+        steps += [sent, sent] if draw(st.booleans()) else [sent]
+        steps += [Reset(), Idle(ANNOUNCED_MS)]
+    return Workload(tuple(steps))
 
 
 @st.composite

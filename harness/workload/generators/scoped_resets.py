@@ -56,7 +56,8 @@ def resets_of_the_second_tier(draw: st.DrawFn, limits: WorkloadLimits) -> Worklo
                 steps += [*loaded, Reset(TIER), ask(stem), ask(unused)]
             case "load":
                 scopes = (TIER, BOTH) if Capability.RESET_RUNNING in limits.can else (TIER,)
-                steps += [*under_load(draw, limits, stem, draw(st.sampled_from(scopes))), ask(stem), ask(unused)]
+                under = under_load(draw, limits, stem, draw(st.sampled_from(scopes)))
+                steps += [ask(unused), *under, ask(stem), ask(unused)]
             case "idle":
                 steps += [Idle(20), Reset(TIER), ask(stem)]
             case "flood":

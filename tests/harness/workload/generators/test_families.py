@@ -32,7 +32,12 @@ from coldproof.harness.workload.generators.memory_pressure import (
 from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
+from coldproof.harness.workload.generators.resets_and_aborts import (
+    aborts,
+    changes_and_resets,
+    resets,
+    resets_before_idle_gaps,
+)
 from coldproof.harness.workload.generators.response_options import (
     PROMPT_LOGPROBS,
     SEVERAL_ANSWERS,
@@ -78,6 +83,7 @@ FAMILIES: dict[str, Family] = {
     "crowds": lambda on: outgrowing_requests(on, afterwards=False),
     "crowds and after": lambda on: outgrowing_requests(on, afterwards=True),
     "resets": resets,
+    "resets before gaps": resets_before_idle_gaps,
     "changes and resets": changes_and_resets,
     "resets of running requests": resets_of_running_requests,
     "resets of a second tier": resets_of_the_second_tier,
