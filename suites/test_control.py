@@ -10,6 +10,7 @@ from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
+from coldproof.harness.workload.generators.scoped_resets import resets_of_running_requests, resets_of_the_second_tier
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 COUNTED = (*TOKENS, Capability.CACHED_TOKENS)
@@ -68,3 +69,44 @@ def test_aborted_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
     request followed an abort.
     """
     sut.check(data.draw(aborts(sut.limits), label="workload"))
+
+
+@requirement(
+    "CTRL-3",
+    "reset of running requests",
+    needs=(*COUNTED, Capability.CACHE_RESET, Capability.RESET_RUNNING),
+    shows=(Evidence.RESETS_OF_RUNNING, Evidence.AFTER_RESET, Evidence.HITS),
+    upstream=("vllm#28827", "vllm#41190"),
+)
+@given(data=st.data())
+def test_reset_of_running_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a reset that covers running requests and reports success, nothing of what was cached before can be hit, and
+    the running requests continue and answer as cold. An engine that cannot reset them does not report success.
+
+    Why it can break: running requests hold blocks, so that the engine must discard them and compute them again. A
+    request may keep some of them, repeat or lose a token, or never resume (vllm PR#28827). Oracle: cold start, and the
+    reference cache's upper bound of zero. Vacuous when no such reset succeeded while a request ran, or no later
+    request could have hit what it removed.
+    """
+    sut.check(data.draw(resets_of_running_requests(sut.limits), label="workload"))
+
+
+@requirement(
+    "CTRL-3",
+    "reset of the second tier",
+    needs=(*COUNTED, Capability.CACHE_RESET, Capability.SECOND_TIER, Capability.RESET_SECOND_TIER, Capability.METRICS),
+    shows=(Evidence.RESETS_OF_TIER, Evidence.AFTER_TIER_RESET, Evidence.LOADED),
+    upstream=("vllm#42694",),
+)
+@given(data=st.data())
+def test_reset_of_the_second_tier(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a reset that covers the second KV tier and reports success, nothing that was cached before can be hit in
+    the pool or loaded from the tier, also when requests run. An engine that cannot reset its tier does not report
+    success.
+
+    Why it can break: the pool and the tier are reset by different code, and a tier that has no reset counts as one that
+    succeeded. Transfers in progress may bring back what the reset removed. Oracle: the reference cache's upper bound
+    of zero for both tiers together. Vacuous when no request could have loaded what a reset had to remove, or nothing
+    was ever loaded.
+    """
+    sut.check(data.draw(resets_of_the_second_tier(sut.limits), label="workload"))

@@ -13,7 +13,7 @@ from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter
 from coldproof.harness.workload.generators.memory_pressure import working_sets
 from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
-from coldproof.harness.workload.generators.resets_and_aborts import resets
+from coldproof.harness.workload.generators.resets_and_aborts import resets, resets_before_idle_gaps
 from coldproof.harness.workload.generators.reuse import traffic
 from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.steps import Route
@@ -167,3 +167,22 @@ def test_events_of_several_groups(sut: SystemUnderTest, data: st.DataObject) -> 
     Vacuous when nothing was hit.
     """
     sut.check(data.draw(traffic(sut.limits), label="workload"))
+
+
+@requirement(
+    "EVENT-5",
+    "resets are announced without another request",
+    needs=(*PUBLISHED, Capability.CACHE_RESET),
+    shows=(Evidence.STORED, Evidence.QUIET_RESETS),
+    upstream=("aibrix#2287",),
+)
+@given(data=st.data())
+def test_resets_are_announced_while_the_engine_is_idle(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine publishes an event for each successful cache reset within a second, without waiting for the
+    next request. The events up to then, when replayed, describe an empty cache.
+
+    Why it can break: events leave the engine with the output of a step, and an idle engine executes no step. Until the
+    next request, a router continues to send it the prompts whose blocks it no longer has (aibrix#2287). Oracle: the
+    consumer, at the end of an idle gap after the reset. Vacuous when nothing was stored, or no reset succeeded.
+    """
+    sut.check(data.draw(resets_before_idle_gaps(sut.limits), label="workload"))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from coldproof.adapters.llamacpp import gguf, setup
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, no_control, post, post_prompt
 from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction, source_of, template_beside
 
@@ -25,12 +26,14 @@ def command(engine: RecordedEngine) -> str:
 class LlamaCppCurl:
     """Commands for a llama.cpp server. It registers its adapters at the start, in the order of the case's contents."""
 
-    reset = "# this server has no route that empties the cache"
-
     def __init__(self, engine: RecordedEngine) -> None:
         self.engine = engine
         self.contents: dict[str, str] = {}  # by adapter name
         self.for_all: str | None = None  # the name that is switched on for every request
+
+    def reset(self, _scope: tuple[ResetScope, ...]) -> str:
+        """Return a comment: there is no route."""
+        return "# this server has no route that empties the cache"
 
     def set_adapter(self, change: AdapterChange) -> str:
         """Return a command if the adapter is switched on for every request; otherwise a comment."""

@@ -29,6 +29,11 @@ class Capability(enum.StrEnum):
     STOP_STRINGS = "stop strings"
     STRUCTURED_OUTPUT = "structured output"
     CACHE_RESET = "cache reset"
+    RESET_RUNNING = "cache reset that includes running requests"
+    RESET_SECOND_TIER = "cache reset that includes the second tier"
+    RESET_ENCODER = "reset of the encoder cache"
+    RESET_PROCESSOR = "reset of the multimodal processor's cache"
+    RESET_RANKS = "cache reset of all ranks"
     METRICS = "metrics"
     HIT_COUNTERS = "lookup and hit counters"
     PREEMPTION_COUNTS = "preemption counts"
@@ -74,6 +79,11 @@ OPTIONAL_ABSENT = {
         (Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.SLEEP),
         "the adapter knows no way to pause this engine",
     ),
+    Capability.RESET_RUNNING: "no reset discards the KV of running requests",
+    Capability.RESET_SECOND_TIER: "no reset empties a second tier",
+    Capability.RESET_ENCODER: "no request has an image, so that the encoder cache is always empty",
+    Capability.RESET_PROCESSOR: "no request has an image, so that the processor's cache is always empty",
+    Capability.RESET_RANKS: "requests choose no rank, so that the caches of the ranks cannot be told apart",
 }
 
 

@@ -28,6 +28,7 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure_behind
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetScope, ResetsMore
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, Sleeps, WeightRoute
 
@@ -128,8 +129,22 @@ class CheckedEngine:
     def reset_cache(self) -> bool:
         with self._engine_errors_only("reset_cache"):
             done = self.engine.reset_cache()
+        return self._checked_reset("reset_cache", done)
+
+    def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Reset the prefix cache and what is in `scope`. Raises RequestRefused if the engine cannot."""
+        for support in (self.capabilities[SCOPE_CAPABILITIES[one]] for one in scope):
+            if support.present is not True:
+                raise RequestRefused(501, support.evidence)
+        if not isinstance(self.engine, ResetsMore):
+            raise AdapterError(f"adapter {self.name} can reset {', '.join(scope)} by its capabilities: no reset_more")
+        with self._engine_errors_only("reset_more"):
+            done = self.engine.reset_more(scope)
+        return self._checked_reset("reset_more", done)
+
+    def _checked_reset(self, method: str, done: object) -> bool:
         if not isinstance(done, bool):
-            raise AdapterError(f"adapter {self.name} returned {done!r} from reset_cache: expected True or False")
+            raise AdapterError(f"adapter {self.name} returned {done!r} from {method}: expected True or False")
         return done
 
     def save_state(self, name: str) -> int:

@@ -20,9 +20,11 @@ import tenacity
 from prometheus_client.parser import text_string_to_metric_families
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.common.reset_route import RESET_PATH, reset_path
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server import completions
 from coldproof.adapters.server.answers import SHOWN, decoded, malformed
 from coldproof.adapters.server.completions import Reader
@@ -53,7 +55,7 @@ class HttpClient:
     counters: Mapping[str, str] = COUNTERS  # metric family -> field of `Metrics`
     labelled: tuple[str, ...] = ("vllm:cache_config", "vllm:lora_requests_info")
     filters_metrics = True  # whether the server can return some of its metrics; set by the first scrape
-    reset_path = "/reset_prefix_cache"
+    reset_path = RESET_PATH
     load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
     def __init__(self, url: str, *, alive: Callable[[], bool], read_timeout: float = READ_TIMEOUT_SECONDS) -> None:
@@ -252,9 +254,12 @@ class HttpClient:
         """Unload an adapter. Raises RequestRefused with the server's reason."""
         self.post(self.unload_path, {"lora_name": name})
 
-    def reset(self) -> tuple[bool, str]:
-        """Request an empty cache. Return whether the server confirms it, and its answer. Raises RequestRefused."""
-        body = self.post(self.reset_path).text
+    def reset(self, scope: tuple[ResetScope, ...] = ()) -> tuple[bool, str]:
+        """Request an empty cache, and that everything in `scope` is reset.
+
+        Return whether the server confirms it, and its answer. Raises RequestRefused.
+        """
+        body = self.post(reset_path(scope) if scope else self.reset_path).text
         return is_success(body), body
 
 

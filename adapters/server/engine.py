@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.kv_events import HashRule, Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import HttpClient
@@ -102,6 +103,10 @@ class ServerEngine(AbsentFeatures):
     def reset_cache(self) -> bool:
         """Send POST /reset_prefix_cache. Return whether the server confirms the reset."""
         return self.client.reset()[0]
+
+    def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Send POST /reset_prefix_cache with the parameters for this scope. Return whether the server confirms it."""
+        return self.client.reset(scope)[0]
 
     def metrics(self) -> Metrics:
         """Send GET /metrics and return the counters and gauges."""

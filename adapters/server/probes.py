@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from coldproof.adapters.common.reset_route import RESET_PARAMETERS, RESET_PATH
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
+from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.client import Families, HttpClient
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
@@ -19,6 +21,7 @@ from coldproof.adapters.server.served_model import served_model, server_version
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
+OPENAPI = "/openapi.json"  # the description of all routes, where a server has it
 PROBE_TOKENS = 512  # at least two blocks of any usual size (16 ... 256), so that the second request must hit
 NO_ADAPTER = "no adapter to try: give the folder of the served model with --model, or two adapters with --adapter"
 NO_SWITCH = "each request names its adapter; no adapter can be switched on for all requests"
@@ -76,6 +79,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     probe_adapters(client, adapter_path, found)
     metrics = client.metrics()
     found[Capability.SECOND_TIER] = tier_support(metrics)
+    found |= probe_reset_scopes(client, found)
     for capability, name in METRIC_FIELDS.items():
         there = getattr(metrics, name) is not None
         found[capability] = Support(there, f"the metrics {'have' if there else 'do not have'} {name}")
@@ -196,6 +200,33 @@ def probe_reset(client: HttpClient, found: dict[Capability, Support], send: Call
     after = send().cached_tokens
     how = f"{client.reset_path} answered {body[:60].strip()}; cached_tokens {after} afterwards"
     found[Capability.CACHE_RESET] = Support(done, how)
+
+
+def probe_reset_scopes(client: HttpClient, found: dict[Capability, Support]) -> dict[Capability, Support]:
+    """Return what a reset can cover besides the prefix cache, by the parameters that the server documents.
+
+    A server ignores a parameter that it does not know, and reports success all the same.
+    """
+    tier = found[Capability.SECOND_TIER]
+    known = documented_parameters(client) if found[Capability.CACHE_RESET].present else []
+    scopes = {SCOPE_CAPABILITIES[scope]: name for scope, name in RESET_PARAMETERS.items()}
+    here = {
+        capability: Support(name in known, f"{OPENAPI}: {RESET_PATH} has {', '.join(known) or 'no parameters'}")
+        for capability, name in scopes.items()
+    }
+    if here[Capability.RESET_SECOND_TIER].present and tier.present is not True:
+        here[Capability.RESET_SECOND_TIER] = tier  # nothing is there to be reset
+    return here
+
+
+def documented_parameters(client: HttpClient) -> list[str]:
+    """Return the names of the parameters of the route for resets; none if the server describes no routes."""
+    response = client.get(OPENAPI)
+    try:
+        parameters = response.json()["paths"][RESET_PATH]["post"]["parameters"] if response.ok else []
+        return [str(one["name"]) for one in parameters]
+    except (ValueError, LookupError, TypeError):
+        return []
 
 
 def probe_adapters(client: HttpClient, path: str | None, found: dict[Capability, Support]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage, Token
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import TOP_LOGPROBS, Reader, gap
@@ -105,7 +106,7 @@ class SglangClient(HttpClient):
         """Raise RequestRefused: /generate has no chats."""
         raise RequestRefused(501, f"{len(messages)} messages for {model}: {NO_CHAT}")
 
-    def reset(self) -> tuple[bool, str]:
+    def reset(self, scope: tuple[ResetScope, ...] = ()) -> tuple[bool, str]:  # noqa: ARG002 - /flush_cache has none
         """Send POST /flush_cache. Under load the server refuses with status 400, which is a valid answer."""
         try:
             return True, self.post(self.reset_path).text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.spec.curl import CurlRequest, LoraRouteCurl, post_prompt
 from coldproof.adapters.spec.reproduction import Reproduction, attached_command, template_beside
 
@@ -12,7 +13,10 @@ class SglangCurl(LoraRouteCurl):
     """Commands for the routes of an SGLang server."""
 
     load_path, unload_path = "/load_lora_adapter", "/unload_lora_adapter"
-    reset = 'curl -X POST "$SERVER/flush_cache"'
+
+    def reset(self, _scope: tuple[ResetScope, ...]) -> str:
+        """Return the command that empties the cache."""
+        return 'curl -X POST "$SERVER/flush_cache"'
 
     def request(self, request: CurlRequest) -> str:
         """Return the command that sends a request to /generate."""

@@ -12,6 +12,8 @@ from typing import Protocol
 
 import msgspec
 
+from coldproof.adapters.common.reset_route import reset_path
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.spec.reproduction import RecordedEngine
 
 QUOTE = '"'
@@ -52,9 +54,8 @@ class CurlRequest(msgspec.Struct, frozen=True, kw_only=True):
 class CurlSteps(Protocol):
     """The commands that send the steps of one case to an engine. Each method returns lines of the shell."""
 
-    @property
-    def reset(self) -> str:
-        """Return the command that empties the cache."""
+    def reset(self, scope: tuple[ResetScope, ...]) -> str:
+        """Return the command that empties the cache and everything in `scope`."""
 
     def set_adapter(self, change: AdapterChange) -> str:
         """Return the commands that bind an adapter content to a name."""
@@ -109,7 +110,9 @@ class LoraRouteCurl:
 class OpenAiCurl(LoraRouteCurl):
     """Commands for an OpenAI-compatible server with vLLM's routes for adapters and the cache."""
 
-    reset = 'curl -X POST "$SERVER/reset_prefix_cache"'
+    def reset(self, scope: tuple[ResetScope, ...]) -> str:
+        """Return the command that empties the cache and everything in `scope`."""
+        return f'curl -X POST "$SERVER{reset_path(scope)}"'
 
     def control(self, action: str, options: Mapping[str, str]) -> str:
         """Return the command for vLLM's development routes. The script of the case writes the folders of weights."""

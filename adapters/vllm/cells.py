@@ -100,7 +100,8 @@ GROUP_CELLS = (
     ),
 )
 
-RELIABLE_TIER = ("TIER-1", "TIER-2", "TIER-3", "TIER-5")  # the areas of a tier whose loads do not fail
+FAILING_TIER = ("TIER", "CTRL-3")
+RELIABLE_TIER = ("TIER-1", "TIER-2", "TIER-3", "TIER-5", "CTRL-3")  # the areas of a tier whose loads do not fail
 
 
 def tier_cell(
@@ -129,9 +130,9 @@ TIER_CELLS = (
     ),
     tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
     tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),
-    tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", areas=("TIER",)),
-    tier_cell("tier-failing-late", "tier-failing with asynchronous loads", areas=("TIER",)),
-    tier_cell("tier-failing-ends", "tier-failing; a failed load ends its request with an error", areas=("TIER",)),
+    tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", areas=FAILING_TIER),
+    tier_cell("tier-failing-late", "tier-failing with asynchronous loads", areas=FAILING_TIER),
+    tier_cell("tier-failing-ends", "tier-failing; a failed load ends its request with an error", areas=FAILING_TIER),
     VllmCell(
         name="tier-lmcache",
         about="LMCache (LMCACHE_CHUNK_SIZE=32, LMCACHE_LOCAL_CPU=True); its connector does not run on a CPU",
@@ -290,7 +291,7 @@ CELLS = (
     VllmCell(
         name="events",
         about="KV events are published, a pool that never evicts",
-        areas=("EVENT-1", "EVENT-3"),
+        areas=("EVENT-1", "EVENT-3", "EVENT-5"),
         events=True,
     ),
     VllmCell(

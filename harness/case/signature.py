@@ -5,6 +5,7 @@ from __future__ import annotations
 from coldproof.harness.history.provenance import wrong_read_position
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.block_hashes import computed
+from coldproof.harness.judgement.checkers.kv_events import late_announcements
 from coldproof.harness.judgement.evidence.collect import same_path_reloads
 from coldproof.harness.judgement.reference_cache import outgrows
 from coldproof.harness.workload.steps import Burst, RestoreState, Route, SetAdapter, adapter_changes
@@ -26,6 +27,8 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
     more = "".join(f"; {feature}" for feature in features(history))
     if failure_class is FailureClass.API and only_adapters_hashes(history):
         more += "; only adapters' hashes"
+    if failure_class is FailureClass.ACCOUNTING and late_announcements(history):
+        more += "; announced late"
     if any(outcome.request == about and outcome.overlapped for outcome in history.outcomes):
         more += "; overlaps the change"
     elif failure_class is FailureClass.CORRUPT and wrong_read_position(history, about):

@@ -12,6 +12,7 @@ import msgspec
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
 from coldproof.harness.history.kv_events import RunEvents
@@ -117,12 +118,16 @@ class QueueSample(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(words) or "the engine does not report its queue"
 
 
-class ResetRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A cache reset: when it was requested, when it was answered, and whether the engine reported success."""
+class ResetRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cache reset: when it was requested, when it was answered, and whether the engine reported success.
+
+    `scope`: what was reset in addition to the prefix cache.
+    """
 
     began: float
     ended: float
     success: bool
+    scope: tuple[ResetScope, ...] = ()
 
 
 class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +228,11 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return next(
             (f"weights {name!r}" for name, known in self.weights.items() if known == digest), f"weights {digest}"
         )
+
+
+def reset_everything(history: History, reset: ResetRecord) -> bool:
+    """Return whether a reset reported success, and covered every tier from which KV can come."""
+    return reset.success and (not history.shape.second_tier or ResetScope.SECOND_TIER in reset.scope)
 
 
 def hit_shares(history: History) -> str:

@@ -21,6 +21,7 @@ from coldproof.harness.history.records import (
     Outcome,
     common_prefix,
     requests_with_same_identity,
+    reset_everything,
     written_sequences,
     written_tokens,
 )
@@ -78,8 +79,8 @@ def by_chance(shape: EngineShape) -> int:
 
 
 def writers(history: History, outcome: Outcome) -> list[Outcome]:
-    """Return the other requests that may have left blocks of this identity; resets clear all but a second tier."""
-    resets = [] if history.shape.second_tier else [r for r in history.resets if r.success]
+    """Return the other requests that may have left blocks of this identity, and that no reset of everything follows."""
+    resets = [r for r in history.resets if reset_everything(history, r)]
     return [
         other
         for other in requests_with_same_identity(history, outcome)

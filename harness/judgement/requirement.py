@@ -24,6 +24,7 @@ _RATIONALE = re.compile(r"Why it can break: (.*?)(?: Oracle: (.*?))?(?: (Vacuous
 REPOSITORIES = {
     "LMCache": "LMCache/LMCache",
     "TRT": "NVIDIA/TensorRT-LLM",
+    "aibrix": "vllm-project/aibrix",
     "ascend": "vllm-project/vllm-ascend",
     "kvcached": "ovg-project/kvcached",
     "llama.cpp": "ggml-org/llama.cpp",

@@ -241,10 +241,13 @@ class ProofPipeline:
         )
 
 
+ABOUT_RESETS = {Evidence.RESETS, Evidence.RESETS_OF_RUNNING, Evidence.RESETS_OF_TIER}
+
+
 def cuts(requirement: Requirement, workload: Workload, about: int | None) -> Iterator[Workload]:
     """Return smaller workloads that keep the steps which the requirement is about."""
     keep: tuple[type, ...] = (SetAdapter,) if requirement.without_cache else ()
-    if Evidence.RESETS in requirement.shows:
+    if ABOUT_RESETS & set(requirement.shows):
         keep += (Reset,)  # without it the workload may fail because of another fault
     if {Evidence.RESTORED, Evidence.RESTORED_ELSE} & set(requirement.shows):
         keep += (SaveState, RestoreState)  # for the same reason

@@ -14,9 +14,12 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 
 START_WEIGHTS = "start"  # the symbolic name of the weights with which the engine was started
+# An idle engine has this time to announce a reset. vLLM's publisher sends a batch within a few milliseconds.
+ANNOUNCED_MS = 1000
 
 
 class Route(enum.StrEnum):
@@ -103,8 +106,10 @@ class Unload(msgspec.Struct, frozen=True, tag="unload"):
     name: str
 
 
-class Reset(msgspec.Struct, frozen=True, tag="reset"):
-    """Reset the prefix cache."""
+class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag="reset"):
+    """Reset the prefix cache and everything in `scope`."""
+
+    scope: tuple[ResetScope, ...] = ()
 
 
 class SaveState(msgspec.Struct, frozen=True, tag="save_state"):
@@ -233,6 +238,12 @@ def weight_updates(workload: Workload) -> list[UpdateWeights]:
     """Return every update of the weights, in order, also those during a burst."""
     changes = (s.meanwhile.changes if isinstance(s, Burst) and s.meanwhile else (s,) for s in workload.steps)
     return [change for several in changes for change in several if isinstance(change, UpdateWeights)]
+
+
+def resets_of(workload: Workload) -> list[Reset]:
+    """Return every cache reset of a workload, in order."""
+    changes = (s.meanwhile.changes if isinstance(s, Burst) and s.meanwhile else (s,) for s in workload.steps)
+    return [change for several in changes for change in several if isinstance(change, Reset)]
 
 
 def save_of(workload: Workload, step: int) -> int | None:

@@ -93,7 +93,7 @@ class ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     kind: str  # the route, "unload" or "reset"
-    name: str = ""
+    name: str = ""  # of a reset: what it covers besides the prefix cache
     content: str = ""
     began: float
     ended: float

@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers["Content-Length"] or 0))
         body: dict[str, Any] = json.loads(raw) if raw else {}
         _, manners = self.note(body)
-        match self.path:
+        match self.path.partition("?")[0]:
             case path if path in manners.bodies:
                 self.say(200, manners.bodies[path])
             case "/v1/completions":

@@ -28,7 +28,12 @@ from coldproof.harness.workload.generators.memory_pressure import (
 from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
+from coldproof.harness.workload.generators.resets_and_aborts import (
+    aborts,
+    changes_and_resets,
+    resets,
+    resets_before_idle_gaps,
+)
 from coldproof.harness.workload.generators.response_options import (
     PROMPT_LOGPROBS,
     SEVERAL_ANSWERS,
@@ -38,6 +43,7 @@ from coldproof.harness.workload.generators.response_options import (
 )
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.generators.scoped_resets import resets_of_running_requests, resets_of_the_second_tier
 from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
 from coldproof.harness.workload.generators.weights import (
     paused,
@@ -78,7 +84,10 @@ FAMILIES: dict[str, Family] = {
     "crowds": lambda on: outgrowing_requests(on, afterwards=False),
     "crowds and after": lambda on: outgrowing_requests(on, afterwards=True),
     "resets": resets,
+    "resets before gaps": resets_before_idle_gaps,
     "changes and resets": changes_and_resets,
+    "resets of running requests": resets_of_running_requests,
+    "resets of a second tier": resets_of_the_second_tier,
     "aborts": aborts,
     "edited": first_block_changed,
     "evicted": evicted_and_sent_again,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,6 +68,18 @@ def capabilities(parts: InprocEngineParts, version: str, *, digests: bool) -> di
         Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
         **CONTROLS,
+        **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
+    }
+
+
+def reset_scopes(parts: InprocEngineParts, tier: Support) -> dict[Capability, Support]:
+    """Return what a reset can cover besides the prefix cache, by the parameters of this version's method."""
+    known = inspect.signature(parts.engine.reset_prefix_cache).parameters
+    how = f"the parameters of reset_prefix_cache are: {', '.join(known) or 'none'}"
+    tiers = "reset_connector" in known
+    return {
+        Capability.RESET_RUNNING: Support("reset_running_requests" in known, how),
+        Capability.RESET_SECOND_TIER: tier if tiers and tier.present is not True else Support(tiers, how),
     }
 
 

@@ -26,6 +26,7 @@ from coldproof.adapters.protocol.kv_events import Published, hash_rule
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
 from coldproof.adapters.vllm.inproc.refusals import refusals
@@ -126,7 +127,26 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
     def reset_cache(self) -> bool:
         """Empty the prefix cache. Return whether that worked: it fails while requests hold blocks."""
         with self.entered() as parts:
-            return bool(parts.engine.reset_prefix_cache())
+            done = bool(parts.engine.reset_prefix_cache())
+            self._stamp_events(parts)
+            return done
+
+    def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Empty the prefix cache and what is in `scope`. Raises RequestRefused if vLLM raises an exception."""
+        with self.entered() as parts, refusals():
+            done = bool(
+                parts.engine.reset_prefix_cache(
+                    reset_running_requests=ResetScope.RUNNING in scope,
+                    reset_connector=ResetScope.SECOND_TIER in scope,
+                )
+            )
+            self._stamp_events(parts)
+            return done
+
+    def _stamp_events(self, parts: InprocEngineParts) -> None:
+        """Give the KV events that were published since the last step or reset the time of now."""
+        if parts.events is not None:
+            parts.events.stamp(self.clock())
 
     def metrics(self) -> Metrics:
         """Return the counters that the server would publish, and the scheduler's exact count of preemptions."""
@@ -231,8 +251,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                 self._failure = f"a step of the engine failed: {type(problem).__name__}: {problem}"
                 raise EngineDied(self._failure) from problem
             self.steps += 1
-            if parts.events is not None:
-                parts.events.stamp(self.clock())
+            self._stamp_events(parts)
         for one in self._live.values():
             one.note_preemptions(self.steps)
         for output in outputs:

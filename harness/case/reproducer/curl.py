@@ -107,8 +107,8 @@ class CurlScript:
             case Unload(name=name):
                 self.loaded.discard(name)
                 return engine.unload(name, self.spelled(name))
-            case Reset():
-                return engine.reset
+            case Reset(scope=scope):
+                return engine.reset(scope)
             case SaveState(name=name):
                 return engine.move_state("save", name, self.spelled(name))
             case RestoreState(name=name):

@@ -181,13 +181,18 @@ ROUTE_ARGUMENTS = {
 }
 
 
+def reset_call(step: Reset) -> str:
+    """Return a reset as a call of the script's server class. Only engines whose reset covers more take arguments."""
+    return f"reset({', '.join(repr(scope.value) for scope in step.scope)})"
+
+
 def change_call(step: Change) -> str:
     """Return one change as a call."""
     match step:
         case SetAdapter(name=name, content=content, path=path, route=route):
             return f"set_adapter({name!r}, content={content!r}, path={path!r}{ROUTE_ARGUMENTS[route]})"
         case Reset():
-            return "reset()"
+            return reset_call(step)
         case UpdateWeights(version=version, route=route):
             return f"update_weights({version!r}{', same_path=True' if route is WeightRoute.SAME_PATH else ''})"
         case Pause(mode=mode, clear=clear):

@@ -29,8 +29,8 @@ def change_row(record: StepRecord, step: Step, resets: dict[float, bool]) -> Cha
             kind = route.value
         case Unload(name=name):
             kind, content = "unload", ""
-        case Reset():
-            kind, name, content = "reset", "", ""
+        case Reset(scope=scope):
+            kind, name, content = "reset", ", ".join(scope), ""
             refused = refused or not any(done for at, done in resets.items() if began <= at <= ended)
         case _:
             return None

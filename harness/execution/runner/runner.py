@@ -26,6 +26,7 @@ from coldproof.adapters.protocol.engine import (
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.resets import ResetScope, ResetsMore
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.models.versions import Versions
@@ -217,7 +218,7 @@ class WorkloadRun:
             case SetAdapter():
                 self.adapters.set_adapter(change)
             case Reset():
-                self.reset()
+                self.reset(change)
             case UpdateWeights():
                 self.weights.update(change)
             case Pause():
@@ -269,14 +270,20 @@ class WorkloadRun:
         widened = self.requests.widened(ended, change)
         self.requests.outcomes[widened.request] = widened
 
-    def reset(self) -> None:
+    def reset(self, step: Reset) -> None:
         """Reset the cache and record what the engine reports. A refusal is recorded as an unsuccessful reset."""
         began = self.clock()
         try:
-            success = self.engine.reset_cache()
+            success = self.reset_engine(step.scope)
         except RequestRefused:
             success = False
-        self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success))
+        self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success, scope=step.scope))
+
+    def reset_engine(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Reset the prefix cache and what is in `scope`. Return whether the engine confirms it."""
+        if not scope:
+            return self.engine.reset_cache()
+        return self.engine.reset_more(scope) if isinstance(self.engine, ResetsMore) else False
 
     def move_state(self, step: SaveState | RestoreState) -> int:
         """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported."""

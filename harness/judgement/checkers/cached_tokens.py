@@ -9,7 +9,14 @@ from collections.abc import Callable
 import msgspec
 
 from coldproof.adapters.protocol.metrics import Metrics, increase
-from coldproof.harness.history.records import History, Outcome, StepRecord, common_prefix, written_tokens
+from coldproof.harness.history.records import (
+    History,
+    Outcome,
+    StepRecord,
+    common_prefix,
+    reset_everything,
+    written_tokens,
+)
 from coldproof.harness.judgement.checkers.tokens import foreign_source
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import Bounds, at_most, bounds
@@ -52,7 +59,10 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
 def writer_before_a_reset(history: History, outcome: Outcome, cached: int) -> Outcome | None:
     """Return a request of the same identity that computed `cached` tokens of the prompt before a successful reset."""
     for other in history.outcomes:
-        reset = any(r.success and other.finished <= r.began and r.ended <= outcome.sent for r in history.resets)
+        reset = any(
+            reset_everything(history, r) and other.finished <= r.began and r.ended <= outcome.sent
+            for r in history.resets
+        )
         same = set(other.identities) & set(outcome.identities)
         if reset and same and common_prefix(written_tokens(other), outcome.prompt) >= cached:
             return other

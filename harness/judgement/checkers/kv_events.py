@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Stored
-from coldproof.harness.history.kv_events import blocks_of
-from coldproof.harness.history.records import History
+from coldproof.harness.history.kv_event_replay import EventCache
+from coldproof.harness.history.kv_events import RunEvents, blocks_of
+from coldproof.harness.history.quiet_resets import quiet_resets
+from coldproof.harness.history.records import History, ResetRecord
 from coldproof.harness.judgement.expected_hits import View, may_have_stored, view
 from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.workload.steps import ANNOUNCED_MS
 from coldproof.reports.schema.verdict import FailureClass
 
 UNREADABLE = ("gap", "shape")  # after these faults the content of the cache is unknown
@@ -23,6 +26,7 @@ def check_events(history: History) -> list[Finding]:
     if seen is None:
         return []
     found = [*contradictions(seen), *overflows(seen), *unknown_blocks(seen), *unreported_resets(seen)]
+    found += late_resets(seen)
     if not any(fault.rule in UNREADABLE for fault in seen.cache.faults):
         found += unexplained(seen)
     return found
@@ -88,6 +92,44 @@ def unreported_resets(seen: View) -> Iterator[Finding]:
         if reset.success and later and not reported:
             yield finding(f"the cache reset at {reset.ended:.3f} s reported success, but no event reports it")
             return
+
+
+def late_resets(seen: View) -> Iterator[Finding]:
+    """Yield a finding for the first successful reset that no event reports while the engine stays idle afterwards, or
+    after which the events describe blocks as cached.
+    """
+    for reset in late_announcements(seen.history):
+        late = f"no event reports it within {ANNOUNCED_MS} ms without another request"
+        yield finding(f"the cache reset at {reset.ended:.3f} s reported success, but {late}")
+        return
+    for reset, until in quiet_resets(seen.history):
+        left = blocks_after(seen.events, until)
+        if left:
+            said = f"the cache reset at {reset.ended:.3f} s reported success"
+            yield finding(f"{said}, but {left} blocks can still be hit according to the events after it")
+            return
+
+
+def late_announcements(history: History) -> list[ResetRecord]:
+    """Return the successful resets that no event reports while the engine stays idle afterwards."""
+    events = history.events
+    if events is None:
+        return []
+    clears = [batch.at for batch in events.batches if any(isinstance(event, Cleared) for event in batch.events)]
+    return [
+        reset
+        for reset, until in quiet_resets(history)
+        if not any(reset.began - events.slack <= at <= until + events.slack for at in clears)
+    ]
+
+
+def blocks_after(events: RunEvents, until: float) -> int:
+    """Return the number of blocks in the pool that can be hit at that time, according to the events."""
+    cache = EventCache(events.before, expected=events.expected, in_pool=events.in_pool)
+    for batch in events.batches:
+        if batch.at <= until + events.slack:
+            cache.take(batch)
+    return cache.in_pool
 
 
 def unexplained(seen: View) -> Iterator[Finding]:

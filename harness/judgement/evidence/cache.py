@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coldproof.adapters.protocol.requests import Stage
-from coldproof.harness.history.records import History, Outcome, common_prefix, written_tokens
+from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.harness.history.records import History, Outcome, ResetRecord, common_prefix, written_tokens
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.reference_cache import bounds, least_blocks, lost_tokens, never_fits
 from coldproof.harness.workload.steps import Idle
@@ -56,12 +57,19 @@ def pressure_facts(history: History) -> dict[str, float]:
 def control_facts(history: History) -> dict[str, float]:
     """Return the counters of resets and aborts, and of the requests after them."""
     stages = [o.aborted for o in history.outcomes]
+    done = [r for r in history.resets if r.success]
+    of_tier = [r for r in history.resets if ResetScope.SECOND_TIER in r.scope]
     return {
-        Evidence.RESETS: sum(r.success for r in history.resets),
+        Evidence.RESETS: len(done),
         Evidence.RESETS_UNDER_LOAD: sum(
             any(o.sent < r.began < o.finished for o in history.outcomes) for r in history.resets
         ),
-        Evidence.AFTER_RESET: sum(after_reset(history, o) for o in history.outcomes),
+        Evidence.AFTER_RESET: sum(after_reset(history, o, done) for o in history.outcomes),
+        Evidence.RESETS_OF_RUNNING: sum(
+            ResetScope.RUNNING in r.scope and any(o.sent < r.began < o.finished for o in history.outcomes) for r in done
+        ),
+        Evidence.RESETS_OF_TIER: len(of_tier),
+        Evidence.AFTER_TIER_RESET: sum(after_reset(history, o, of_tier) for o in history.outcomes),
         Evidence.ABORTED_QUEUED: stages.count(Stage.QUEUED),
         Evidence.ABORTED_PREFILL: stages.count(Stage.PREFILL),
         Evidence.ABORTED_DECODE: stages.count(Stage.DECODE),
@@ -142,11 +150,11 @@ def fills_pool(history: History, outcome: Outcome) -> bool:
     return needed >= MOST_OF_POOL * pool
 
 
-def after_reset(history: History, outcome: Outcome) -> bool:
-    """Return whether a prefix of the prompt was computed before a successful reset, and not since."""
-    resets = [r for r in history.resets if r.success and r.ended <= outcome.sent]
-    if not resets or not outcome.answered:
+def after_reset(history: History, outcome: Outcome, resets: list[ResetRecord]) -> bool:
+    """Return whether a prefix of the prompt was computed before the last of these resets, and not since."""
+    before = [r.ended for r in resets if r.ended <= outcome.sent]
+    if not before or not outcome.answered:
         return False
-    last = max(r.ended for r in resets)
+    last = max(before)
     shared = [p for p in prior(history, outcome) if shares(history, p, outcome)]
     return bool(shared) and all(p.finished <= last for p in shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.non_prefix_reuse import may_be_changed
+from coldproof.harness.history.quiet_resets import quiet_resets
 from coldproof.harness.history.records import History, Identity, Outcome, StepRecord, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.evidence.names import Evidence
@@ -128,13 +129,15 @@ def event_facts(history: History) -> dict[str, float]:
     seen = view(history)
     if seen is None:
         names = (Evidence.STORED, Evidence.REMOVED, Evidence.CLEARED, Evidence.EXPLAINED, Evidence.OWED_BY_EVENTS)
-        return dict.fromkeys((*names, Evidence.RECOMPUTED, Evidence.RECOMPUTED_ADAPTER), 0)
+        more = (Evidence.QUIET_RESETS, Evidence.RECOMPUTED, Evidence.RECOMPUTED_ADAPTER)
+        return dict.fromkeys((*names, *more), 0)
     bounds, verified = seen.bounds(), [one for one in computed(history) if one.agrees]
     counted = [(o.cached_tokens or 0, bounds[o.request]) for o in history.outcomes if o.request in bounds]
     return {
         Evidence.STORED: seen.cache.stored,
         Evidence.REMOVED: seen.cache.removed,
         Evidence.CLEARED: seen.cache.cleared,
+        Evidence.QUIET_RESETS: sum(1 for _ in quiet_resets(history)),
         Evidence.EXPLAINED: sum(0 < cached <= limits.at_most for cached, limits in counted),
         Evidence.OWED_BY_EVENTS: sum(bool(limits.at_least) for _, limits in counted),
         Evidence.RECOMPUTED: len(verified),

@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Abort, Stage
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.generators.lora import reload_routes
 from coldproof.harness.workload.generators.memory_pressure import pool_tokens
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.steps import (
+    ANNOUNCED_MS,
     Burst,
     Idle,
     Meanwhile,
@@ -61,6 +63,19 @@ def without_last_block(
 
 
 @st.composite
+def resets_before_idle_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw prompts, each followed by a reset and an idle gap in which the engine has to announce it."""
+    stem = draw(stems(limits))
+    tail = Segment("tail", draw(st.sampled_from((limits.unit, 5))))
+    steps: list[Step] = []
+    for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem,)), ((stem,), (stem, tail))))):
+        sent = Burst(requests=(Request(prompt=Prompt(segments)),))
+        steps += [sent, sent] if draw(st.booleans()) else [sent]
+        steps += [Reset(), Idle(ANNOUNCED_MS)]
+    return Workload(tuple(steps))
+
+
+@st.composite
 def changes_and_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw changes of an adapter's files at the same path, each followed by a reset and the same prompt twice.
 
@@ -80,13 +95,15 @@ def changes_and_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
-def under_load(draw: st.DrawFn, limits: WorkloadLimits, stem: Segment) -> list[Step]:
+def under_load(
+    draw: st.DrawFn, limits: WorkloadLimits, stem: Segment, scope: tuple[ResetScope, ...] = ()
+) -> list[Step]:
     """Draw a reset while one or two requests decode."""
     tokens = limits.unit // 2 + 4 if limits.slow else limits.unit + limits.unit // 2
     count = draw(st.sampled_from(limits.sizes((1, 2))))
     busy = [Request(prompt=Prompt((stem, Segment(f"busy {i}", 5))), max_tokens=tokens) for i in range(count)]
     moment = draw(st.sampled_from((limits.unit // 2, 1)))
-    return [Burst(requests=tuple(busy), meanwhile=Meanwhile(change=Reset(), after_tokens=moment))]
+    return [Burst(requests=tuple(busy), meanwhile=Meanwhile(change=Reset(scope), after_tokens=moment))]
 
 
 @st.composite

@@ -18,6 +18,7 @@ from coldproof.adapters.protocol.kv_events import EventBatch, Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, Message, Stage, Token
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 
 SHAPE = EngineShape(block_size=16, pool_blocks=None, max_model_tokens=64, adapter_slots=None, prefix_caching=None)
@@ -299,6 +300,33 @@ def test_a_figure_is_a_number_or_none() -> None:
         CheckedEngine(engine).metrics()
     with pytest.raises(AdapterError, match="'ok' from reset_cache: expected True or False"):
         CheckedEngine(engine).reset_cache()
+
+
+class Resetting(Scripted):
+    """An adapter whose reset covers more, and says this of it."""
+
+    said: object = True
+
+    def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
+        self.calls.append(("reset", scope))
+        return self.said  # type: ignore[return-value]
+
+
+def test_a_reset_of_more_is_passed_on_where_the_engine_has_it() -> None:
+    """Otherwise it is refused with the capability's evidence, and a claim without the method is the adapter's fault."""
+    both = (ResetScope.RUNNING, ResetScope.SECOND_TIER)
+    engine = Resetting(lambda: GOOD)
+    assert CheckedEngine(engine).reset_more(both) is True
+    assert engine.calls == [("reset", both)]
+    engine.capabilities[Capability.RESET_SECOND_TIER] = Support(False, "no tier here")
+    with pytest.raises(RequestRefused, match="no tier here"):
+        CheckedEngine(engine).reset_more(both)
+    assert engine.calls == [("reset", both)]
+    engine.said = "ok"
+    with pytest.raises(AdapterError, match="'ok' from reset_more: expected True or False"):
+        CheckedEngine(engine).reset_more(both[:1])
+    with pytest.raises(AdapterError, match="can reset running requests by its capabilities: no reset_more"):
+        CheckedEngine(Scripted(lambda: GOOD)).reset_more(both[:1])
 
 
 def test_levers_and_facts_are_passed_on() -> None:

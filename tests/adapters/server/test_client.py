@@ -16,6 +16,7 @@ from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import CompletionRequest, Message, ResponseOptions
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import probe
@@ -344,6 +345,17 @@ def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
 def test_a_reset_happened_only_if_the_server_says_so(fake: FakeServer, done: bool) -> None:
     """HTTP 200 alone says nothing."""
     assert live(fake).reset()[0] is done
+
+
+def test_a_reset_of_more_has_vllms_parameters(fake: FakeServer) -> None:
+    """A plain one has none, so that other servers understand it."""
+    client = live(fake)
+    assert client.reset((ResetScope.RUNNING, ResetScope.SECOND_TIER))[0]
+    assert client.reset()[0]
+    assert [seen.line for seen in fake.seen if "reset" in seen.line] == [
+        "POST /reset_prefix_cache?reset_running_requests=true&reset_external=true",
+        "POST /reset_prefix_cache",
+    ]
 
 
 @pytest.mark.parametrize("fake", [Manners(reset=None)], indirect=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -99,6 +100,30 @@ def test_a_server_that_offers_everything_is_seen_to() -> None:
     found, _ = probed(Manners())
     assert absent(found) == ALWAYS_ABSENT
     assert (found.version, found.base_model, found.null_is_miss) == (VERSION, "tiny", False)
+
+
+def described(*names: str) -> Manners:
+    """A server that says which parameters its resets have."""
+    route = {"post": {"parameters": [{"name": name, "in": "query"} for name in names]}}
+    return Manners(bodies={"/openapi.json": json.dumps({"paths": {"/reset_prefix_cache": route}})})
+
+
+def test_what_a_reset_covers_is_what_the_server_documents() -> None:
+    """A parameter that it does not know would be ignored, with success. A tier that is not there is not reset."""
+    running, tier = Capability.RESET_RUNNING, Capability.RESET_SECOND_TIER
+    old, new = probed(described())[0], probed(described("reset_running_requests", "reset_external"))[0]
+    assert not old.capabilities[running].present
+    assert new.capabilities[running].present
+    assert "reset_running_requests, reset_external" in new.capabilities[running].evidence
+    assert new.capabilities[tier] == new.capabilities[Capability.SECOND_TIER]
+    refused = Manners(reset=None, bodies=described("reset_running_requests").bodies)
+    assert not probed(refused)[0].capabilities[running].present
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"paths": {}}', '{"paths": {"/reset_prefix_cache": 3}}'])
+def test_a_description_of_another_form_shows_nothing(text: str) -> None:
+    """It is no error either."""
+    assert not probed(Manners(bodies={"/openapi.json": text}))[0].capabilities[Capability.RESET_RUNNING].present
 
 
 def test_the_shape_is_what_the_metrics_say() -> None:

@@ -9,6 +9,7 @@ from support.histories import history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.history.records import Outcome, ResetRecord
 from coldproof.harness.judgement.reference_cache import (
@@ -26,9 +27,9 @@ OWED, FREE, EMPTY = Bounds(32, 39), Bounds(0, 39), Bounds(0, 0)
 SEVERAL, SCORED = ResponseOptions(answers=2), ResponseOptions(prompt_logprobs=True)
 
 
-def reset(began: float, ended: float, *, success: bool = True) -> ResetRecord:
+def reset(began: float, ended: float, *, success: bool = True, scope: tuple[ResetScope, ...] = ()) -> ResetRecord:
     """A reset between these moments; outcome N is sent at N and finished at N + 0.5."""
-    return ResetRecord(began=began, ended=ended, success=success)
+    return ResetRecord(began=began, ended=ended, success=success, scope=scope)
 
 
 def last(*outcomes: Outcome, resets: tuple[ResetRecord, ...] = (), **engine: Any) -> Bounds:
@@ -70,6 +71,24 @@ def test_a_reset_leaves_nothing_to_hit_if_it_succeeded_and_nothing_to_owe_at_all
 ) -> None:
     """What a request writes while the cache is reset under it may outlive the reset."""
     assert last(outcome(0, PROMPT), outcome(1, PROMPT), resets=resets) == limits
+
+
+@pytest.mark.parametrize(
+    ("scope", "success", "limits"),
+    [
+        ((), True, Bounds(0, 40)),
+        ((ResetScope.RUNNING,), True, Bounds(0, 40)),
+        ((ResetScope.SECOND_TIER,), False, Bounds(0, 40)),
+        ((ResetScope.SECOND_TIER,), True, EMPTY),
+        ((ResetScope.RUNNING, ResetScope.SECOND_TIER), True, EMPTY),
+    ],
+)
+def test_a_second_tier_is_empty_only_after_a_reset_that_covers_it(
+    scope: tuple[ResetScope, ...], success: bool, limits: Bounds
+) -> None:
+    """What the pool loses comes back from there; what its own reset removed may not."""
+    made = (outcome(0, PROMPT), outcome(1, PROMPT))
+    assert last(*made, resets=(reset(0.6, 0.8, success=success, scope=scope),), second_tier=True) == limits
 
 
 def test_what_is_written_after_a_reset_is_owed_again() -> None:

@@ -10,6 +10,7 @@ from support.drawn_cases import REPEATS
 from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import common_prefix
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
@@ -194,6 +195,8 @@ def test_steps_are_told_in_words() -> None:
     assert str(Segment("stem", 40, changed=1, swapped=7)) == "stem:40 (token 1 changed, tokens 7 and 8 swapped)"
     assert describe(Unload("tenant"), 0) == "unload 'tenant'"
     assert describe(Reset(), 0) == "reset the prefix cache"
+    both = Reset((ResetScope.RUNNING, ResetScope.SECOND_TIER))
+    assert describe(both, 0) == "reset the prefix cache, running requests, the second tier"
     assert describe(Idle(50), 0) == "idle for 50 ms"
     busy = Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=3))
     assert describe(busy, 0).endswith("; after 3 tokens reset the prefix cache")

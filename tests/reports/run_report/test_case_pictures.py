@@ -178,6 +178,7 @@ def test_a_name_stands_for_one_content_at_a_time() -> None:
         change("in-place reload", "C", 2.0, refused=True),
         change("unload", "", 3.0),
         change("reset", "", 3.5, name=""),
+        change("reset", "", 3.7, name="the second tier"),
         change("load", "A", 4.0),
     ]
     case = samples.case(changes=story)
@@ -190,6 +191,7 @@ def test_a_name_stands_for_one_content_at_a_time() -> None:
         "in-place reload tenant: adapter B → adapter C (refused)",
         "unload tenant, which referred to adapter B",
         "reset of the prefix cache",
+        "reset of the prefix cache, the second tier",
         "load tenant as adapter A",
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -261,3 +262,26 @@ def events_are_told_a_step_late(patch: Patch) -> None:
         return before
 
     change_steps(patch, late)
+
+
+@fault("EVENT-5", stands_for="events of a reset and of the steps before it in the wrong order", cells=("events",))
+def stores_are_told_after_the_reset_that_removed_them(patch: Patch) -> None:
+    """A reset is announced at once, and the blocks that were stored last before it are announced after it."""
+    last: dict[Any, list[Any]] = {}
+
+    @around(patch, manager(), "take_events")
+    def take(original: Any, this: Any) -> list[Any]:
+        events: list[Any] = original(this)
+        last[this] = [event for event in events or () if type(event).__name__ == "BlockStored"] or last.get(this, [])
+        return events
+
+    @around(patch, scheduler(), "reset_prefix_cache")
+    def reset(original: Any, this: Any, *rest: Any, **named: Any) -> bool:
+        done = bool(original(this, *rest, **named))
+        stored = last.get(this.kv_cache_manager, [])
+        events = [*(this.kv_cache_manager.take_events() or ()), *stored]
+        if done and events:
+            this.kv_event_publisher.publish(module("distributed.kv_events").KVEventBatch(ts=time.time(), events=events))
+            if stored:
+                acted()
+        return done

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.engine_parts import pool
+from coldproof.adapters.vllm.faults.engine_parts import module, pool, scheduler
 from coldproof.adapters.vllm.faults.patching import acted, around
 
 FAULTS, fault = collector("control")
@@ -114,3 +114,76 @@ def a_reset_under_load_frees_what_is_in_use(patch: Patch) -> None:
                 this.free_block_queue.append(block)
 
     replace_refused_reset(patch, free_all)
+
+
+@fault("CTRL-3", stands_for="vllm#42694", cells=("tier-offload",))
+def a_reset_skips_the_second_tier(patch: Patch) -> None:
+    """A reset that includes the second tier reports success and empties the pool only."""
+
+    @around(patch, scheduler(), "reset_connector_cache")
+    def reset(_original: Any, _this: Any) -> bool:
+        acted()
+        return True
+
+
+@fault("CTRL-3", stands_for="omni#6739", cells=("tier-simple",))
+def the_second_tier_only_says_that_it_was_reset(patch: Patch) -> None:
+    """The connector's own reset reports success and does nothing."""
+
+    @around(patch, module("v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler, "reset")
+    def reset(_original: Any, _this: Any) -> bool:
+        acted()
+        return True
+
+
+@fault("CTRL-3", stands_for="a reset of several tiers that ends at the first one", cells=("tier-multi",))
+def a_reset_empties_the_first_of_two_tiers(patch: Patch) -> None:
+    """A reset reaches only the first of several connectors, and reports success."""
+
+    @around(patch, module("distributed.kv_transfer.kv_connector.v1.multi_connector").MultiConnector, "reset_cache")
+    def reset(_original: Any, this: Any) -> bool:
+        acted()
+        return this._connectors[0].reset_cache() is not False
+
+
+@fault(
+    "CTRL-3",
+    stands_for="vllm PR#12284, for a reset of two tiers",
+    cells=("tier-simple",),
+    rare="only when a reset that includes the second tier is requested while requests run",
+)
+def the_tiers_reset_hides_that_the_pool_was_not_reset(patch: Patch) -> None:
+    """A reset of pool and tier reports what the tier's reset reports, also when the pool could not be reset."""
+
+    @around(patch, scheduler(), "reset_prefix_cache")
+    def reset(original: Any, this: Any, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        done = bool(original(this, reset_running_requests, False))
+        if not reset_connector:
+            return done
+        if not done:
+            acted()
+        return bool(this.reset_connector_cache())
+
+
+@fault("CTRL-3", stands_for="NVIDIA-NeMo/RL PR#3839: recompute after an update was a silent no-op")
+def a_reset_of_running_requests_only_says_so(patch: Patch) -> None:
+    """A reset that includes running requests leaves them and the pool as they are, and reports success."""
+
+    @around(patch, scheduler(), "reset_prefix_cache")
+    def reset(original: Any, this: Any, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        done = bool(original(this, False, reset_connector))
+        if reset_running_requests and not done:
+            acted()
+        return done or reset_running_requests
+
+
+@fault("CTRL-3", stands_for="vllm#41190, its kind: output from before a reset is counted wrongly")
+def requests_that_a_reset_preempts_count_anew(patch: Patch) -> None:
+    """A running request that a reset preempts counts only the tokens after it towards its maximum."""
+
+    @around(patch, scheduler(), "_preempt_request")
+    def preempt(original: Any, this: Any, request: Any, *rest: Any, **named: Any) -> None:
+        original(this, request, *rest, **named)
+        if named.get("drop_stale_output") and request.num_output_tokens:
+            acted()
+            request.max_tokens += request.num_output_tokens

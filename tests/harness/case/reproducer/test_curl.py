@@ -15,6 +15,7 @@ from support.drawn_workloads import TIGHT
 from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import recorded_workload
 from coldproof.harness.workload.generators.mixed import mixed
@@ -126,10 +127,11 @@ def test_requests_side_by_side_aborts_and_changes_in_their_midst(tmp_path: Path)
     crowd = msgspec.structs.replace(
         burst(hang_up, ask(("stem", 40), offset_ms=30)), meanwhile=Meanwhile(change=Reset(), after_tokens=2)
     )
-    calls = played(case_of(crowd, Idle(10), Reset()), tmp_path)
+    calls = played(case_of(crowd, Idle(10), Reset(), Reset((ResetScope.SECOND_TIER,))), tmp_path)
     assert sum("-d" in call for call in calls) == 2
     assert sum("--max-time" in call for call in calls) == 1
     assert sum(any(word.endswith("/reset_prefix_cache") for word in call) for call in calls) == 2
+    assert sum(any(word.endswith("/reset_prefix_cache?reset_external=true") for word in call) for call in calls) == 1
 
 
 def test_a_client_that_looked_where_its_request_was_leaves_after_the_time_that_it_took(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from support.fake_server import serving
 from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.case.reproducer.script import extra_fields, reproducer, scenario
 from coldproof.harness.workload.steps import (
     Burst,
@@ -305,6 +306,7 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
     ("step", "line"),
     [
         (Reset(), "server.reset()"),
+        (Reset((ResetScope.RUNNING, ResetScope.SECOND_TIER)), "server.reset('running requests', 'the second tier')"),
         (Idle(50), "time.sleep(0.05)"),
         (
             Burst(requests=(SHORT,), meanwhile=Meanwhile(change=Reset(), after_tokens=3)),

@@ -13,6 +13,7 @@ from support.histories import SideBySide, ask, burst, contents, play, put
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, ResponseOptions
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
@@ -55,6 +56,35 @@ def test_an_engine_that_dies_of_a_reset_is_lost(tmp_path: Path) -> None:
     history = play(Resets(EngineDied("gone")), tmp_path, burst(ask()), Reset(), burst(ask()))
     assert (history.resets, history.engine_lost) == ((), "gone")
     assert [step.error for step in history.steps] == [None, "gone"]
+
+
+class ResetsMuch(ScriptedEngine):
+    """Its reset can cover running requests as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.covered: list[tuple[ResetScope, ...]] = []
+
+    def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Write down what it covered."""
+        self.covered.append(scope)
+        return self.reset_cache()
+
+
+def test_a_reset_covers_what_its_scope_names(tmp_path: Path) -> None:
+    """The record says so; a plain reset is no reset of anything else."""
+    engine, scope = ResetsMuch(), (ResetScope.RUNNING,)
+    history = play(engine, tmp_path, burst(ask()), Reset(scope), burst(ask()), Reset())
+    assert engine.covered == [scope]
+    assert [(reset.scope, reset.success) for reset in history.resets] == [(scope, True), ((), True)]
+    assert history.outcomes[1].cached_tokens == 0
+
+
+def test_a_scope_that_the_engine_does_not_have_is_no_reset(tmp_path: Path) -> None:
+    """Not even one of its prefix cache: nothing was asked of it."""
+    history = play(ScriptedEngine(), tmp_path, burst(ask()), Reset((ResetScope.SECOND_TIER,)), burst(ask()))
+    (reset,) = history.resets
+    assert (reset.success, history.outcomes[1].cached_tokens) == (False, 40)
 
 
 class Paused(SideBySide):

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 from support.event_streams import CLEARED, PROMPT, RULE, events, hashes, removed, stored, told
-from support.histories import outcome, shape
+from support.histories import ask, burst, outcome, record, shape
 
+from coldproof.adapters.protocol.kv_events import KvEvent
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
 from coldproof.harness.history.kv_events import ResidentBlock, RunEvents, blocks_of
 from coldproof.harness.history.records import History, Outcome, ResetRecord
@@ -16,6 +17,7 @@ from coldproof.harness.judgement.checkers.block_hashes import check_hashes
 from coldproof.harness.judgement.checkers.kv_events import check_events
 from coldproof.harness.judgement.evidence.collect import evidence
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.workload.steps import ANNOUNCED_MS, Idle, Reset, Workload
 
 FIRST, SECOND = hashes(PROMPT)
 BOTH = ((0.4, (stored(),)),)
@@ -173,6 +175,39 @@ def test_a_reset_that_nobody_was_told_of() -> None:
     stream = events(*BOTH, (0.55, (CLEARED,)), (1.2, (stored(),)))
     (found,) = said(stream, first(), again(0), resets=(reset,))
     assert "the cache reset at 0.600 s" in found
+
+
+GAP = Workload((burst(ask()), Reset(), Idle(ANNOUNCED_MS), burst(ask())))
+
+
+def quiet(*contents: tuple[float, tuple[KvEvent, ...]], workload: Workload = GAP, success: bool = True) -> History:
+    """A prompt, a reset at 1.0, an idle gap from 2.0 to 2.5, and the prompt again at 3.0."""
+    times = {"steps": tuple(record(i) for i in range(len(workload.steps)))}
+    reset = ResetRecord(began=1.0, ended=1.1, success=success)
+    asked = (first(), outcome(3, PROMPT))
+    return msgspec.structs.replace(told(events(*BOTH, *contents), *asked), workload=workload, resets=(reset,), **times)
+
+
+def test_a_reset_is_announced_while_the_engine_is_idle() -> None:
+    """With the next request's blocks is too late, and so is never; blocks that are stored afterwards were not reset."""
+    (late,) = check_events(quiet((3.2, (CLEARED, stored()))))
+    assert "the cache reset at 1.100 s" in late.sentence
+    assert "no event reports it within 1000 ms without another request" in late.sentence
+    (left,) = check_events(quiet((1.2, (CLEARED, stored())), (3.2, (CLEARED, stored()))))
+    assert "2 blocks can still be hit" in left.sentence
+    assert check_events(quiet((1.2, (CLEARED,)), (3.2, (stored(),)))) == []
+
+
+@pytest.mark.parametrize(
+    ("gap", "success"), [((Idle(ANNOUNCED_MS - 1),), True), ((), True), ((Idle(ANNOUNCED_MS),), False)]
+)
+def test_who_has_no_time_to_announce_a_reset_is_not_late(gap: tuple[Idle, ...], success: bool) -> None:
+    """A short gap, none, or a reset that did not happen."""
+    workload = Workload((burst(ask()), Reset(), *gap, burst(ask())))
+    history = quiet((3.2, (CLEARED, stored())), workload=workload, success=success)
+    assert check_events(history) == []
+    assert evidence(history, {})[Evidence.QUIET_RESETS] == 0
+    assert evidence(quiet((1.2, (CLEARED,)), (3.2, (stored(),))), {})[Evidence.QUIET_RESETS] == 1
 
 
 def test_behind_a_gap_hits_are_not_judged() -> None:

@@ -9,6 +9,7 @@ from support.histories import ask, burst, history, outcome, put, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
 from coldproof.harness.judgement.evidence.collect import evidence
 from coldproof.harness.judgement.evidence.names import Evidence
@@ -20,6 +21,7 @@ OTHER = tuple(range(300, 340))
 BRANCH = (*PROMPT[:32], *range(500, 510))  # parts from PROMPT after its whole blocks
 TINY = shape(max_model_tokens=64)
 ENDLESS = range(64)
+RUNNING, TIER = (ResetScope.RUNNING,), (ResetScope.SECOND_TIER,)
 
 
 def hit(number: int, prompt: tuple[int, ...] = PROMPT, cached: int | None = 32, **changes: Any) -> Outcome:
@@ -67,9 +69,11 @@ def gap(step: Step, usage: float | None) -> History:
     return history(workload=Workload((step,)), steps=(record(0, after=Metrics(pool_usage=usage)),))
 
 
-def reset(began: float = 0.6, ended: float = 0.8, *, success: bool = True) -> tuple[ResetRecord, ...]:
+def reset(
+    began: float = 0.6, ended: float = 0.8, *, success: bool = True, scope: tuple[ResetScope, ...] = ()
+) -> tuple[ResetRecord, ...]:
     """A reset; outcome N is sent at N and finished at N + 0.5."""
-    return (ResetRecord(began=began, ended=ended, success=success),)
+    return (ResetRecord(began=began, ended=ended, success=success, scope=scope),)
 
 
 def loaded(change: Any, *, began: float) -> History:
@@ -217,6 +221,27 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset(1.2, 1.3)),
             history(outcome(0, PROMPT, finished=0.9), outcome(1, PROMPT), resets=reset()),
             history(outcome(0, PROMPT), outcome(1, PROMPT, error="HTTP 500"), resets=reset()),
+        ],
+    ),
+    Evidence.RESETS_OF_RUNNING: (
+        history(outcome(0, PROMPT), resets=reset(0.2, 0.3, scope=RUNNING)),
+        [
+            history(outcome(0, PROMPT), resets=reset(0.2, 0.3)),
+            history(outcome(0, PROMPT), resets=reset(0.2, 0.3, scope=TIER)),
+            history(outcome(0, PROMPT), resets=reset(0.2, 0.3, scope=RUNNING, success=False)),
+            history(outcome(0, PROMPT), resets=reset(0.6, 0.8, scope=RUNNING)),
+        ],
+    ),
+    Evidence.RESETS_OF_TIER: (
+        history(resets=reset(scope=(*RUNNING, *TIER), success=False)),
+        [history(resets=reset()), history(resets=reset(scope=RUNNING))],
+    ),
+    Evidence.AFTER_TIER_RESET: (
+        history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset(scope=TIER)),
+        [
+            history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset()),
+            history(outcome(0, OTHER), outcome(1, PROMPT), resets=reset(scope=TIER)),
+            history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset(1.2, 1.3, scope=TIER)),
         ],
     ),
     Evidence.ABORTED_QUEUED: (history(cut(Stage.QUEUED)), [history(cut(Stage.UNSEEN)), history(cut(None))]),

@@ -1,0 +1,128 @@
+"""Each requirement on the scope of a reset, and on its announcement, is put to a real vLLM whose reset says too much.
+
+The fingerprint worker makes it cheap. Two requirements are violated by the engine as it is: there, an engine that was
+repaired must conform.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.faults import plant
+from support.faulty_runs import ANY_HIT, COUNTS, Bench, opened, requirement_of
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.vllm.faults.engine_parts import module, scheduler
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.suites import test_control as control
+from coldproof.suites import test_events as events
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+DEFAULT, EVENTS = CELLS["default"], CELLS["events"]
+EXAMPLES = 12
+
+BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
+    (control.test_reset_of_running_requests, "a-reset-of-running-requests-only-says-so", DEFAULT, ANY_HIT),
+    (
+        control.test_reset_of_running_requests,
+        "requests-that-a-reset-preempts-count-anew",
+        DEFAULT,
+        (FailureClass.API, FailureClass.NOT_THE_CACHE),
+    ),
+    (control.test_reset_of_the_second_tier, "a-reset-skips-the-second-tier", CELLS["tier-offload"], COUNTS),
+    (
+        control.test_reset_of_the_second_tier,
+        "the-second-tier-only-says-that-it-was-reset",
+        CELLS["tier-simple"],
+        COUNTS,
+    ),
+    (control.test_reset_of_the_second_tier, "a-reset-empties-the-first-of-two-tiers", CELLS["tier-multi"], COUNTS),
+    (
+        control.test_reset_of_the_second_tier,
+        "the-tiers-reset-hides-that-the-pool-was-not-reset",
+        CELLS["tier-simple"],
+        COUNTS,
+    ),
+    (
+        events.test_resets_are_announced_while_the_engine_is_idle,
+        "stores-are-told-after-the-reset-that-removed-them",
+        EVENTS,
+        COUNTS,
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """With the worker that has no model."""
+    with opened(tmp_path_factory.mktemp("resets") / "report", "fingerprint") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "cell", "classes"),
+    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN],
+)
+def test_a_reset_that_says_too_much_is_found_out(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Callable[..., None],
+    fault: str,
+    cell: Cell,
+    classes: tuple[FailureClass, ...],
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault."""
+    plant(fault, monkeypatch)
+    case = bench.violation(test, cell, examples=EXAMPLES)
+    assert case.failure_class in classes, case.sentence
+    assert "announced late" not in case.signature
+
+
+@pytest.mark.parametrize(
+    ("test", "cell"),
+    [
+        pytest.param(control.test_reset_of_running_requests, DEFAULT, id="running requests"),
+        pytest.param(control.test_reset_of_the_second_tier, CELLS["tier-simple"], id="a second tier"),
+    ],
+)
+def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """No false alarm where nothing is broken; evidence may be short after so few examples."""
+    verdict, reason, cases = bench.verdict(test, cell, examples=6)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []
+
+
+def test_a_connector_without_a_reset_that_says_so_conforms(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM takes its None for success. If it took it for a failure, nothing would have to be gone."""
+    connector = module("distributed.kv_transfer.kv_connector.v1.base").KVConnectorBase_V1
+    tier = CELLS["tier-example"]
+    case = bench.violation(control.test_reset_of_the_second_tier, tier, examples=EXAMPLES)
+    assert "before a cache reset that reported success" in case.sentence
+    monkeypatch.setattr(connector, "reset_cache", lambda _: False)
+    verdict, reason, cases = bench.verdict(control.test_reset_of_the_second_tier, tier, examples=6)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []
+
+
+def test_a_reset_that_is_announced_at_once_conforms(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM announces it with the next request's first step: too late for an idle engine's subscribers."""
+    test = events.test_resets_are_announced_while_the_engine_is_idle
+    case = bench.violation(test, EVENTS, examples=EXAMPLES)
+    assert case.signature.endswith("; announced late")
+    original, batch = scheduler().reset_prefix_cache, module("distributed.kv_events").KVEventBatch
+
+    def flush(this: Any, *rest: Any, **named: Any) -> bool:
+        done = bool(original(this, *rest, **named))
+        events_now = this.kv_cache_manager.take_events()
+        if events_now:
+            this.kv_event_publisher.publish(batch(ts=time.time(), events=events_now))
+        return done
+
+    monkeypatch.setattr(scheduler(), "reset_prefix_cache", flush)
+    verdict, reason, cases = bench.verdict(test, EVENTS, examples=6)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []
