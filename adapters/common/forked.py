@@ -25,7 +25,7 @@ from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.fork_server import CODE, LENGTH, Job
 
 VARIABLE = "COLDPROOF_FORK_SERVER"  # names the socket of a fork server that the parent process has started
-PRELOAD_SECONDS = 120.0
+PRELOAD_SECONDS = 300.0  # for imports that take ten seconds on an idle machine
 POLL_SECONDS = 0.02
 STARTING = threading.Lock()  # engines start in several threads, and one fork server is enough
 

@@ -15,7 +15,7 @@ from coldproof.adapters.spec.engine_spec import EngineSpec
 
 AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
 ONE_AT_A_TIME = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "MIXED")  # without CTRL: no request is queued long enough
-SPARSE = ("GROUND", "LORA", "CHAT", "MIXED")  # no minimum hit is guaranteed
+SPARSE = ("GROUND", "LORA", "CHAT")  # no minimum hit is guaranteed, so that no eviction can be shown
 HOST_CACHE = "--cache-ram"
 NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (setup.SLOTS, "1")
 SLOT_ALONE = (*ONE_SLOT, *NO_HOST_CACHE)

@@ -116,13 +116,9 @@ class Budget:
             enough = not missing and trial.examples >= trial.enough
             return trial.examples > 0 and (enough or used > (self.longest if missing else self.share))
         enough_drawn = trial.examples >= trial.least_examples or trial.requests >= trial.least_requests
-        least = LEAST_DRAWN if missing else 0 if enough_drawn else min(LEAST_DRAWN, trial.least_examples)
-        if not trial.examples or (trial.examples < least and used <= self.patience):
+        short = not enough_drawn or (bool(missing) and trial.examples < LEAST_DRAWN)
+        if not trial.examples or (short and used <= self.patience):
             return False
         if missing:
             return used > self.longest
-        if trial.examples >= trial.enough:
-            return True
-        if not enough_drawn:
-            return used > max(self.longest, GRACE_SECONDS)
-        return trial.examples > 0 and used > self.share
+        return trial.examples >= trial.enough or used > self.share

@@ -107,12 +107,12 @@ def test_patience_leaves_the_later_trials_something() -> None:
 @pytest.mark.parametrize(("examples", "requests", "spent"), [(29, 99, False), (30, 29, True), (2, 100, True)])
 def test_a_trial_that_was_looked_at_too_seldom_goes_on(examples: int, requests: int, spent: bool) -> None:
     """With less its requirement does not conform. Ten requests of it may take as long as a thousand of another."""
-    budget = Budget(1000, 10)
+    budget = Budget(1000, 10, lambda: 2000.0)
     share = budget.begin(1)
     made = trial(used=1.1 * share, examples=examples, evidence=SHOWN)
     made.requests, made.least_examples, made.least_requests = requests, 30, 100
     assert budget.is_spent(made) is spent
-    made.started -= budget.longest
+    made.started -= budget.patience
     assert budget.is_spent(made)
 
 
@@ -164,14 +164,16 @@ def test_a_trial_that_lacks_evidence_draws_a_few_examples_however_long_they_take
     assert budget.is_spent(trial(used=1100, examples=examples, evidence=SHOWN))
 
 
-@pytest.mark.parametrize(("examples", "least", "spent"), [(4, 5, False), (5, 5, True), (9, 30, False), (10, 30, True)])
+@pytest.mark.parametrize(("examples", "least", "spent"), [(4, 5, False), (5, 5, True), (29, 30, False), (30, 30, True)])
 def test_so_does_one_whose_requirement_would_have_too_few(examples: int, least: int, *, spent: bool) -> None:
-    """Five in the server layer; of the thirty of a whole run, ten."""
-    budget = Budget(1000, 10)
+    """On a machine under load it takes its part of the time that the run has left, not only of the budget."""
+    budget = Budget(100, 10, lambda: 5000.0)
     budget.begin(1)
-    made = trial(used=1100, examples=examples, evidence=SHOWN)
+    made = trial(used=490, examples=examples, evidence=SHOWN)
     made.least_examples, made.least_requests = least, 100
     assert budget.is_spent(made) is spent
+    made.started -= 20
+    assert budget.is_spent(made)
 
 
 @pytest.mark.parametrize("examples", [0, 1])
