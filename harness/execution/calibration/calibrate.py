@@ -151,9 +151,7 @@ def noisy_rule(
     death: tuple[RequestKind, str] | None = None
     for scoring, kind in SCORING_KINDS.items() if oracle.scores else ():
         if kind in dropped:
-            said.append(
-                f"The cold engine is not asked for the scores of prompts {scoring.value}: the engine dies of it."
-            )
+            said.append(f"No scores of prompts are requested {scoring.value}: the engine died of such requests.")
             continue
         try:
             band = measure_band(oracle, identities, block, pace, scoring, progress=progress)
