@@ -84,7 +84,7 @@ class CompletionEvent(msgspec.Struct, frozen=True):
 
     stop: bool | None = None
     stop_type: str = ""
-    tokens_predicted: int = 0  # of the whole answer, in the last event
+    tokens_predicted: int | None = None  # of the whole answer, in the last event
     tokens: list[int] = []
     completion_probabilities: list[Score] = []
     timings: Timings = Timings()
@@ -160,7 +160,8 @@ class LlamaCppReader(Reader):
             self.cached_tokens = event.timings.cache_n
             self.finish_reason = "length" if event.stop_type == "limit" else "stop"
             self.done = True
-            if lost := event.tokens_predicted - len(self.answers.get(0, [])):
+            told, received = event.tokens_predicted, len(self.answers.get(0, []))
+            if told is not None and (lost := told - received):
                 self.error, self.status = LOST_TOKENS.format(lost), 501
 
     def add_tokens(self, event: CompletionEvent) -> None:

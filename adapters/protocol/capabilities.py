@@ -60,6 +60,25 @@ class Capability(enum.StrEnum):
     SLEEP = "sleep and wake"
 
 
+# Capabilities that do not depend on how an engine is started: what one cell lacks, all its cells lack.
+OF_EVERY_CELL = frozenset(
+    {
+        Capability.TOKEN_PROMPTS,
+        Capability.TOKEN_OUTPUTS,
+        Capability.STREAMING,
+        Capability.LOGPROBS,
+        Capability.ADAPTER_SWITCH,
+        Capability.CACHE_SALT,
+        Capability.ABORT,
+        Capability.PROMPT_LOGPROBS,
+        Capability.SEVERAL_ANSWERS,
+        Capability.STOP_STRINGS,
+        Capability.STRUCTURED_OUTPUT,
+        Capability.CACHE_RESET,
+        Capability.METRICS,
+    }
+)
+
 # The evidence texts of capabilities that few engines have, for all engines without them.
 OPTIONAL_ABSENT = {
     Capability.SAVED_STATE: "the engine cannot save its cache under a name and restore it",
@@ -92,3 +111,8 @@ class Support(msgspec.Struct, frozen=True):
 
     present: bool | None
     evidence: str
+
+    def lacks_everywhere(self, capability: Capability) -> bool:
+        """Return whether this shows that the engine lacks a capability however it is started."""
+        own = capability in OF_EVERY_CELL or self.evidence == OPTIONAL_ABSENT.get(capability)
+        return self.present is False and own

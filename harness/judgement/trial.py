@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
@@ -82,6 +84,7 @@ class Trial:
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
+        self.narrowed: list[DroppedKind] = []  # kinds of requests that were drawn or are needed, and were not sent
         self.absent: list[Capability] = []  # needed capabilities that the engine is not known to have
         self.uncounted = ""  # why the engine's hits are unknown
 
@@ -98,6 +101,10 @@ class Trial:
         self.permitted += len(judgement.permitted)
         self.lossy = judgement.rule.lossy
         self.evidence.update(judgement.evidence)
+
+    def narrow(self, dropped: Iterable[DroppedKind]) -> None:
+        """Record kinds of requests that this trial does not send."""
+        self.narrowed += [one for one in dropped if one.kind not in {known.kind for known in self.narrowed}]
 
     def counterexamples(self) -> Counterexamples | None:
         """Return the counterexamples found so far, or None if nothing failed."""

@@ -71,6 +71,20 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     return Verdict.CONFORMS, f"{reason}; {describe_lossy(trial)}" if trial.lossy else reason
 
 
+def narrowed_verdict(verdict: Verdict, reason: str, trial: Trial) -> tuple[Verdict, str]:
+    """Return the verdict and reason of a trial without the kinds of requests that it did not send, and say so.
+
+    If known issues waive the crashes because of which it lacks evidence, it is a known issue as well.
+    """
+    if not trial.narrowed or verdict not in (Verdict.CONFORMS, Verdict.NOT_EXERCISED) or trial.out_of_time:
+        return verdict, reason
+    said = "; ".join(one.words for one in trial.narrowed)
+    waived = [one.known_issue for one in trial.narrowed if one.known_issue is not None]
+    if verdict is Verdict.NOT_EXERCISED and len(waived) == len(trial.narrowed):
+        return Verdict.KNOWN_ISSUE, f"{waived[0]}; {said}; here {reason}"
+    return verdict, f"{reason}; {said}"
+
+
 def describe_lossy(trial: Trial) -> str:
     """Describe which answers a lossy mode kept from being compared."""
     return (

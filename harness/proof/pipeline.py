@@ -23,6 +23,7 @@ from coldproof.harness.proof.confirm.confirm import Confirmed, Observe, confirm
 from coldproof.harness.proof.confirm.with_prior_workloads import confirm_further
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.controls import controls_of
+from coldproof.harness.proof.diagnose.deadly_kind import deadly_kind
 from coldproof.harness.proof.diagnose.diagnose import diagnose
 from coldproof.harness.proof.limits import ProofLimits
 from coldproof.harness.proof.minimise.descent import descend
@@ -30,6 +31,7 @@ from coldproof.harness.proof.minimise.on_fresh_engines import minimise_on_fresh_
 from coldproof.harness.proof.minimise.reduce import joined, smaller
 from coldproof.harness.proof.minimise.simplify import simpler
 from coldproof.harness.proof.progress import Watched
+from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.harness.workload.steps import Reset, RestoreState, SaveState, SetAdapter, Workload
 from coldproof.reports.schema.case import Case, Diagnosis
 from coldproof.reports.schema.verdict import FailureClass
@@ -214,6 +216,20 @@ class ProofPipeline:
                 engines=control_engines,
                 observe=self.watched("running the controls"),
                 seconds=self.limits().controls_seconds,
+            )
+
+    def deadly_kind(self, confirmed: Confirmed, *, cold: bool) -> RequestKind | None:
+        """Return the kind of request that a confirmed crash is due to; None if no kind is, or on an attached server.
+
+        `cold`: the engine without its cache crashed.
+        """
+        if self.engines.pool.options.attached:
+            return None
+        with self.engines.standby.one_by_one(caching=not cold) as another:
+            return deadly_kind(
+                confirmed.judgement.history.workload,
+                start=lambda: another()[0],
+                observe=self.watched("running the crash without each kind of request"),
             )
 
     def case(self, requirement: Requirement, confirmed: Confirmed, *, problem: str) -> Case:

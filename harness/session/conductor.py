@@ -26,6 +26,7 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.execution.models.trained import described_model
 from coldproof.harness.judgement.criteria import failing_checks
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Requirement, statement_parts
@@ -64,7 +65,9 @@ class ConformanceRun:
         self.options, self.role = options, role
         self.issues = read_known_issues(options.known_issues)
         leads = role is not Role.WORKER
-        self.qualification = qualification(options) if leads and options.profile == QUALIFY else None
+        qualifies = leads and options.profile == QUALIFY
+        trained = described_model(options.model)
+        self.qualification = qualification(options, trained=trained) if qualifies else None
         # Read the case before the folder is cleared: it may lie in that folder.
         case = load_case(options.replay) if options.replay is not None else None
         prepare_folder(options.report_dir, clear=leads)

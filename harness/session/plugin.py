@@ -274,7 +274,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Turn a failure to start a cell's engines into the verdict ERROR for each of its requirements.
 
-    A cell that was not opened because the time of the run was over is NOT EXERCISED.
+    If a cell was not opened because the time of the run was over, they are NOT EXERCISED or UNSUPPORTED.
     """
     try:
         return (yield)
@@ -284,10 +284,10 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
         requirement = requirement_of(item)
         if requirement is not None:
             trial = Trial(requirement, cell_name(item), statement_of(item), test_name(item))
-            verdict = Verdict.NOT_EXERCISED if isinstance(failure, OutOfTime) else Verdict.ERROR
-            item.config.stash[RUN].trials.emit_verdict(trial, verdict, str(failure), None, left=None)
-        if isinstance(failure, OutOfTime):
-            pytest.fail(str(failure), pytrace=False)
+            trials = item.config.stash[RUN].trials
+            if isinstance(failure, OutOfTime):
+                trials.conclude_unopened(trial, str(failure))
+            trials.emit_verdict(trial, Verdict.ERROR, str(failure), None, left=None)
         raise
 
 

@@ -17,16 +17,20 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.observer import Observer
+from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
+from coldproof.harness.proof.diagnose.deadly_kind import got_no_answer
 from coldproof.harness.proof.limits import ProofLimits
 from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipeline
 from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER
+from coldproof.harness.workload.request_kinds import probe_of
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.case import Case
 
@@ -116,6 +120,8 @@ class SystemUnderTest:
     def examine(self, workload: Workload, engine: CheckedEngine) -> Judgement | None:
         """Run and judge a workload, and keep a counterexample. Repeats timing-dependent workloads while minimising."""
         trial = self.current().trial
+        workload, not_sent = self.engines.pool.dropped.without(workload, trial.requirement.needs)
+        trial.narrow(not_sent)
         if trial.best is None and not trial.replaying and self.budget.is_spent(trial):
             raise TrialEnded
         key = msgspec.json.encode(workload)
@@ -227,6 +233,33 @@ class SystemUnderTest:
         if found.requirement.without_cache and self.mixed_adapters(confirmed.judgement):
             self.exclude_mixture(BASE_WITH_ADAPTER)
         return case, confirmed
+
+    def probes(self, requirement: Requirement) -> list[Workload]:
+        """Return workloads of the kinds of requests of which the engine died in the calibration, if this is about them.
+
+        Such a request is not sent anywhere else before a fresh engine has died of it too.
+        """
+        kinds = self.engines.pool.dropped.suspected(requirement.needs)
+        return [probe for kind in kinds if (probe := probe_of(kind, 2 * self.limits.unit)) is not None]
+
+    def drop_deadly_kind(self, case: Case, confirmed: Confirmed) -> None:
+        """If the engine dies of one kind of request in a confirmed case, stop sending this kind in this run."""
+        if not got_no_answer(confirmed.judgement):
+            return
+        current = self.current()
+        kind = current.proof.deadly_kind(confirmed, cold=current.trial.requirement.without_cache)
+        if kind is None:
+            return
+        self.engines.drop_kind(
+            DroppedKind(
+                kind=kind,
+                cell=self.cell.name,
+                requirement=case.requirement,
+                why=case.sentence,
+                case=case.id,
+                known_issue=case.known_issue,
+            )
+        )
 
     def with_controls(self, case: Case, confirmed: Confirmed) -> Case:
         """Return the case with the results of its controls. A failure without the cache has no controls."""

@@ -6,15 +6,17 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from typing import Any
 
 import msgspec
 import pytest
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.judgement.requirement import Absent, Requirement, missing
 from coldproof.harness.judgement.trial import Trial, Violation
-from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
+from coldproof.harness.judgement.verdict import narrowed_verdict, verdict_of_case, verdict_without_case
 from coldproof.harness.options import SOAK, Options, UsageError
 from coldproof.harness.session.budget import OUT_OF_TIME
 from coldproof.harness.session.soak import in_rounds
@@ -69,6 +71,7 @@ class TrialRunner:
         self.waivers, self.save_case = waivers, save_case
         self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
         self.proving = 0.0  # seconds spent on minimising, confirming and diagnosing counterexamples so far
+        self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
 
     def begin(self, sut: SystemUnderTest, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
@@ -90,7 +93,8 @@ class TrialRunner:
             cell=trial.cell,
             of=self.plan.announced,
         )
-        if absent:
+        trial.narrow(engines.pool.dropped.forbidding(trial.requirement.needs))
+        if absent or trial.narrowed:
             return lambda **_: None
         trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
         trial.waived_at_once = trial.waivable and self.options.waives_at_once(trial.requirement.id)
@@ -100,7 +104,7 @@ class TrialRunner:
             return lambda **_: self.replay(sut, trial)
         if self.options.profile == SOAK:
             return in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
-        return test
+        return after_probes(test, sut, sut.probes(trial.requirement))
 
     def set_least(self, trial: Trial) -> None:
         """Set how many examples the trial should draw, so that all trials of its requirement reach the floor."""
@@ -117,10 +121,24 @@ class TrialRunner:
         """Once for each cell, release the time of the trials that the engine does not support."""
         if sut.cell.name not in self.opened_cells:
             self.opened_cells.add(sut.cell.name)
+            supports = sut.engines.engine.capabilities.items()
+            self.lacking |= {one: support.evidence for one, support in supports if support.lacks_everywhere(one)}
             here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
             lacking = [requirement for requirement in here if self.unmet_needs(sut, requirement)]
             sut.budget.drop(sum(requirement.weight for requirement in lacking) / self.plan.workers)
             self.plan.begun.update(requirement.id for requirement in lacking)
+
+    def conclude_unopened(self, trial: Trial, reason: str) -> None:
+        """Emit the verdict of a trial whose cell was not opened for lack of time, and raise pytest's outcome for it.
+
+        It is NOT EXERCISED, or UNSUPPORTED if another cell has shown that the engine lacks what it needs.
+        """
+        absent = [need for need in trial.requirement.needs if need in self.lacking]
+        trial.absent = absent
+        verdict = Verdict.UNSUPPORTED if absent else Verdict.NOT_EXERCISED
+        reason = "; ".join(f"{need.value}: {self.lacking[need]}" for need in absent) or reason
+        self.emit_verdict(trial, verdict, reason, None, left=None)
+        raise_outcome(verdict, trial, reason, None)
 
     def unmet_needs(self, sut: SystemUnderTest, requirement: Requirement) -> list[Absent]:
         """Return the needs of a requirement that the engine does not meet."""
@@ -167,7 +185,8 @@ class TrialRunner:
             _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
             waivers = self.waivers(sut.engines.engine.version)
             without_case = verdict_without_case(trial, problem, rule)
-            verdict, reason = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
+            rare = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
+            verdict, reason = narrowed_verdict(*rare, trial)
         sut.end()
         self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
         raise_outcome(verdict, trial, reason, problem, allowed_verdicts(self.options))
@@ -187,6 +206,7 @@ class TrialRunner:
             self.save_case(case, trial.statement)
         if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
             self.causes.add(case.signature)
+            sut.drop_deadly_kind(case, confirmed)
         return case
 
     def mark_known_issue(self, case: Case, sut: SystemUnderTest) -> Case:
@@ -219,8 +239,20 @@ class TrialRunner:
             missing=trial.missing() if verdict is Verdict.NOT_EXERCISED else [],
             of=self.plan.announced,
             exhausted=trial.exhausted,
+            narrowed=[one.kind for one in trial.narrowed],
             left=None if left is None else round(left, 1),
         )
+
+
+def after_probes(test: Callable[..., None], sut: SystemUnderTest, probes: list[Workload]) -> Callable[..., None]:
+    """Return a test that first checks these workloads: the calibration saw the engine die of such requests."""
+
+    def probed(**arguments: Any) -> None:
+        for probe in probes:
+            sut.check(probe)
+        test(**arguments)
+
+    return probed if probes else test
 
 
 def allowed_verdicts(options: Options) -> list[Verdict]:

@@ -16,7 +16,7 @@ import msgspec
 from coldproof.reports.assemble.causes import causes
 from coldproof.reports.assemble.distributions import History, tally
 from coldproof.reports.assemble.layers import layer_results, own_events
-from coldproof.reports.assemble.over_time import EvidenceSample, growths, losses, progress
+from coldproof.reports.assemble.over_time import EvidenceSample, dropped_kinds, growths, losses, progress
 from coldproof.reports.assemble.requirement_results import requirement_results
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.case import Case
@@ -116,6 +116,7 @@ def assemble(events: list[Event]) -> Results:
         fault=injected_fault(first.get("fault"), events),
         progress=progress(events, first["at"]),
         losses=losses(events, first["at"]),
+        dropped_kinds=dropped_kinds(events, first["at"]),
         growth=growths(events, first["at"]),
         layers=layer_results(events, requirements),
     )

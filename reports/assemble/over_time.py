@@ -15,7 +15,7 @@ import msgspec
 
 from coldproof.reports.format.text import duration, number
 from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.results import EngineLoss, Growth, ProgressPoint, UsagePoint
+from coldproof.reports.schema.results import DroppedKind, EngineLoss, Growth, ProgressPoint, UsagePoint
 
 PROGRESS_POINTS, USAGE_POINTS = 100, 120  # the most points of a chart
 MIN_SAMPLES, MIN_SECONDS = 24, 300.0  # below these, growth of a process is not evaluated
@@ -66,6 +66,28 @@ def losses(events: list[dict[str, Any]], began: float) -> list[EngineLoss]:
         for event in events
         if event["event"] == "engine_lost"
     ]
+
+
+def dropped_kinds(events: list[dict[str, Any]], began: float) -> list[DroppedKind]:
+    """Return the kinds of requests that each layer stopped sending, with the requirements that this narrows.
+
+    A confirmed crash replaces what the calibration saw of the same kind, but the time stays.
+    """
+    found: dict[tuple[str, str], DroppedKind] = {}
+    for event in events:
+        if event["event"] == "kind_dropped":
+            dropped, layer = event["dropped"], event.get("layer", "")
+            key = (layer, dropped["kind"])
+            at = found[key].at if key in found else round(event["at"] - began, 1)
+            fields = {name: dropped.get(name) or "" for name in ("kind", "cell", "requirement", "case", "why")}
+            found[key] = DroppedKind(at=at, layer=layer, narrows=narrowed_by(events, *key), **fields)
+    return list(found.values())
+
+
+def narrowed_by(events: list[dict[str, Any]], layer: str, kind: str) -> list[str]:
+    """Return the ids of the requirements with tests that did not send a kind of request."""
+    verdicts = (event for event in events if event["event"] == "verdict" and event.get("layer", "") == layer)
+    return sorted({event["requirement"] for event in verdicts if kind in event.get("narrowed", ())})
 
 
 def growths(events: list[dict[str, Any]], began: float) -> list[Growth]:

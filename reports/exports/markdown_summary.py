@@ -9,7 +9,7 @@ from coldproof.reports.assemble.over_time import growth_text
 from coldproof.reports.format.markdown import code, escaped, section, table
 from coldproof.reports.format.text import duration, many, number
 from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import Growth, RequirementResult, Results, Waiver
+from coldproof.reports.schema.results import DroppedKind, Growth, RequirementResult, Results, Waiver
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views import overview
 
@@ -30,6 +30,7 @@ def summary_markdown(results: Results) -> str:
         violations = [case for case in overview.ordered_cases(results.cases) if case.known_issue is None]
         blocks += [*_causes(results), *_section("Violations", map(_violation, violations))]
         blocks += _section("Waivers", map(_waiver, overview.waivers(results)))
+        blocks += _section("Requests that were no longer sent", map(_dropped, results.dropped_kinds))
         blocks += _section("Not verified", map(_not_verified, overview.not_verified(results)))
         blocks += _section("Resource usage", map(_growth, results.growth))
     return "\n".join([*blocks, *_where(results)]).rstrip() + "\n"
@@ -108,6 +109,12 @@ def _waiver(waiver: Waiver) -> str:
 def _not_verified(entry: overview.NotVerified) -> str:
     where = f"**{entry.row.verdict.value}** {escaped(entry.requirement)} in {escaped(entry.row.label)}"
     return f"- {where}: {escaped(entry.row.reason or 'no reason was recorded')}"
+
+
+def _dropped(one: DroppedKind) -> str:
+    since = f"case {one.case} of {one.requirement}" if one.case else "the calibration"
+    narrows = f" This narrows {', '.join(one.narrows)}." if one.narrows else ""
+    return f"- **{escaped(one.kind)}**, since {escaped(since)} in {escaped(one.cell)}: {escaped(one.why)}{narrows}"
 
 
 def _growth(one: Growth) -> str:

@@ -216,6 +216,23 @@ class EngineLoss(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
 
 
+class DroppedKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of request that the run stopped sending, because the engine died of it. `at`: seconds since the start.
+
+    `requirement`, `case`: of the confirmed crash; "" if the engine died in the calibration and no case confirmed it.
+    `narrows`: the requirements whose later tests drew or need such requests.
+    """
+
+    kind: str
+    at: float
+    cell: str
+    layer: str = ""
+    requirement: str = ""
+    case: str = ""
+    why: str
+    narrows: list[str] = []
+
+
 class UsagePoint(msgspec.Struct, frozen=True, kw_only=True):
     """The resource usage of a process at a time (seconds since the start): bytes of memory, or open files."""
 
@@ -298,6 +315,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     fault: InjectedFault | None = None
     progress: list[ProgressPoint] = []  # at most a hundred moments; empty in files from before there was this
     losses: list[EngineLoss] = []
+    dropped_kinds: list[DroppedKind] = []
     growth: list[Growth] = []  # of a soak
     layers: list[LayerResult] = []  # of a run of several layers; the last one's engine and calibration are the run's
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results

@@ -18,28 +18,42 @@ from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 from coldproof.adapters.registry import CELLS, ENGINES
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
+from coldproof.adapters.spec.layer import EXACT_LAYER, Layer
 from coldproof.harness.session.selftest.scripted_engine import InjectedBug, ScriptedEngine
 
-MOMENT = os.environ["COLDPROOF_SLOW_MOMENT"]  # start, calibration, drawing, confirmation or unreachable
+# start, calibration, drawing, minimising, confirmation (a fresh engine starts), replaying, controls, layers (an engine
+# of two layers, drawing) or unreachable (drawing, and no answer ever comes)
+MOMENT = os.environ["COLDPROOF_SLOW_MOMENT"]
 BLOCKED = Path(os.environ["COLDPROOF_SLOW_BLOCKED"])  # the file that says that the moment has come
 CALM = 40  # answers that the engine under test gives before it blocks
+BROKEN = ("minimising", "confirmation", "replaying", "controls")  # moments that come behind a counterexample
 
 
 class SlowEngine(ScriptedEngine):
     """A scripted engine whose answers may take for ever."""
 
-    def __init__(self, process: EngineProcess, *, plant: InjectedBug, caching: bool) -> None:
+    def __init__(self, process: EngineProcess, log: Path, *, plant: InjectedBug, caching: bool) -> None:
         super().__init__(plant, caching=caching)
-        self.process, self.answered = process, 0
+        self.process, self.log, self.answered = process, log, 0
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """The honest answer, until the moment has come."""
         self.answered += 1
         if MOMENT == "calibration" and not self.caching and self.answered > 5:
             self.block()
-        if MOMENT in ("drawing", "unreachable") and self.caching and self.answered > CALM:
+        if MOMENT in ("drawing", "layers", "unreachable") and self.caching and self.answered > CALM:
+            self.block()
+        if MOMENT == "minimising" and self.caching and self.has_happened('"findings":[{'):
+            self.block()
+        if MOMENT == "replaying" and "fresh" in self.log.name and self.answered > 1:
+            self.block()
+        if MOMENT == "controls" and self.caching and self.has_happened("running the controls"):
             self.block()
         return super().send(request, on_token)
+
+    def has_happened(self, words: str) -> bool:
+        """Whether an event of the run has these words."""
+        return words in (self.log.parent / "events.ndjson").read_text()
 
     def block(self) -> None:
         """Wait in another thread for an answer that comes only when the process ends, or never."""
@@ -72,10 +86,13 @@ def start(setting: StartOptions) -> SlowEngine:
         while process.running():
             time.sleep(0.05)
         raise EngineStartError("it ended before it was ready")
-    broken = MOMENT == "confirmation" and setting.caching
-    return SlowEngine(process, plant=InjectedBug.OVERCOUNT if broken else InjectedBug.CLEAN, caching=setting.caching)
+    bug = InjectedBug.OVERCOUNT if MOMENT in BROKEN and setting.caching else InjectedBug.CLEAN
+    return SlowEngine(process, setting.log, plant=bug, caching=setting.caching)
 
 
-CELL = Cell(name="slow", about="scripted", engine="slow")
-ENGINES["slow"] = EngineSpec(name="slow", about="scripted", cells=(CELL,), start=start, quick=True)
-CELLS["slow"] = CELL
+LAYERS = (Layer(name=EXACT_LAYER, engine="slow-core", areas=("REUSE",)),) if MOMENT == "layers" else ()
+for name, layers in (("slow", LAYERS), ("slow-core", ())):
+    CELLS[name] = Cell(name=name, about="scripted", engine=name)
+    ENGINES[name] = EngineSpec(
+        name=name, about="scripted", cells=(CELLS[name],), start=start, quick=True, more_layers=layers
+    )

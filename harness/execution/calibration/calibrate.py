@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ from coldproof.harness.workload.generators.prompts import (
     DEFAULT_BLOCK,
     whole_unit,
 )
+from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
 from coldproof.reports.schema.case import NoiseBand
@@ -43,6 +44,8 @@ TOKENS = 12
 REPEATED_NATS = 1e-3
 MIXED_TOKENS = 40  # a busy server admits requests one by one; short answers would end before the last is admitted
 SLOW_SECONDS = 0.5  # for one answer: then short answers overlap as well
+# How prompts are scored, first choice first, and the kind of requests that it needs.
+SCORING_KINDS = {Scoring.BOTH: RequestKind.SCORES_BESIDE, Scoring.ALONE: RequestKind.SCORES}
 SHARE = 0.25  # of the run's budget for each of the two long parts of a calibration, with a slow model
 
 
@@ -68,14 +71,17 @@ def calibrate(
     block: int | None,
     slots: int,
     seconds: float = math.inf,
-    renew: Callable[[], None] | None = None,
+    renew: Callable[[], object] | None = None,
+    dropped: Collection[RequestKind] = (),
+    on_death: Callable[[RequestKind, str], None] = lambda *_: None,
     progress: Progress = SILENT,
     wall: Callable[[], float] = time.monotonic,
 ) -> tuple[Calibration, Rule]:
     """Send the probes and return the calibration and the rule. Raises OracleError if the oracle cannot answer.
 
     `seconds`: the budget of the run. If the model is slow, fewer probes are sent. `renew`: replaces the oracle's engine
-    after a request has ended it; None if Coldproof cannot start one.
+    after a request has ended it; None if Coldproof cannot start one. `dropped`: kinds of requests that are not sent.
+    `on_death`: called with each further kind that ended the engine, and what it said.
     """
     block = whole_unit(block or DEFAULT_BLOCK)
     run = secrets.token_hex(4)
@@ -83,13 +89,21 @@ def calibrate(
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]
     probes = [Question(prompt, identity, TOKENS) for identity in identities for prompt in prompts]
     with progress.counting("calibrating", oracle, of=3 * len(probes)):
-        alone, repeats = repeated(oracle, probes, wall)
+        try:
+            alone, repeats = repeated(oracle, probes, wall)
+        except OracleError as problem:
+            if renew is None or not oracle.scores:
+                raise
+            renew()
+            oracle.scores = oracle.scores_prompts = False  # perhaps it dies of requests for logprobs
+            alone, repeats = repeated(oracle, probes, wall)
+            on_death(RequestKind.LOGPROBS, str(problem))
     noise, exact = repeats.noise, repeats.exact
     rule = Rule(exact=exact)
     pace = Pace(repeats.waited, SHARE * seconds)
     said: list[str] = []
     if not exact:
-        rule, said = noisy_rule(oracle, identities, block, pace, renew, progress)
+        rule, said = noisy_rule(oracle, identities, block, pace, renew, progress, dropped=dropped, on_death=on_death)
         if rule.band is None and rule.noise is not None:
             rule = msgspec.structs.replace(rule, noise=max(noise, rule.noise) if math.isfinite(noise) else None)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
@@ -123,15 +137,22 @@ def noisy_rule(
     identities: list[str | None],
     block: int,
     pace: Pace,
-    renew: Callable[[], None] | None,
+    renew: Callable[[], object] | None,
     progress: Progress,
+    *,
+    dropped: Collection[RequestKind] = (),
+    on_death: Callable[[RequestKind, str], None] = lambda *_: None,
 ) -> tuple[Rule, list[str]]:
     """Return the rule for an engine that is nondeterministic without a cache, and notes about it.
 
     By scores, if the engine gives them. If it dies of requests for scores, in batches or alone, it loses only these.
     """
     said: list[str] = []
-    for scoring in (Scoring.BOTH, Scoring.ALONE):
+    death: tuple[RequestKind, str] | None = None
+    for scoring, kind in SCORING_KINDS.items() if oracle.scores else ():
+        if kind in dropped:
+            said.append(f"No scores of prompts are requested {scoring.value}: the engine died of such requests.")
+            continue
         try:
             band = measure_band(oracle, identities, block, pace, scoring, progress=progress)
         except OracleError as problem:
@@ -141,12 +162,19 @@ def noisy_rule(
                 f"The cold engine failed when it was asked for the scores of prompts {scoring.value}: {problem}."
             )
             renew()
+            death = kind, str(problem)
             continue
+        if death is not None:
+            on_death(*death)
+            death = None
         if isinstance(band, NoiseBand):
             # For answers without cold scores, the oracle's margin must exceed the tolerance.
             return Rule(exact=False, noise=band.margin_nats, band=band), [*said, noise_note(band)]
         said.append(f"Answers are not judged by their scores: {band}.")
         break
+    if death is not None:
+        on_death(*death)
+        oracle.scores_prompts = False
     margin = measure_margin(oracle, identities, block, pace, progress=progress)
     if isinstance(margin, str):
         return Rule(exact=False, why=margin), [*said, f"Margins cannot be judged either: {margin}."]

@@ -16,6 +16,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import WeightPromise
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.cell import Cell
@@ -23,19 +24,21 @@ from coldproof.harness.execution.engines.cell_start import (
     ComparisonRules,
     StartedEngines,
     find_rules,
+    renew_cold,
     start_engines,
     usable_contents,
+    use_without,
 )
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.engines.standby import Standby
 from coldproof.harness.execution.models.contents import Contents
 from coldproof.harness.execution.models.versions import Versions
-from coldproof.harness.execution.oracles.closed_form import ClosedForm
 from coldproof.harness.execution.oracles.cross_engine import OtherEngine
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle, Question, question
 from coldproof.harness.judgement.trial import Ran
@@ -132,9 +135,13 @@ class CellEngines:
         return ran[-1].seconds if ran else 0.0
 
     def prefetch(self, planned: Outcome) -> None:
-        """Query the oracle about a request in the background. The answer is in its memory when the judge asks."""
-        self._pending += [question(planned, identity) for identity in planned.identities]
-        self._background.submit(self.ask_pending)
+        """Query the oracle about a plain request in the background. The answer is in its memory when the judge asks.
+
+        Other requests wait until the engine under test has answered: one that it dies of would end both engines.
+        """
+        if planned.surface == PLAIN:
+            self._pending += [question(planned, identity) for identity in planned.identities]
+            self._background.submit(self.ask_pending)
 
     def ask_pending(self) -> None:
         """Query the oracle about all requests since the last call, together if it takes batches."""
@@ -155,7 +162,7 @@ class CellEngines:
         if engine is self.engine:
             self.engine = self.successors[engine] = self.replace(engine, lost=lost)
         elif engine is self.oracle_engine:
-            self.successors[engine] = self.replace_oracle(engine)
+            self.successors[engine] = self.replace_oracle()
         return self.successors.get(engine, engine)
 
     def replace(self, engine: CheckedEngine, *, lost: bool = True) -> CheckedEngine:
@@ -172,17 +179,9 @@ class CellEngines:
             self.oracle = self.cold = self.pool.oracles.oracle_for(self.oracle.name, new, self.cell)
         return new
 
-    def replace_oracle(self, dead: CheckedEngine) -> CheckedEngine:
-        """Return a new cold engine in place of one that crashed."""
-        self.pool.log.emit("engine_lost", cell=self.cell.name, log_tail=dead.log_tail())
-        self.pool.close_engine(dead)
-        self.oracle_engine = self.pool.cold_engine(self.cell).result()
-        self.cold = self.pool.oracles.oracle_for("cold-engine", self.oracle_engine, self.cell)
-        self.cold.of_weights = lambda digest: self.pool.cold_engine(self.cell, digest).result()
-        if isinstance(self.oracle, EngineOracle):
-            self.oracle = self.cold
-        elif isinstance(self.oracle, ClosedForm | OtherEngine):
-            self.oracle.cold = self.cold
+    def replace_oracle(self) -> CheckedEngine:
+        """Return a new cold engine in place of one that crashed. The oracles that ask it ask the new one."""
+        self.oracle_engine = renew_cold(self.pool, self.cell, self.cold)
         return self.oracle_engine
 
     def control(self, *, cold: bool) -> tuple[CheckedEngine | None, bool]:
@@ -196,6 +195,11 @@ class CellEngines:
             return self.oracle_engine, False
         engine, _ = self.standby.take(caching=False)
         return engine, True
+
+    def drop_kind(self, dropped: DroppedKind) -> None:
+        """Stop sending a kind of request in this run, to the cold engine too."""
+        self.pool.dropped.add(dropped)
+        use_without(self.cold, self.pool.dropped)
 
     def exclude_mixture(self, mixture: str) -> None:
         """Record that a mixture failed with caching off, so that no workload contains it from now on."""

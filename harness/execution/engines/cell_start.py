@@ -13,14 +13,17 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration
 from coldproof.harness.execution.calibration.cross_engine import calibrate_between
 from coldproof.harness.execution.calibration.progress import Progress
+from coldproof.harness.execution.engines.dropped_kinds import DroppedKinds
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.contents import Contents
 from coldproof.harness.execution.oracles.closed_form import ClosedForm
 from coldproof.harness.execution.oracles.cross_engine import OtherEngine
 from coldproof.harness.execution.oracles.engine import EngineOracle, FreshOracle
+from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle
 from coldproof.harness.options import UsageError
+from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.schema.results import Calibration
 
 
@@ -116,6 +119,11 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
         shape = (started.cold_engine or started.tested).shape
         source = pool.options.calibration
         earlier = earlier_calibration(source, cell=key, version=started.tested.version) if source else None
+
+        def on_death(kind: RequestKind, why: str) -> None:
+            pool.dropped.add(DroppedKind(kind=kind, cell=cell.name, requirement="", why=why))
+
+        use_without(started.cold, pool.dropped)
         pool.calibrations[key] = earlier or calibrate(
             started.cold,
             digests,
@@ -124,6 +132,8 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
             slots=shape.adapter_slots or 1,
             seconds=pool.options.seconds,
             renew=None if started.cold_engine is None else lambda: renew_cold(pool, cell, started.cold),
+            dropped=tuple(pool.dropped),
+            on_death=on_death,
             progress=progress,
         )
         if isinstance(started.oracle, ClosedForm):
@@ -132,12 +142,20 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
     return pool.calibrations[key]
 
 
-def renew_cold(pool: EnginePool, cell: Cell, cold: EngineOracle) -> None:
-    """Start another cold engine for the oracle, whose engine a request has ended. Raises EngineStartError."""
+def renew_cold(pool: EnginePool, cell: Cell, cold: EngineOracle) -> CheckedEngine:
+    """Start another cold engine for the oracle, whose engine was lost, and return it. Raises EngineStartError."""
     lost = cold.engine
     pool.log.emit("engine_lost", cell=cell.name, log_tail=lost.log_tail())
     pool.close_cold(lost)
-    cold.use(pool.cold_engine(cell).result())
+    engine = pool.cold_engine(cell).result()
+    cold.use(engine)
+    return engine
+
+
+def use_without(cold: EngineOracle, dropped: DroppedKinds) -> None:
+    """Let the cold engine get no requests of the dropped kinds for scores, which it needs for no answer."""
+    cold.scores = cold.scores and RequestKind.LOGPROBS not in dropped
+    cold.scores_prompts = cold.scores_prompts and cold.scores and RequestKind.SCORES not in dropped
 
 
 def rules_between(

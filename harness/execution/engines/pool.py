@@ -23,6 +23,7 @@ from coldproof.adapters.registry import ENGINES, attached, catalogue, plain_cell
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.engines.dropped_kinds import DroppedKinds
 from coldproof.harness.execution.engines.workspace import Workspace
 from coldproof.harness.execution.models.contents import ServedFiles
 from coldproof.harness.execution.oracles.factory import OracleFactory
@@ -50,6 +51,7 @@ class EnginePool:
         self.cold: dict[str, CheckedEngine] = {}  # cold engines; cells with the same cold answers share one
         self.others: dict[str, CheckedEngine] = {}  # the other engine that --oracle names, for each kind of model
         self.calibrations: dict[str, tuple[Calibration, Rule]] = {}
+        self.dropped = DroppedKinds(log)
         self.starts: list[float] = []
         self.started_engines = 0
         self.injected = contextlib.ExitStack()

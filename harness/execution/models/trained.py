@@ -116,6 +116,14 @@ def is_trained(name: str) -> bool:
     return name.removesuffix(".gguf") in TRAINED
 
 
+def described_model(name: str | None) -> str | None:
+    """Return a trained model's name and the digest of its published file; None for other models.
+
+    `NAME` and `NAME.gguf` are weights in different formats, so that both parts are needed to tell what was served.
+    """
+    return f"{name} {TRAINED[name.removesuffix('.gguf')].sha256}" if name is not None and is_trained(name) else None
+
+
 def make_folder(model: TrainedModel, folder: Path, say: Callable[[str], None]) -> None:
     """Fetch and convert a model. Raises UsageError, or OSError if its files cannot be written."""
     scratch = folder.with_name(f"{model.name}.{secrets.token_hex(4)}")

@@ -48,13 +48,16 @@ class Qualification(msgspec.Struct, frozen=True, kw_only=True):
     oracle: str
     seconds: float
     arguments: tuple[str, ...]
-    model: str  # the digest of its config.json; "" for the generated model
+    model: str  # the digest of its config.json or file, or the name and digest of a trained model; "": generated
     known_issues_sha256: str
     build: tuple[Package, ...]
 
 
-def qualification(options: Options) -> Qualification:
-    """Return the record of a run with these options. Raises UsageError if it cannot be a qualification."""
+def qualification(options: Options, *, trained: str | None = None) -> Qualification:
+    """Return the record of a run with these options. Raises UsageError if it cannot be a qualification.
+
+    `trained`: the name and the digest of the model, if `--model` names a trained one.
+    """
     check_folder(options.report_dir)
     frozen, digest = current_list()
     return Qualification(
@@ -68,7 +71,7 @@ def qualification(options: Options) -> Qualification:
         oracle=options.oracle,
         seconds=options.seconds,
         arguments=tuple(redacted(word) for word in options.engine_args),
-        model=digest_of(Path(options.model) / "config.json") if options.model is not None else "",
+        model=trained or model_digest(options.model),
         known_issues_sha256=digest_of(options.known_issues) if options.known_issues is not None else "",
         build=build(None if options.attached else options.engine, options.other_engine),
     )
@@ -86,6 +89,13 @@ def keep_known_issues(options: Options) -> None:
     """Copy the known issues into the bundle, so that a reader can look up each waiver. Raises OSError."""
     if options.known_issues is not None:
         shutil.copyfile(options.known_issues, options.report_dir / KNOWN_ISSUES)
+
+
+def model_digest(model: str | None) -> str:
+    """Return the digest of a model's config.json or, of a file such as a GGUF file, its own; "" without a model."""
+    if model is None:
+        return ""
+    return digest_of(Path(model)) or digest_of(Path(model) / "config.json")
 
 
 def digest_of(path: Path) -> str:

@@ -107,6 +107,8 @@ class Terminal:
                     "the engine terminated or stopped responding; starting it again. End of its log:\n"
                     + fields["log_tail"]
                 )
+            case "kind_dropped":
+                self.line(f"from now on, {fields['dropped'].words}")
             case "verdict":
                 self.verdict(fields)
             case "proposed":

@@ -80,6 +80,15 @@ def test_an_answer_is_what_came_up_to_the_last_event() -> None:
     assert (answer.cached_tokens, answer.finish_reason, reader.done) == (5, "length", True)
 
 
+@pytest.mark.parametrize(
+    ("told", "error"), [({}, False), ({"tokens_predicted": 1}, False), ({"tokens_predicted": 3}, True)]
+)
+def test_a_stream_that_lacks_tokens_is_an_error(told: dict[str, int], error: bool) -> None:
+    """A server that does not say how many there were has lost none that is known of."""
+    reader = read({"tokens": [8], "stop": True, "stop_type": "limit", **told})
+    assert (reader.error is not None) is error
+
+
 def test_an_error_event_is_a_refusal() -> None:
     """With the server's status."""
     reader = read({"error": {"code": 400, "message": "too long"}})

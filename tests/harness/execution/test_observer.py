@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from coldproof.harness.execution.engines.cell_engines import REMEMBERED, CellEng
 from coldproof.harness.execution.engines.cell_start import ComparisonRules, StartedEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.observer import Observer
+from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import EXACT, Finding
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
@@ -65,6 +67,23 @@ class Worn:
     def run(self, engine: CheckedEngine | None = None) -> Judgement:
         """Observe once, on the engine under test unless told otherwise."""
         return self.observe(engine or self.engines.engine, history().workload)
+
+
+def test_a_lost_cold_engine_is_replaced_below_its_oracle() -> None:
+    """Whoever asks the oracle asks the new engine, in batches as before; its adapters are loaded again."""
+    cell = engines()
+    lost, new = cell.oracle_engine, CheckedEngine(ScriptedEngine(caching=False))
+    assert lost is not None
+    cold = cell.oracle = cell.cold = EngineOracle("cold-engine", lost, [], memo={})
+    cold.batches, cold.loaded = True, {"digest": "name"}
+    started: Future[CheckedEngine] = Future()
+    started.set_result(new)
+    closed: list[CheckedEngine] = []
+    cell.pool.close_cold, cell.pool.cold_engine = closed.append, lambda _: started  # type: ignore
+    assert cell.replace_lost(lost) is cell.oracle_engine is cold.engine is new
+    assert closed == [lost]
+    assert cell.oracle is cell.cold is cold
+    assert (cold.batches, cold.loaded) == (True, {})
 
 
 @pytest.mark.parametrize(("checker", "times"), [("conservation", 3), ("liveness", 3), ("tokens", 0), (None, 0)])

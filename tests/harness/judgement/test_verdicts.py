@@ -12,12 +12,14 @@ from support import report_samples
 from support.histories import history, outcome
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
+from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement, requirement
 from coldproof.harness.judgement.trial import Trial
-from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
+from coldproof.harness.judgement.verdict import narrowed_verdict, verdict_of_case, verdict_without_case
 from coldproof.harness.session.trials import raise_outcome
+from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.assemble.assemble import Event, assemble, read_events
 from coldproof.reports.schema.case import Reproduction
 from coldproof.reports.schema.results import Results
@@ -72,6 +74,34 @@ def test_what_would_have_taken_a_smaller_pool_says_so(missing: Evidence, hinted:
     made.hint = "The pool is of unknown size."
     reason = verdict_without_case(made, None)[1]
     assert reason == f"missing evidence: {missing.value}" + (". The pool is of unknown size." if hinted else "")
+
+
+@pytest.mark.parametrize(
+    ("before", "known", "after"),
+    [
+        (Verdict.CONFORMS, None, Verdict.CONFORMS),
+        (Verdict.CONFORMS, "issue 7", Verdict.CONFORMS),
+        (Verdict.NOT_EXERCISED, None, Verdict.NOT_EXERCISED),
+        (Verdict.NOT_EXERCISED, "issue 7", Verdict.KNOWN_ISSUE),
+    ],
+)
+def test_what_was_not_sent_is_said_and_is_a_known_issue_only_where_evidence_lacks(
+    before: Verdict, known: str | None, after: Verdict
+) -> None:
+    """The crash itself is a case of another trial; a pass is a pass of what was sent."""
+    made = trial()
+    dropped = DroppedKind(
+        kind=RequestKind.PATTERN, cell="default", requirement="SURFACE-1", why="it ended", case="abc", known_issue=known
+    )
+    made.narrow([dropped])
+    made.narrow([dropped])
+    verdict, reason = narrowed_verdict(before, "so it is", made)
+    assert verdict is after
+    assert reason.count("requests with structured output have not been sent since case abc of SURFACE-1") == 1
+    assert "so it is" in reason
+    made.out_of_time = "no time"
+    assert narrowed_verdict(before, "so it is", made) == (before, "so it is")
+    assert narrowed_verdict(Verdict.VIOLATED, "bad", made) == (Verdict.VIOLATED, "bad")
 
 
 def test_a_broken_harness_is_an_error_even_with_all_evidence() -> None:

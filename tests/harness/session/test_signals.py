@@ -73,7 +73,10 @@ class Started:
         (signal.SIGTERM, "start"),
         (signal.SIGTERM, "calibration"),
         (signal.SIGTERM, "drawing"),
+        (signal.SIGTERM, "minimising"),
         (signal.SIGTERM, "confirmation"),
+        (signal.SIGTERM, "replaying"),
+        (signal.SIGTERM, "controls"),
         (signal.SIGHUP, "start"),
         (signal.SIGHUP, "confirmation"),
     ],
@@ -91,6 +94,16 @@ def test_ctrl_c_does_the_same(tmp_path: Path) -> None:
     started = Started(tmp_path, "drawing", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     started.process.send_signal(signal.SIGINT)
     started.ends_with_a_report()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_layers_of_a_run_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    """Each in its own process, which gets no signal but the run's. Their reports are the run's."""
+    layers = ("--layers", "exact,server")
+    started = Started(tmp_path, "layers", *layers, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    started.process.send_signal(number)
+    started.ends_with_a_report()
+    assert {layer.layer for layer in read_results(started.out / "results.json").layers} == {"exact", "server"}
 
 
 def test_an_answer_that_never_comes_does_not_keep_the_process(tmp_path: Path) -> None:

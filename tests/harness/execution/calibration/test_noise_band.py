@@ -31,6 +31,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
 from coldproof.harness.workload.generators.prompts import whole_unit
+from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.schema.case import NoiseBand
 from coldproof.reports.schema.results import Calibration, write_results
 
@@ -135,6 +136,7 @@ class DiesOfScores(Tampered):
 def test_an_engine_that_dies_of_scores_keeps_its_run(alone: bool, renewed: int, tmp_path: Path) -> None:
     """The next best rule is used, and the report says why. vLLM 0.32.0's CPU build dies of such a batch."""
     oracle, renewals = oracle_over(DiesOfScores(alone=alone), tmp_path), []
+    deaths: list[tuple[RequestKind, str]] = []
     found, rule = calibrate(
         oracle,
         list(oracle.adapters),
@@ -142,13 +144,63 @@ def test_an_engine_that_dies_of_scores_keeps_its_run(alone: bool, renewed: int, 
         block=BLOCK,
         slots=4,
         renew=lambda: renewals.append(oracle.use(DiesOfScores(alone=alone))),  # type: ignore[func-returns-value]
+        on_death=lambda kind, why: deaths.append((kind, why)),
     )
     assert len(renewals) == renewed
+    ((kind, why),) = deaths
+    assert kind is (RequestKind.SCORES if alone else RequestKind.SCORES_BESIDE)
+    assert "process has ended" in why
+    assert oracle.scores_prompts is not alone
     assert not rule.exact
     assert (rule.band is None) is alone
     assert rule.noise is not None
     assert rule.noise > 5 * SIGMA
     assert any("scores of prompts in batches" in note and "process has ended" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_calibration_sends_no_kind_of_request_that_the_run_has_dropped(alone: bool, tmp_path: Path) -> None:
+    """An engine of another cell would die of it again."""
+    oracle = oracle_over(DiesOfScores(alone=alone), tmp_path)
+    kinds = (RequestKind.SCORES_BESIDE, RequestKind.SCORES)[: 1 + alone]
+    found, rule = calibrate(
+        oracle,
+        list(oracle.adapters),
+        cell="default",
+        block=BLOCK,
+        slots=4,
+        renew=lambda: pytest.fail("the engine died"),
+        dropped=kinds,
+    )
+    assert (rule.band is None) is alone
+    assert sum("the engine died of such requests" in note for note in found.notes) == len(kinds)
+
+
+class DiesOfLogprobs(ScriptedEngine):
+    """A cold engine that dies of every request for logprobs."""
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Die, or answer."""
+        if request.surface.logprobs:
+            raise EngineDied("the engine's process has ended")
+        return super().send(request, on_token)
+
+
+def test_an_engine_that_dies_of_logprobs_is_calibrated_by_its_tokens(tmp_path: Path) -> None:
+    """They are equal each time."""
+    oracle, deaths = oracle_over(DiesOfLogprobs(caching=False), tmp_path), []
+    _, rule = calibrate(
+        oracle,
+        list(oracle.adapters),
+        cell="default",
+        block=BLOCK,
+        slots=4,
+        renew=lambda: None,
+        on_death=lambda kind, why: deaths.append(kind),
+    )
+    assert rule.exact
+    assert deaths == [RequestKind.LOGPROBS]
+    assert not oracle.scores
 
 
 def test_an_attached_engine_that_dies_cannot_be_replaced(tmp_path: Path) -> None:

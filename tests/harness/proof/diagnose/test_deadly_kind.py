@@ -1,0 +1,149 @@
+"""The kind of request that an engine dies of is found by running the crash without it, and never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from support.confirmation import judgement
+
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
+from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.proof.diagnose.deadly_kind import SURVIVALS, deadly_kind, has_died
+from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
+from coldproof.harness.workload.request_kinds import RequestKind, may_be_the_cause, probe_of, without_kind
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Workload
+from coldproof.harness.workload.validity import is_valid
+from coldproof.reports.schema.verdict import FailureClass
+
+STEM = Prompt((Segment("stem", 40),))
+SCORES = ResponseOptions(prompt_logprobs=True)
+LOAD = SetAdapter(name="tenant", content="A", path="files-A")
+
+
+def ask(surface: ResponseOptions = PLAIN, *, adapter: str | None = None) -> Request:
+    """One request."""
+    return Request(prompt=STEM, surface=surface, adapter=adapter)
+
+
+BESIDE = Workload((Burst(requests=(ask(), ask(SCORES))),))
+SAMPLES = {
+    RequestKind.SCORES_BESIDE: BESIDE,
+    RequestKind.SCORES: Workload((Burst(requests=(ask(SCORES),)),)),
+    RequestKind.SEVERAL: Workload((Burst(requests=(ask(ResponseOptions(answers=2)),)),)),
+    RequestKind.STOP: Workload((Burst(requests=(ask(ResponseOptions(stop=("a",))),)),)),
+    RequestKind.PATTERN: Workload((Burst(requests=(ask(ResponseOptions(pattern="a+")),)),)),
+    RequestKind.LOGPROBS: Workload((Burst(requests=(ask(ResponseOptions(logprobs=True)),)),)),
+    RequestKind.ADAPTER: Workload((LOAD, Burst(requests=(ask(adapter="tenant"),)))),
+}
+
+
+class Dying:
+    """Observes engines that die of some workloads. `answers_first`: with an error, a moment before the process ends."""
+
+    def __init__(self, dies: Callable[[Workload], bool], *, answers_first: bool = False) -> None:
+        self.dies, self.answers_first = dies, answers_first
+        self.engines: list[ScriptedEngine] = []
+
+    def start(self) -> CheckedEngine:
+        """Start another engine."""
+        self.engines.append(ScriptedEngine())
+        return CheckedEngine(self.engines[-1])
+
+    def __call__(self, _: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        """Run a workload."""
+        seen = judgement("new", failed=False)
+        if not self.dies(workload):
+            return seen
+        found = Finding(checker="liveness", failure_class=FailureClass.CRASH, sentence="It ended.")
+        history = msgspec.structs.replace(seen.history, engine_lost=None if self.answers_first else "gone")
+        self.engines[-1].dead = True
+        return msgspec.structs.replace(seen, history=history, findings=(found,))
+
+    def kind(self, workload: Workload) -> RequestKind | None:
+        """What is found."""
+        return deadly_kind(workload, start=self.start, observe=self)
+
+
+@pytest.mark.parametrize("kind", RequestKind)
+def test_a_workload_of_a_kind_has_it_and_can_be_run_without(kind: RequestKind) -> None:
+    """Every kind can be taken out, and taking it out twice changes nothing."""
+    assert may_be_the_cause(kind, SAMPLES[kind])
+    without = without_kind(SAMPLES[kind], kind)
+    assert is_valid(without)
+    assert without_kind(without, kind) == without
+    assert not may_be_the_cause(kind, without)
+    assert sum(1 for _ in without.requests()) == sum(1 for _ in SAMPLES[kind].requests())
+
+
+@pytest.mark.parametrize("kind", RequestKind)
+def test_the_kind_without_which_an_engine_survives_is_the_one(kind: RequestKind) -> None:
+    """It dies of it again on the engine that survived."""
+    dying = Dying(lambda workload: without_kind(workload, kind) != workload, answers_first=True)
+    assert dying.kind(SAMPLES[kind]) is kind
+
+
+def test_the_narrowest_kind_is_found() -> None:
+    """Scores alone do no harm; sending them alone is enough."""
+    dying = Dying(lambda workload: any(len(step.requests) > 1 for step in workload.steps if isinstance(step, Burst)))
+    assert dying.kind(BESIDE) is RequestKind.SCORES_BESIDE
+    assert (
+        Dying(lambda w: any(r.surface.prompt_logprobs for _, _, r in w.requests())).kind(BESIDE) is RequestKind.SCORES
+    )
+
+
+def test_an_engine_that_dies_of_anything_or_of_nothing_again_tells_no_kind() -> None:
+    """The crash may need more than the workload, or have another cause."""
+    assert Dying(lambda _: True).kind(BESIDE) is None
+    assert Dying(lambda _: False).kind(BESIDE) is None
+
+
+def test_an_engine_that_dies_sometimes_tells_no_kind() -> None:
+    """Once in a few runs, with the kind or without."""
+    runs: list[Workload] = []
+
+    def dies(workload: Workload) -> bool:
+        runs.append(workload)
+        return len(runs) % SURVIVALS == 0
+
+    assert Dying(dies).kind(SAMPLES[RequestKind.PATTERN]) is None
+
+
+def test_requests_that_meet_only_sometimes_have_a_few_tries() -> None:
+    """Whether two requests are computed in one step is a matter of time over HTTP."""
+    runs: list[Workload] = []
+
+    def dies(workload: Workload) -> bool:
+        runs.append(workload)
+        return workload == BESIDE and runs.count(BESIDE) > 1
+
+    assert Dying(dies).kind(BESIDE) is RequestKind.SCORES_BESIDE
+
+
+def test_an_error_of_an_engine_that_lives_on_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses these requests, and can be sent them again."""
+    monkeypatch.setattr("coldproof.harness.proof.diagnose.deadly_kind.DEATH_SECONDS", 0.2)
+    seen = judgement("new", failed=False)
+    found = Finding(checker="liveness", failure_class=FailureClass.API, sentence="HTTP 500.")
+    assert not has_died(CheckedEngine(ScriptedEngine()), msgspec.structs.replace(seen, findings=(found,)))
+
+
+def test_an_adapter_is_not_blamed_for_what_happens_with_it() -> None:
+    """A reload, an abort or a crowd may be the cause; without adapters most of the suites have nothing to test."""
+    reload = msgspec.structs.replace(LOAD, content="B", route=Route.IN_PLACE)
+    one = ask(adapter="tenant")
+    aborted = msgspec.structs.replace(one, abort=Abort(after_tokens=1))
+    crowd = Burst(requests=(one,) * 3)
+    for steps in ((LOAD, reload, Burst(requests=(one,))), (LOAD, Burst(requests=(aborted,))), (LOAD, crowd)):
+        assert not may_be_the_cause(RequestKind.ADAPTER, Workload(steps))
+
+
+@pytest.mark.parametrize("kind", RequestKind)
+def test_a_probe_is_of_its_kind(kind: RequestKind) -> None:
+    """Only the calibration's own requests for scores have one."""
+    probe = probe_of(kind, 64)
+    assert (probe is None) is (kind not in (RequestKind.SCORES_BESIDE, RequestKind.SCORES))
+    assert probe is None or (is_valid(probe) and may_be_the_cause(kind, probe))

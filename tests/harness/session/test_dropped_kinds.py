@@ -1,0 +1,118 @@
+"""An engine that dies of one kind of request loses this kind for the rest of the run, and gets a case about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.reports.schema.results import Results, read_results
+from coldproof.reports.schema.verdict import Verdict
+
+PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
+KNOWN = """
+[[issue]]
+requirement = "{requirement}"
+signature = "*"
+versions = ">=0"
+link = "none known"
+reason = "it dies"
+"""
+
+
+def ran(
+    folder: Path, kind: str, requirements: str, *more: str, noise: bool = False, budget: str = "4s"
+) -> tuple[Results, list[dict[str, Any]]]:
+    """A run of both cells on the deadly engine: its results, and its events without the examples."""
+    folder.mkdir(exist_ok=True)
+    given = {"COLDPROOF_DEADLY": kind, "COLDPROOF_DEADLY_TIMES": str(folder / "times"), "PYTHONPATH": PATH}
+    given |= {"COLDPROOF_DEADLY_NOISE": "1"} if noise else {}
+    words = ["-m", "pytest", "-p", "support.deadly_engine", "-p", "no:cacheprovider", "suites", "--engine", "deadly"]
+    words += ["--model", "none", "--requirements", requirements, "--cells", "deadly,deadly-too", "--budget", budget]
+    words += ["--hypothesis-seed", "5", "--report-dir", str(folder), *more]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env={**os.environ, **given}, capture_output=True, text=True, timeout=300
+    )
+    assert (folder / "results.json").is_file(), done.stdout + done.stderr
+    events = [json.loads(line) for line in (folder / "events.ndjson").read_text().splitlines()]
+    return read_results(folder / "results.json"), [event for event in events if event["event"] != "example"]
+
+
+def deaths(folder: Path, events: list[dict[str, Any]]) -> tuple[int, int]:
+    """How many engines died before the run stopped sending the kind for good, and how many after that."""
+    at = max(event["at"] for event in events if event["event"] == "kind_dropped")
+    times = [float(line) for line in (folder / "times").read_text().splitlines()]
+    return sum(time <= at for time in times), sum(time > at for time in times)
+
+
+@pytest.mark.parametrize(
+    ("kind", "needs_it"),
+    [
+        ("prompt logprobs beside another request", False),
+        ("prompt logprobs", True),
+        ("several answers", True),
+        ("stop strings", True),
+        ("structured output", True),
+    ],
+)
+def test_the_run_stops_sending_what_its_engine_dies_of(kind: str, needs_it: bool, tmp_path: Path) -> None:
+    """After the first confirmed death no engine dies; the report says what is not sent, since when, why, and where."""
+    results, events = ran(tmp_path, kind, "SURFACE-1", budget="4s" if needs_it else "24s")
+    (dropped,) = results.dropped_kinds
+    assert (dropped.kind, dropped.cell) == (kind, "deadly")
+    (case,) = (one for one in results.cases if one.id == dropped.case)
+    assert case.requirement == dropped.requirement
+    assert case.reproduction.fresh_failed
+    assert dropped.why == case.sentence
+    assert 0 < dropped.at < results.duration_s
+    assert (tmp_path / "cases" / f"{case.id}.py").is_file()
+    before, after = deaths(tmp_path, events)
+    assert before > 0
+    assert after == 0
+    assert dropped.narrows == ["SURFACE-1"]
+    later = [e for e in events if e["event"] == "verdict" and kind in e["narrowed"]]
+    assert all(f"requests with {kind} have not been sent since case {case.id}" in e["reason"] for e in later)
+    assert {e["verdict"] for e in later} == {Verdict.NOT_EXERCISED if needs_it else Verdict.CONFORMS}
+    assert {e["cell"] for e in later} == {"deadly-too"}
+    page, summary = ((tmp_path / name).read_text() for name in ("index.html", "summary.md"))
+    assert "Requests that were no longer sent" in page
+    assert "Requests that were no longer sent" in summary
+
+
+def test_what_a_known_issue_waives_is_a_known_issue_where_it_is_not_sent(tmp_path: Path) -> None:
+    """A run whose engine has a known crash ends as it would if it crashed in every cell."""
+    issues = tmp_path / "known.toml"
+    issues.write_text(KNOWN.format(requirement="SURFACE-1"))
+    results, events = ran(tmp_path / "out", "structured output", "SURFACE-1", "--known-issues", str(issues))
+    assert deaths(tmp_path / "out", events)[1] == 0
+    assert all(case.known_issue for case in results.cases)
+    verdicts = [e["verdict"] for e in events if e["event"] == "verdict" and "structured_output" in e["test"]]
+    assert verdicts == [Verdict.KNOWN_ISSUE, Verdict.KNOWN_ISSUE]
+
+
+def test_a_death_in_the_calibration_becomes_a_case(tmp_path: Path) -> None:
+    """Its requirement sends such a request first; nobody else sends one, nor does the calibration of the next cell."""
+    results, events = ran(tmp_path, "prompt logprobs beside another request", "SURFACE-1", noise=True, budget="12s")
+    assert results.calibration is not None
+    assert results.calibration.band is not None
+    (dropped,) = results.dropped_kinds
+    assert dropped.case
+    told = [event["dropped"]["requirement"] for event in events if event["event"] == "kind_dropped"]
+    assert told == ["", "SURFACE-1"]
+    assert deaths(tmp_path, events)[1] == 0
+
+
+def test_an_engine_that_dies_of_logprobs_is_compared_by_its_tokens(tmp_path: Path) -> None:
+    """It gave no answer at all to the calibration, which requests them wherever it can."""
+    results, events = ran(tmp_path, "logprobs", "REUSE-1")
+    (dropped,) = results.dropped_kinds
+    assert (dropped.kind, dropped.requirement, dropped.case) == ("logprobs", "", "")
+    assert deaths(tmp_path, events)[1] == 0
+    assert [one.verdict for one in results.requirements] == [Verdict.CONFORMS]
