@@ -196,7 +196,8 @@ def band_of(found: Samples) -> NoiseBand | str:
     """Return the tolerance from the tails of the samples, or why there is none.
 
     An engine that reports no other tokens than those of its answer has no margins. A margin is the difference of two
-    scores, so that its noise is at most twice theirs.
+    scores, so that its noise is at most twice theirs. Prompts that are scored only alone may repeat exactly; in a batch
+    or on a hit they vary like the tokens of an answer.
     """
     measured = (found.scores, found.prompts, found.margins) if found.margins else (found.scores, found.prompts)
     tails = [fit_tail(values) for values in measured]
@@ -211,7 +212,7 @@ def band_of(found: Samples) -> NoiseBand | str:
     return NoiseBand(
         score_nats=score,
         margin_nats=margin,
-        prompt_nats=prompt,
+        prompt_nats=max(prompt, score),
         error_rate=ERROR_RATE,
         positions=len(found.scores),
         answers=found.answers,

@@ -213,6 +213,15 @@ def test_too_few_scores_make_no_band() -> None:
     assert said.startswith("10 scores are too few")
 
 
+def test_prompts_that_repeat_alone_have_the_tolerance_of_answers() -> None:
+    """SmolLM2 in bfloat16: 0 nats between two scores of a prompt alone, 0.28 in a batch."""
+    source = random.Random(1)
+    noise = [abs(source.gauss(0.0, SIGMA)) for _ in range(3000)]
+    found = band_of(Samples(scores=noise, margins=noise, prompts=[0.0] * 3000, positions=3000))
+    assert isinstance(found, NoiseBand)
+    assert found.prompt_nats == found.score_nats > max(noise)
+
+
 def test_the_leads_of_two_answers_are_compared_as_far_as_they_agree() -> None:
     """Where the best tokens change places, both leads together were overcome; behind that nothing can be compared."""
     one = tuple(Token(id=i, at=0.0, gap=gap) for i, gap in ((1, 1.0), (2, 0.3), (3, 2.0)))
