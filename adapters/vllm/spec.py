@@ -45,7 +45,7 @@ RUNNER = "model runner V2"
 POOL_FLAG, HASH_FLAG, DRAFTS_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo", "--speculative-config"
 ROOMY_BLOCKS = 2048
 NUMERIC_AREAS = ("GROUND", "SURFACE")  # where numbers matter: batch invariance, log probabilities
-NUMERIC_CELLS = ("kv-bfloat16",)
+NUMERIC_CELLS = ("bfloat16",)
 SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's default
 Started = TypeVar("Started", bound=Engine)
 
