@@ -18,6 +18,9 @@ BLOCKS, BUDGET, SPLIT = "num_kv_blocks", "max_num_batched_tokens", "dynamic_spli
 ROOMY, TIGHT = f"{BLOCKS}=128", f"{BLOCKS}=24"
 TOKEN_STEPS, ODD_STEPS, WHOLE = f"{BUDGET}=1", f"{BUDGET}=48", (f"{SPLIT}=false", f"{BUDGET}=4096")
 U8, U4 = "KV_CACHE_PRECISION=u8", "KV_CACHE_PRECISION=u4"
+# With weights in 8 bits the engine rounds activations to 8 bits, too, unless it is told not to. Equal requests then
+# repeat exactly, but scores of decode and of prefill differ by up to 0.04 nats: the engine looks exact and is not.
+FLOAT_ACTIVATIONS = "DYNAMIC_QUANTIZATION_GROUP_SIZE=0"
 IN_BITS = ("GROUND", "CHAT", "SURFACE", "CTRL-2")
 ANSWERS = ("GROUND", "CHAT", "SURFACE")
 UNDER_PRESSURE = ("PRESS", "PREEMPT", "CTRL-2", "MIXED")
@@ -68,7 +71,16 @@ CELLS = (
     ),
     cell("openvino-kv-u8", "KV in 8 bits, the engine's own default", IN_BITS, ROOMY, ODD_STEPS, U8, on_request=True),
     cell("openvino-kv-u4", "KV in 4 bits", IN_BITS, ROOMY, ODD_STEPS, U4, on_request=True),
-    cell("openvino-int8", "weights in 8 bits", IN_BITS, ROOMY, ODD_STEPS, INT8, on_request=True),
+    cell(
+        "openvino-int8",
+        "weights in 8 bits, activations in float32",
+        IN_BITS,
+        ROOMY,
+        ODD_STEPS,
+        INT8,
+        FLOAT_ACTIVATIONS,
+        on_request=True,
+    ),
 )
 
 

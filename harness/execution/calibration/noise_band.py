@@ -3,7 +3,8 @@
 It is used only if the probes of the calibration do not repeat exactly. Many prompts are answered alone and in batches
 of two sizes, with lengths around block boundaries and up to a thousand tokens. Each answer is then judged as a warm one
 will be: one prefill of prompt and answer scores tokens that decode computed one by one. No two ways to split a prompt
-into chunks differ more than these two.
+into chunks differ more than these two. The shortest prompts have long answers, because noise can grow with an answer:
+where KV has 8 bits, decode rounds the numbers of a block again with each token.
 """
 
 from __future__ import annotations
@@ -125,13 +126,11 @@ def sampled(
     """Send `each` prompts of every identity. The requests of a batch have one identity; GROUND-1 tests mixtures."""
     found = Samples()
     run = secrets.token_hex(4)
-    most = room(oracle.engine) - TOKENS - 1
-    longest = [LONGEST] if each > LEAST_EACH else []  # a slow model answers four of these prompts in the same time
-    lengths = [min(length, most) for length in (block - 1, 2 * block, 4 * block + 1, 9 * block, *longest)]
+    lengths = shapes(block, room(oracle.engine) - 1, slow=each == LEAST_EACH)
     for number, identity in enumerate(identities):
         questions = [
-            Question(segment_tokens(run, Segment(f"noise {number}.{i}", length)), identity, TOKENS)
-            for i, length in zip(range(each), itertools.cycle(lengths), strict=False)
+            Question(segment_tokens(run, Segment(f"noise {number}.{i}", length)), identity, tokens)
+            for i, (length, tokens) in zip(range(each), itertools.cycle(lengths), strict=False)
         ]
         drawn = [[oracle.ask_without_memo(question) for question in questions]]
         for size in BATCHES:
@@ -142,6 +141,15 @@ def sampled(
             for mine, yours in zip(one, other, strict=True):
                 found.margins += margin_differences(mine.tokens, yours.tokens)
     return found
+
+
+def shapes(block: int, room: int, *, slow: bool) -> list[tuple[int, int]]:
+    """Return the lengths of prompts and of their answers, which fit into `room` together."""
+    longest = [] if slow else [LONGEST]  # a slow model answers four of the other prompts in the same time
+    shortest, *others = (
+        min(length, room - TOKENS) for length in (block - 1, 2 * block, 4 * block + 1, 9 * block, *longest)
+    )
+    return [(shortest, min(LONGEST_ANSWER, room - shortest)), *((length, TOKENS) for length in others)]
 
 
 def add_differences(
@@ -196,7 +204,8 @@ def band_of(found: Samples) -> NoiseBand | str:
     """Return the tolerance from the tails of the samples, or why there is none.
 
     An engine that reports no other tokens than those of its answer has no margins. A margin is the difference of two
-    scores, so that its noise is at most twice theirs.
+    scores, so that its noise is at most twice theirs. Prompts that are scored only alone may repeat exactly; in a batch
+    or on a hit they vary like the tokens of an answer.
     """
     measured = (found.scores, found.prompts, found.margins) if found.margins else (found.scores, found.prompts)
     tails = [fit_tail(values) for values in measured]
@@ -211,7 +220,7 @@ def band_of(found: Samples) -> NoiseBand | str:
     return NoiseBand(
         score_nats=score,
         margin_nats=margin,
-        prompt_nats=prompt,
+        prompt_nats=max(prompt, score),
         error_rate=ERROR_RATE,
         positions=len(found.scores),
         answers=found.answers,
