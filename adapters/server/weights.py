@@ -52,6 +52,9 @@ def probe_weights(client: HttpClient) -> dict[Capability, Support]:
         there = listed.issuperset(routes)
         how = f"the server {'lists' if there else 'does not list'} {' and '.join(routes)} in /openapi.json"
         found |= dict.fromkeys(capabilities, Support(there, how))
+    if found[Capability.SLEEP].present:  # vLLM lists the route also where a sleep fails
+        how = "the server lists /sleep, but it may lack --enable-sleep-mode; a probe would abort requests"
+        found[Capability.SLEEP] = Support(None, how)
     return found
 
 
