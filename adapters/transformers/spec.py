@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.protocol.weights import WeightPolicy, WeightPromise
+from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import MODEL_LAYER
+from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.histories import ask, burst, contents
+from support.histories import ask, burst, contents, outcome
+from support.weights import pause
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
+from coldproof.harness.execution.runner.requests import ended_by_pause
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History, Identity
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
@@ -158,3 +161,23 @@ def test_after_an_error_only_the_end_of_a_pause_is_made(tmp_path: Path) -> None:
     assert engine.calls == ["pause keep True", "resume"]
     assert "no such weights" in (history.steps[0].error or "")
     assert len(history.resets) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "ended"),
+    [
+        ({"finish_reason": "abort"}, True),
+        ({"finish_reason": None, "tokens": ()}, True),  # vLLM's server, before the first token
+        ({"finish_reason": None}, False),
+        ({"finish_reason": "length"}, False),
+        ({"finish_reason": "abort", "sent": 3.0, "finished": 4.0}, False),  # after the pause nobody may end it
+        ({"finish_reason": None, "tokens": (), "error": "no connection"}, False),
+    ],
+)
+def test_a_pause_ends_requests_and_nothing_else_does(changes: dict[str, Any], *, ended: bool) -> None:
+    """What ends without a pause with mode abort is judged as an answer that is too short."""
+    facts = {"sent": 0.5, "finished": 1.5, **changes}
+    one = outcome(0, range(40), **facts)
+    paused = (pause(1.0, 2.0, PauseMode.ABORT),)
+    assert (ended_by_pause(one, paused).aborted is not None) is ended
+    assert ended_by_pause(one, (pause(1.0, 2.0, PauseMode.KEEP),)).aborted is None
