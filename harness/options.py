@@ -133,6 +133,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     adapters: tuple[Path, ...] = ()
     weights: tuple[Path, ...] = ()  # other versions of the model's weights
+    weight_policy: str | None = None  # a key of POLICIES; None: what the engine documents
     budget: str | None = None
     known_issues: Path | None = None
     proposals: Path | None = None

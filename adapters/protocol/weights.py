@@ -1,15 +1,13 @@
 """Weights that change in a live engine: routes of an update, modes of a pause, and what an engine promises after it.
 
 An engine does not have to forget its KV when its weights change. It promises that for some action: a cache reset, a
-pause that clears the cache, or another salt. `WeightPromise` names the promise that a run tests.
+pause that clears the cache, or another salt.
 """
 
 from __future__ import annotations
 
 import enum
 from typing import Protocol, runtime_checkable
-
-import msgspec
 
 
 class WeightRoute(enum.StrEnum):
@@ -34,23 +32,6 @@ class WeightPolicy(enum.StrEnum):
     INVALIDATES = "invalidates"  # nothing computed with other weights is used again
     ON_RESET = "on reset"  # the same, once a reset, a pause or a sleep has cleared the cache
     IN_SALT = "version in the salt"  # the same, for requests with a salt that no request used before the update
-
-
-class WeightPromise(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy that an engine documents, what its caller has to do, and the link to the documentation."""
-
-    policy: WeightPolicy
-    caller: str
-    link: str = ""
-
-    def __str__(self) -> str:
-        return f"tested promise: {self.policy.value}: {self.caller}" + (f" ({self.link})" if self.link else "")
-
-
-UNDOCUMENTED = WeightPromise(
-    policy=WeightPolicy.ON_RESET,
-    caller="the engine documents nothing about its cache after an update, so a cache reset must follow each update",
-)
 
 
 @runtime_checkable

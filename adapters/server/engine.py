@@ -25,6 +25,7 @@ from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.event_socket import SLACK_SECONDS, EventSocket
 from coldproof.adapters.server.probes import ProbeResult
+from coldproof.adapters.server.weights import WeightRoutes
 
 
 class EventStream(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class CollectiveResults(msgspec.Struct, frozen=True):
     results: list[list[WrongRead]]
 
 
-class ServerEngine(AbsentFeatures):
+class ServerEngine(WeightRoutes, AbsentFeatures):
     """An OpenAI-compatible server: spawned if it has a process, otherwise attached.
 
     `config`: how it was started or attached. The server's cache configuration is added.

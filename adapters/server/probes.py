@@ -19,6 +19,7 @@ from coldproof.adapters.server.client import Families, HttpClient
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
 from coldproof.adapters.server.served_model import served_model, server_version
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
+from coldproof.adapters.server.weights import probe_weights
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 OPENAPI = "/openapi.json"  # the description of all routes, where a server has it
@@ -77,6 +78,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     null_is_miss = probe_completions(client, base_model, max_tokens, bool(cache_config), found)
     probe_response_options(client, base_model, found)
     probe_adapters(client, adapter_path, found)
+    found |= probe_weights(client)
     metrics = client.metrics()
     found[Capability.SECOND_TIER] = tier_support(metrics)
     found |= probe_reset_scopes(client, found)

@@ -16,12 +16,12 @@ import msgspec
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.protocol.weights import UNDOCUMENTED, WeightPromise
 from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
+from coldproof.adapters.spec.weight_promise import UNDOCUMENTED, WeightPromise
 
 MODEL = "model"  # the worker of every engine: a neural network
 ATTACH = "--engine-url"  # in `default_for`: the engine is the default for attached servers

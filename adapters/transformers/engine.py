@@ -20,6 +20,7 @@ from coldproof.adapters.common.stepping import SteppedEngine
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
+from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Driver
 from coldproof.adapters.transformers.lora import PeftAdapters
@@ -33,6 +34,7 @@ from coldproof.adapters.transformers.setup import (
     shape,
     version,
 )
+from coldproof.adapters.transformers.weights import checksum, load_weights
 
 CANCEL_STEPS = 2  # the engine reads an abort at the end of the next step, and executes it in the step after that
 
@@ -111,6 +113,16 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             if any(one.request.model == name for one in (*self._queue, *self._live.values())):
                 raise RequestRefused(409, f"requests to {name} are running")
             self.driver.do(lambda: self._adapters.unload(name))
+
+    def update_weights(self, path: str, _route: WeightRoute) -> None:
+        """Copy other weights into the model while the loop is paused. Running requests continue with them."""
+        with self.entered():
+            self.driver.do(lambda: load_weights(self.parts.model, path))
+
+    def weights_checksum(self) -> str | None:
+        """Return a digest of the model's parameters."""
+        with self.entered():
+            return self.driver.do(lambda: checksum(self.parts.model))
 
     def reset_cache(self) -> bool:
         """Empty the prefix cache. Return False while there are requests, whose blocks the engine's reset would free."""

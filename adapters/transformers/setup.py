@@ -52,7 +52,12 @@ PRESENT = {
     Capability.PREEMPTION_COUNTS: "not reported; counted per request in Scheduler.add_waiting_request",
     Capability.POOL_USAGE: "PagedAttentionCache.compute_free_capacity, without cached blocks that no request uses",
     Capability.SPAWNABLE: "started by Coldproof, in its own process",
+    Capability.WEIGHT_UPDATES: "the model's parameters are shared, and can be changed under pause()",
+    Capability.WEIGHTS_IN_PLACE: "copied into the model's parameters under pause()",
+    Capability.WEIGHT_CHECKSUM: "computed from the model's parameters",
 }
+NO_ROUTE = "Transformers loads no weights into a live model: a trainer changes the shared parameters under pause()"
+NO_MODES = "pause() only stops the loop for the thread that calls it; it has no modes"
 ABSENT = {
     Capability.MIXED_ADAPTERS: "set_adapter affects the whole model: requests of other adapters wait",
     Capability.CACHE_SALT: "a request has no salt, and a block's hash contains only tokens",
@@ -65,7 +70,9 @@ ABSENT = {
     Capability.HIT_COUNTERS: "the engine does not count hits",
     Capability.SECOND_TIER: "the CPU swap space stores preempted requests, but no prefixes",
     Capability.PROVENANCE: "keys and values do not identify their writer",
-    **OPTIONAL_ABSENT,
+    **{capability: why for capability, why in OPTIONAL_ABSENT.items() if capability not in PRESENT},
+    **dict.fromkeys((Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_SAME_PATH), NO_ROUTE),
+    **dict.fromkeys((Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.SLEEP), NO_MODES),
 }
 WITH_PEFT = {
     Capability.ADAPTER_SWITCH: "set_adapter under pause()",

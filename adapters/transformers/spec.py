@@ -7,13 +7,15 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import MODEL_LAYER
+from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
 
-KEYS = ("GROUND", "LORA", "CHAT", "REUSE", "CTRL-1", "SURFACE")  # the room is not what matters
+KEYS = ("GROUND", "LORA", "CHAT", "REUSE", "CTRL-1", "SURFACE", "WEIGHT")  # the room is not what matters
 ROOM = ("REUSE", "PRESS", "PREEMPT", "CTRL", "MIXED")  # the pool has to be small
 ROOMY, PREFILL_FIRST = "num_blocks=2048", "scheduler_type=prefill_first"
 SMALL = ("num_blocks=24", "max_batch_tokens=64", "max_requests_per_batch=8")
@@ -53,4 +55,9 @@ ENGINE = EngineSpec(
     package="transformers peft",
     variants=variants,
     reproduction=TRANSFORMERS,
+    weights=WeightPromise(
+        policy=WeightPolicy.ON_RESET,
+        caller="pause() keeps the cache, so reset it after new weights, while there are no requests",
+        link="https://huggingface.co/docs/transformers/main_classes/continuous_batching",
+    ),
 )

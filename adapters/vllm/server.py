@@ -55,6 +55,7 @@ HASH_SEED = "PYTHONHASHSEED"
 FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldproof.adapters.vllm.forked:serve")
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
+SLEEP_MODE = "--enable-sleep-mode"
 LORA_VOCABULARY = 258_048  # tokens; "When using LoRA, vocab size must be <= 258048" (LogitsProcessorWithLoRA)
 LORA_RANKS = (16, 32, 64, 128, 256)  # the default, and others that all supported versions have
 
@@ -135,6 +136,11 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         **probed.capabilities,
         Capability.PROVENANCE: provenance_support(digests=options.topology is not None),
     }
+    if capabilities[Capability.SLEEP].present is None and is_cpu_build():
+        how = "the server lists /sleep; on a CPU a sleep only clears the cache and stops the scheduler"
+        capabilities[Capability.SLEEP] = Support(True, how)
+    elif capabilities[Capability.SLEEP].present is None and SLEEP_MODE in command:
+        capabilities[Capability.SLEEP] = Support(True, f"the server lists /sleep, and {SLEEP_MODE} is set")
     if events is not None:
         evidence = f"the server publishes at {events.stream}, as set by --kv-events-config"
         capabilities[Capability.KV_EVENTS] = Support(True, evidence)

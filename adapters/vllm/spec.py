@@ -13,11 +13,12 @@ import msgspec
 from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
-from coldproof.adapters.protocol.weights import WeightPolicy, WeightPromise
+from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.server.probes import ProbeResult
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
+from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.vllm import server
 from coldproof.adapters.vllm.cells import (
     CELLS,

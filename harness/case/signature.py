@@ -50,6 +50,8 @@ def features(history: History) -> list[str]:
     happened = {
         "preempted": bool(history.steps) and bool(history.steps[-1].after.preemptions),
         "reset": bool(history.resets),
+        "new weights": bool(history.updates),
+        "paused": bool(history.pauses),
         "context shift": any(outgrows(history, outcome) for outcome in history.outcomes),
         "restored": any(isinstance(step, RestoreState) for step in history.workload.steps),
         "aborted": any(request.abort for request in asked),

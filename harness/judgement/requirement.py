@@ -124,7 +124,8 @@ def missing(engine: Engine, needs: tuple[Capability, ...], *, contents: int, ver
         )
     updates = engine.capabilities[Capability.WEIGHT_UPDATES].present is True
     if Capability.WEIGHT_UPDATES in needs and updates and not versions:
-        absent.append(Absent("only one version of the weights: give another checkpoint of the model with --weights"))
+        how = "give the served folder with --model and another checkpoint of it with --weights"
+        absent.append(Absent(f"only one version of the weights is known: {how}"))
     for need in needs:
         support = engine.capabilities[need]
         if support.present is not True:

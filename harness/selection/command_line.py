@@ -67,6 +67,12 @@ def declare_options(add: Callable[..., object]) -> None:
         action="append",
         default=[],
     )
+    option(
+        "--weight-policy",
+        "NAME",
+        "what the engine must promise after an update of its weights: invalidates, on-reset or in-salt (default: what "
+        "it documents)",
+    )
     option("--cells", "NAME,...", "engine configurations; 'list' prints all (default: those of the profile)")
     option("--profile", "NAME", "amount of testing: smoke (default), ci, release, qualify or soak", default="smoke")
     option("--budget", "TIME", "time for drawing examples, for example 90s, 20m or 2h")
@@ -160,6 +166,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
         seed=str(config.option.hypothesis_seed),
         shard=str(shard_of(config) or ""),
+        weight_policy=config.getoption("--weight-policy"),
         noise=config.getoption("--noise"),
         fault=config.getoption("--fault"),
         joined=joined_layers(config),

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coldproof.adapters.common.score_noise import parse
+from coldproof.adapters.common.weights_digest import WEIGHT_FILES
 from coldproof.adapters.registry import ENGINES, default_engine, fault_of, started
 from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.spec.weight_promise import POLICIES
 from coldproof.harness.options import (
     DIAGNOSE_CHOICES,
     INVALID_DURATION,
@@ -27,6 +29,7 @@ def check_options(options: Options) -> None:
     check_engine(options)
     check_oracle(options)
     check_values(options)
+    check_weights(options)
     check_worker(options)
     check_fault(options)
     check_noise(options)
@@ -65,6 +68,15 @@ def check_values(options: Options) -> None:
     if options.calibration is not None and not options.calibration.is_file():
         raise UsageError(f"--calibration {options.calibration}: no such file; give the results.json of an earlier run")
     check_choice("--diagnose value", options.diagnose, DIAGNOSE_CHOICES)
+
+
+def check_weights(options: Options) -> None:
+    """Raise UsageError for an unknown policy, and for folders without weights."""
+    if options.weight_policy is not None:
+        check_choice("--weight-policy value", options.weight_policy, POLICIES)
+    for folder in options.weights:
+        if not any(folder.glob(WEIGHT_FILES)):
+            raise UsageError(f"--weights {folder}: no {WEIGHT_FILES} there; give another checkpoint of the model")
 
 
 def check_worker(options: Options) -> None:

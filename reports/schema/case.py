@@ -89,10 +89,10 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What was put behind a name, or a reset of the cache, and when. `content` is "" where nothing is left there."""
+    """What was put behind a name, or a change without a name, and when. `content`: "" where nothing is left there."""
 
     step: int
-    kind: str  # the route, "unload" or "reset"
+    kind: str  # the route, "unload", "reset", or a description of new weights or a pause
     name: str = ""  # of a reset: what it covers besides the prefix cache
     content: str = ""
     began: float

@@ -7,7 +7,14 @@ from coldproof.adapters.vllm.faults.blocks import leaks, lost_hits, references
 from coldproof.adapters.vllm.faults.content import cache_groups, lora_weights, published_blocks
 from coldproof.adapters.vllm.faults.keys import block_hashes, lora_and_salt
 from coldproof.adapters.vllm.faults.reporting import cached_tokens, kv_events, metrics, response_options
-from coldproof.adapters.vllm.faults.scheduling import aborts, cache_reset, preemption, resumption, stalls
+from coldproof.adapters.vllm.faults.scheduling import (
+    aborts,
+    cache_reset,
+    preemption,
+    resumption,
+    stalls,
+    weight_updates,
+)
 from coldproof.adapters.vllm.faults.tiers import keys_and_loads, transfers
 
 MECHANISMS = (
@@ -23,6 +30,7 @@ MECHANISMS = (
     cache_reset,
     aborts,
     stalls,
+    weight_updates,
     leaks,
     response_options,
     cache_groups,

@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
-from coldproof.adapters.vllm.inproc.weights import CONTROLS
+from coldproof.adapters.vllm.inproc.weights import weight_controls
 
 CORE = (
     Capability.TOKEN_PROMPTS,
@@ -67,7 +67,7 @@ def capabilities(parts: InprocEngineParts, version: str, *, digests: bool) -> di
         Capability.PROVENANCE: provenance_support(digests=digests),
         Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
-        **CONTROLS,
+        **weight_controls(parts, memory_stays=digests or vllm_module("platforms").current_platform.is_cpu()),
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
     }
 

@@ -16,17 +16,35 @@ from coldproof.adapters.vllm.inproc.refusals import refusals
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
 
 RELOAD = "collective_rpc('reload_weights', weights_path=...)"
-CONTROLS = {
-    Capability.WEIGHT_UPDATES: Support(True, f"the engine's own {RELOAD}"),
-    Capability.WEIGHTS_FROM_PATH: Support(True, RELOAD),
-    Capability.WEIGHTS_SAME_PATH: Support(True, f"{RELOAD} with the same path"),
-    Capability.WEIGHTS_IN_PLACE: Support(False, "not tested here: reload_weights copies into the same parameters"),
-    Capability.WEIGHT_CHECKSUM: Support(True, "the engine core's compute_weight_checksums"),
-    Capability.PAUSE_ABORT: Support(True, "the engine core's pause_scheduler"),
-    Capability.PAUSE_WAIT: Support(False, "vLLM refuses it: 'wait' mode can't be used in inproc-engine mode"),
-    Capability.PAUSE_KEEP: Support(True, "the engine core's pause_scheduler"),
-    Capability.SLEEP: Support(True, "the engine's own sleep and wake_up"),
-}
+PAUSE, CHECKSUMS = "pause_scheduler", "compute_weight_checksums"  # methods that older versions do not have
+NO_WAIT = "vLLM refuses it: 'wait' mode can't be used in inproc-engine mode"
+NOT_IN_PLACE = "reload_weights copies into the same parameters; there is no other route in this process"
+
+
+def weight_controls(parts: InprocEngineParts, *, memory_stays: bool) -> dict[Capability, Support]:
+    """Return the support of updates, pauses and sleep. `memory_stays`: a sleep releases no memory, as on a CPU."""
+    pauses, checksums = has_method(parts, PAUSE), has_method(parts, CHECKSUMS)
+    enabled = bool(getattr(parts.engine.vllm_config.model_config, "enable_sleep_mode", False))
+    on_cpu = "on a CPU a sleep only clears the cache and stops the scheduler"
+    by_flag = f"--enable-sleep-mode is {'set' if enabled else 'not set'}"
+    sleeps = pauses.present is True and (enabled or memory_stays)
+    return {
+        Capability.WEIGHT_UPDATES: Support(True, f"the engine's own {RELOAD}"),
+        Capability.WEIGHTS_FROM_PATH: Support(True, RELOAD),
+        Capability.WEIGHTS_SAME_PATH: Support(True, f"{RELOAD} with the same path"),
+        Capability.WEIGHTS_IN_PLACE: Support(False, NOT_IN_PLACE),
+        Capability.WEIGHT_CHECKSUM: checksums,
+        Capability.PAUSE_ABORT: pauses,
+        Capability.PAUSE_WAIT: Support(False, NO_WAIT),
+        Capability.PAUSE_KEEP: pauses,
+        Capability.SLEEP: Support(sleeps, on_cpu if memory_stays else by_flag) if pauses.present else pauses,
+    }
+
+
+def has_method(parts: InprocEngineParts, name: str) -> Support:
+    """Return whether this version's engine core has a method."""
+    there = hasattr(parts.core, name)
+    return Support(there, f"the engine core {'has' if there else 'does not have'} {name}")
 
 
 class WeightControl(abc.ABC):

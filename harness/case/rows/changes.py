@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import History, QueueSample, StepRecord
 from coldproof.harness.workload.steps import Burst, Reset, SetAdapter, Step, Unload
@@ -9,10 +11,21 @@ from coldproof.reports.schema.case import ChangeRow, QueueRow
 
 
 def change_rows(history: History) -> list[ChangeRow]:
-    """Return every adapter change and reset that ran, in order, including those during a burst."""
+    """Return every adapter change and reset that ran, in order, and what else changed during a burst."""
     resets = {reset.began: reset.success for reset in history.resets}
     rows = (change_row(record, history.workload.steps[record.step], resets) for record in history.steps)
-    return [row for row in rows if row is not None]
+    found = [row for row in rows if row is not None]
+    return sorted([*found, *rows_during_bursts(history)], key=lambda row: (row.began, row.step))
+
+
+def rows_during_bursts(history: History) -> Iterator[ChangeRow]:
+    """Yield the updates of the weights and the pauses during bursts. On their own they are steps of the case."""
+    made = [(u.began, u.ended, f"new weights {u.version!r}", u.error) for u in history.updates]
+    made += [(p.began, p.running or p.ended, f"pause with mode {p.mode.value}", p.error) for p in history.pauses]
+    for began, ended, kind, error in made:
+        for record in history.steps:
+            if isinstance(history.workload.steps[record.step], Burst) and record.started < began < record.finished:
+                yield ChangeRow(step=record.step, kind=kind, began=began, ended=ended, refused=error is not None)
 
 
 def change_row(record: StepRecord, step: Step, resets: dict[float, bool]) -> ChangeRow | None:

@@ -17,9 +17,9 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import PLAIN
-from coldproof.adapters.protocol.weights import WeightPromise
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.weight_promise import WeightPromise, chosen_promise
 from coldproof.harness.execution.engines.cell_start import (
     ComparisonRules,
     StartedEngines,
@@ -90,7 +90,9 @@ class CellEngines:
 
     @property
     def promise(self) -> WeightPromise:
-        """Return what the engine promises after an update of its weights."""
+        """Return what is tested after an update of the weights: what the engine documents, or the user's choice."""
+        if self.pool.options.weight_policy is not None:
+            return chosen_promise(self.pool.options.weight_policy)
         return ENGINES[self.pool.options.engine].weights
 
     def oracle_and_rule(self, *, ground: bool) -> tuple[Oracle, Rule]:

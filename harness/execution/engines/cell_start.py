@@ -69,7 +69,7 @@ def start_engines(pool: EnginePool, cell: Cell) -> StartedEngines:
         oracle = other_oracle(pool, cell, other, cold)
     elif cold_engine is not None and name == "fresh-engine":
         oracle = FreshOracle(
-            lambda: pool.fresh(cell, caching=True),
+            lambda weights: pool.fresh(cell, caching=True, weights=weights),
             list(pool.files.contents_of(cell).values()),
             memo=pool.oracles.memo(cell),
         )

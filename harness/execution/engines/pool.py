@@ -239,9 +239,9 @@ class EnginePool:
         self.workspace.remove()
 
     @contextlib.contextmanager
-    def fresh(self, cell: Cell, *, caching: bool) -> Iterator[CheckedEngine]:
-        """Yield a fresh engine and stop it when the block ends."""
-        engine = self.open_engine(cell, caching=caching, purpose="fresh")
+    def fresh(self, cell: Cell, *, caching: bool, weights: str | None = None) -> Iterator[CheckedEngine]:
+        """Yield a fresh engine and stop it when the block ends. `weights`: the digest of the version to start with."""
+        engine = self.open_engine(cell, caching=caching, purpose="fresh", weights=weights)
         try:
             yield engine
         finally:

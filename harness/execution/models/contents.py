@@ -78,6 +78,8 @@ class ServedFiles:
 
     def make_versions(self, start: Path, *, sliding_window: bool) -> Versions:
         """Return the versions for the weights in a folder. Raises UsageError."""
+        if self.options.attached and self.options.model is None:
+            return {}  # the folder of the weights to return to is unknown
         try:
             if self.options.weights:
                 return with_digests(start, dict(zip(OTHER_VERSIONS, self.options.weights, strict=False)))

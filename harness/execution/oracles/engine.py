@@ -18,8 +18,11 @@ import msgspec
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError
 from coldproof.adapters.protocol.requests import PLAIN, Arrival, Completion, CompletionRequest
+from coldproof.adapters.protocol.weights import ChangesWeights, WeightRoute
 from coldproof.harness.execution.models.lora import AdapterFiles
+from coldproof.harness.execution.models.versions import Versions
 from coldproof.harness.judgement.oracle import Answer, Answers, Oracle, OracleError, Question
+from coldproof.harness.workload.steps import START_WEIGHTS
 
 BATCH = 8  # questions at most
 
@@ -54,6 +57,7 @@ class EngineOracle(Oracle):
         self.loaded: dict[str, str] = {}
         self.of_weights: Callable[[str], Engine] | None = None  # returns a cold engine that was started with a version
         self.of_version: dict[str, EngineOracle] = {}
+        self.versions: Callable[[], Versions] = dict  # those that the engine itself can load, if it is the only one
         self.batches = False  # whether answers of a batch are those of requests alone, by the calibration
         self.lock = threading.Lock()  # one question at a time
         self.on_answer: Callable[[], None] = lambda: None  # called after every answer, by any thread
@@ -86,7 +90,10 @@ class EngineOracle(Oracle):
         """Query the engine without using the memory. Raises OracleError if it cannot answer."""
         if question.weights is not None:
             of_start = msgspec.structs.replace(question, weights=None)
-            return self.version_oracle(question.weights).ask_without_memo(of_start)
+            if self.of_weights is not None:
+                return self.version_oracle(question.weights).ask_without_memo(of_start)
+            with self.oracle_errors(), self.serving(question.weights):
+                return self.answer(of_start, self.engine.complete(self.request(of_start)))
         with self.oracle_errors():
             return self.answer(question, self.engine.complete(self.request(question)))
 
@@ -99,6 +106,23 @@ class EngineOracle(Oracle):
         if known is None or known.engine is not engine:
             self.of_version[weights] = EngineOracle(self.name, engine, list(self.adapters.values()), memo={})
         return self.of_version[weights]
+
+    @contextlib.contextmanager
+    def serving(self, weights: str) -> Iterator[None]:
+        """Let the engine under test serve other weights in this context, where a second engine does not fit.
+
+        Its cache is bypassed by unused salts. An update without an effect cannot be seen in this way: see
+        `coldproof.harness.judgement.checkers.weights`. Raises OracleError if the engine cannot load the weights.
+        """
+        versions = self.versions()
+        folders = {files.digest: files.folder for files in versions.values()}
+        if weights not in folders or not isinstance(self.engine, ChangesWeights):
+            raise OracleError(f"the {self.name} oracle cannot answer for other weights than those of the start")
+        try:
+            self.engine.update_weights(str(folders[weights].resolve()), WeightRoute.PATH)
+            yield
+        finally:
+            self.engine.update_weights(str(versions[START_WEIGHTS].folder.resolve()), WeightRoute.PATH)
 
     def ask_together(self, batch: list[Question]) -> list[Answer]:
         """Send a batch at once, without using the memory, and return its answers. Raises OracleError."""
@@ -176,13 +200,16 @@ def batches(questions: Iterable[Question], most: int = BATCH) -> Iterator[list[Q
 
 
 class FreshOracle(Oracle):
-    """Starts an engine with prefix caching on for every new question: its first request. The slowest oracle."""
+    """Starts an engine with prefix caching on for every new question: its first request. The slowest oracle.
+
+    `start` gets the digest of the weights to start with; None: the usual ones.
+    """
 
     name = "fresh-engine"
 
     def __init__(
         self,
-        start: Callable[[], contextlib.AbstractContextManager[Engine]],
+        start: Callable[[str | None], contextlib.AbstractContextManager[Engine]],
         adapters: list[AdapterFiles],
         *,
         memo: Answers,
@@ -194,7 +221,8 @@ class FreshOracle(Oracle):
         """Return the cold answer. Raises OracleError, or EngineStartError if the engine does not start."""
         with self.lock:
             if question not in self.memo:
-                with self.start() as engine:
+                with self.start(question.weights) as engine:
                     oracle = EngineOracle(self.name, engine, self.adapters, memo={})
-                    self.memo[question] = oracle.ask_without_memo(question)
+                    of_start = msgspec.structs.replace(question, weights=None)
+                    self.memo[question] = oracle.ask_without_memo(of_start)
             return self.memo[question]

@@ -25,7 +25,9 @@ class OracleFactory:
         adapters = list(self.files.contents_of(cell).values())
         can_salt = engine.capabilities[Capability.CACHE_SALT].present is True
         salted = name == "same-engine" or (name == "fresh-engine" and can_salt)
-        return EngineOracle(name, engine, adapters, memo=self.memo(cell), batched=self.batched, salted=salted)
+        oracle = EngineOracle(name, engine, adapters, memo=self.memo(cell), batched=self.batched, salted=salted)
+        oracle.versions = lambda: self.files.versions_of(cell)
+        return oracle
 
     def other_oracle(self, cell: Cell, name: str, engine: CheckedEngine) -> EngineOracle:
         """Return an oracle over another engine. Its answers are valid in every cell with the same model."""

@@ -85,12 +85,17 @@ class RunRequests:
 
 
 def ended_by_pause(outcome: Outcome, pauses: Sequence[PauseRecord]) -> Outcome:
-    """Return an outcome that the engine ended because of a pause as an aborted one: nobody else may end a request."""
+    """Return an outcome that the engine ended because of a pause as an aborted one: nobody else may end a request.
+
+    vLLM's server sends no finish reason for a request that a pause ended before its first token (0.32.0: the stream of
+    a completion leaves out chunks without tokens).
+    """
     over = any(
         p.error is None and p.mode is PauseMode.ABORT and outcome.sent <= p.ended and outcome.finished >= p.began
         for p in pauses
     )
-    if not over or outcome.finish_reason != ENGINE_ABORT:
+    silent = outcome.error is None and outcome.finish_reason is None and not outcome.tokens
+    if not over or not (outcome.finish_reason == ENGINE_ABORT or silent):
         return outcome
     return msgspec.structs.replace(outcome, aborted=Stage.DECODE if outcome.tokens else Stage.UNSEEN)
 

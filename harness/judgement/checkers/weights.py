@@ -112,16 +112,17 @@ def check_answer(history: History, outcome: Outcome, answers: Answers) -> list[F
 
 def check_pause(outcome: Outcome, pause: PauseRecord) -> Iterator[Finding]:
     """Yield what is wrong with one request over one pause. It counts only if the client had a token of it before."""
+    slack = SLACK_SECONDS if pause.ended > pause.began else CLOCK_ERROR  # the clock of an engine that is stepped stands
     arrivals = [outcome.sent + token.at for token in outcome.tokens]
     began = any(at <= pause.began + CLOCK_ERROR for at in arrivals)
-    over = outcome.finished > pause.ended + SLACK_SECONDS
+    over = outcome.finished > pause.ended + slack
     during = f"the pause with mode {pause.mode.value}" if pause.level is None else f"sleep at level {pause.level}"
     if began and over and outcome.aborted is None and pause.mode is not PauseMode.KEEP:
         did = "did not end" if pause.mode is PauseMode.ABORT else "did not wait for"
         words = f"{during.capitalize()} {did} request {outcome.request}, which was in flight."
         yield finding(words, FailureClass.API, outcome.request)
     resumed = pause.resumed
-    if resumed is not None and any(pause.ended + SLACK_SECONDS < at < resumed - CLOCK_ERROR for at in arrivals):
+    if resumed is not None and any(pause.ended + slack < at < resumed - CLOCK_ERROR for at in arrivals):
         words = f"Request {outcome.request} got tokens during {during}, after the engine had confirmed it."
         yield finding(words, FailureClass.API, outcome.request)
 

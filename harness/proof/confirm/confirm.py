@@ -110,13 +110,16 @@ def confirm(
 def fresh_answer_agrees(failing: Failing, oracle: EngineOracle, rule: Rule = EXACT) -> bool | None:
     """Return whether a fresh engine gives the oracle's cold answer to the failing prompt, according to the rule.
 
-    Return None if the failing request has no cold answer, or has several answers, which hit one another.
+    Return None if the failing request has no cold answer, or has several answers, which hit one another, or if all its
+    weights are others than those with which the fresh engine was started.
     """
     outcome = failing_outcome(failing.judgement)
     if outcome is None or outcome.surface.answers > 1:
         return None
     expected = closest(outcome, failing.judgement.answers)
-    asked = [question(outcome, identity) for identity in outcome.identities]
+    asked = [question(outcome, identity) for identity in outcome.identities if identity.weights is None]
+    if not asked:
+        return None
     return any(not counts(expected, oracle.ask_without_memo(q).ids, rule) for q in asked)
 
 

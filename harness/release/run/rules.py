@@ -21,6 +21,7 @@ from coldproof.harness.selection.select import requirement_of, selected_cells
 FORBIDDEN = {
     "--cells": "--cells",
     "--requirements": "--requirements",
+    "--weight-policy": "--weight-policy",
     "--replay": "--replay",
     "--fault": "--fault",
     "--noise": "--noise",

@@ -55,6 +55,7 @@ class Invalidation(enum.Enum):
     PAUSE = "an update during a pause that clears the cache"
     PAUSE_AFTER = "a pause that clears the cache after the update"
     SLEEP = "a sleep before the update"
+    SLEEP_AFTER = "a sleep after the update"
     SALT = "another salt"
     NOTHING = "nothing: the update itself invalidates"
 
@@ -78,7 +79,7 @@ def invalidations(limits: WorkloadLimits) -> list[Invalidation]:
         return salts
     resets = [Invalidation.RESET] if Capability.CACHE_RESET in limits.can else []
     pauses = [Invalidation.PAUSE, Invalidation.PAUSE_AFTER] if pause_modes(limits) else []
-    sleeps = [Invalidation.SLEEP] if Capability.SLEEP in limits.can else []
+    sleeps = [Invalidation.SLEEP, Invalidation.SLEEP_AFTER] if Capability.SLEEP in limits.can else []
     return [*resets, *pauses, *sleeps, *salts]
 
 
@@ -154,6 +155,8 @@ class UpdateBuilder:
                 self.steps.append(Reset())
             case Invalidation.PAUSE_AFTER:
                 self.steps += [self.clearing_pause(), Resume()]
+            case Invalidation.SLEEP_AFTER:
+                self.steps += [Sleep(1), Wake()]
             case Invalidation.SALT:
                 self.renew_salt()
 

@@ -47,6 +47,8 @@ def change_texts(case: Case) -> list[tuple[ChangeRow, str]]:
 def _change_text(change: ChangeRow, before: str) -> str:
     if change.kind == "reset":
         return "reset of the prefix cache" + (f", {change.name}" if change.name else "")
+    if not change.name:
+        return change.kind
     if not change.content:
         return f"{change.kind} {change.name}" + (f", which referred to adapter {before}" if before else "")
     if not before:

@@ -99,6 +99,11 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
         (["--engine-url", "http://h:1", "--oracle", "cold-engine"], "use --oracle same-engine"),
         (["--examples-from", "vllm"], "--examples-from 'vllm': invalid repository; use OWNER/REPO"),
         (["--adapter", "/tmp"], "give at least two --adapter options with different contents"),
+        (
+            ["--weight-policy", "never"],
+            "choose one of invalidates, on-reset, in-salt",
+        ),
+        (["--weights", "/no/such/step"], "--weights /no/such/step: no *.safetensors there"),
         (["--cells", "default,nope"], "unknown cell 'nope'; --cells list prints all cells"),
         (["--budget", "soon"], "--budget 'soon': invalid duration; use for example 90s, 20m or 2h"),
         (["--budget", "0m"], "--budget '0m': invalid duration"),

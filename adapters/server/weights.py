@@ -1,0 +1,89 @@
+"""Updates of the weights, pauses and sleep over HTTP, by the routes of vLLM's server.
+
+vLLM has these routes with VLLM_SERVER_DEV_MODE=1 only. They are documented in "Sleep Mode" and "Async Reinforcement
+Learning" of vLLM's manual.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import EngineError
+from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.adapters.server.answers import decoded
+from coldproof.adapters.server.client import HttpClient
+
+RPC, CHECKER, PAUSE, RESUME = "/collective_rpc", "/weight_checker", "/pause", "/resume"
+SLEEP, WAKE = "/sleep", "/wake_up"
+NEEDED = {
+    (RPC,): (Capability.WEIGHT_UPDATES, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_SAME_PATH),
+    (CHECKER,): (Capability.WEIGHT_CHECKSUM,),
+    (PAUSE, RESUME): (Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP),
+    (SLEEP, WAKE): (Capability.SLEEP,),
+}
+IN_PLACE = Support(False, "the server has no route that changes parameters in place")
+
+
+class Routes(msgspec.Struct, frozen=True):
+    """The part of /openapi.json that lists the routes."""
+
+    paths: dict[str, msgspec.Raw] = {}
+
+
+class Checksums(msgspec.Struct, frozen=True):
+    """The answer of /weight_checker: a checksum for each parameter."""
+
+    checksums: dict[str, str]
+
+
+def probe_weights(client: HttpClient) -> dict[Capability, Support]:
+    """Return which of these routes the server lists. Nothing is called that changes or stops anything."""
+    try:
+        answer = client.get("/openapi.json")
+        listed = set(msgspec.json.decode(answer.content, type=Routes).paths) if answer.status_code == 200 else set()
+    except (EngineError, msgspec.MsgspecError):
+        listed = set()
+    found = {Capability.WEIGHTS_IN_PLACE: IN_PLACE}
+    for routes, capabilities in NEEDED.items():
+        there = listed.issuperset(routes)
+        how = f"the server {'lists' if there else 'does not list'} {' and '.join(routes)} in /openapi.json"
+        found |= dict.fromkeys(capabilities, Support(there, how))
+    if found[Capability.SLEEP].present:  # vLLM lists the route also where a sleep fails
+        how = "the server lists /sleep, but it may lack --enable-sleep-mode; a probe would abort requests"
+        found[Capability.SLEEP] = Support(None, how)
+    return found
+
+
+class WeightRoutes:
+    """The methods of `ChangesWeights`, `Pauses` and `Sleeps` over HTTP. Each raises RequestRefused if vLLM refuses."""
+
+    client: HttpClient
+
+    def update_weights(self, path: str, _route: WeightRoute) -> None:
+        """Let every worker load the weights in a folder."""
+        self.client.post(RPC, {"method": "reload_weights", "kwargs": {"weights_path": path}})
+
+    def weights_checksum(self) -> str | None:
+        """Return a digest of the checksums of all parameters."""
+        answer = decoded(self.client.post(CHECKER, {"action": "checksum"}), Checksums, "a checksum of each parameter")
+        return hashlib.sha256(json.dumps(answer.checksums, sort_keys=True).encode()).hexdigest()
+
+    def pause(self, mode: PauseMode, *, clear: bool) -> None:
+        """Pause generation."""
+        self.client.post(f"{PAUSE}?mode={mode.value}&clear_cache={str(clear).lower()}")
+
+    def resume(self) -> None:
+        """Resume generation."""
+        self.client.post(RESUME)
+
+    def sleep(self, level: int) -> None:
+        """Let the server sleep. It aborts the requests in flight."""
+        self.client.post(f"{SLEEP}?level={level}")
+
+    def wake(self) -> None:
+        """Wake the server up."""
+        self.client.post(WAKE)

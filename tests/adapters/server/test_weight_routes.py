@@ -1,0 +1,96 @@
+"""vLLM's routes for weights, pauses and sleep: which are found, and what is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
+from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, Sleeps, WeightRoute
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.weights import NEEDED, WeightRoutes, probe_weights
+
+ALL = {route: {} for routes in NEEDED for route in routes}
+
+
+class Routes(WeightRoutes):
+    """The routes of one server."""
+
+    def __init__(self, server: HTTPServer) -> None:
+        self.client = HttpClient(server.url_for(""), alive=lambda: True)
+
+
+def test_routes_are_found_by_the_list_of_the_server(httpserver: HTTPServer) -> None:
+    """Only in pairs: a pause without a resume would stop the server for good."""
+    listed = {route: facts for route, facts in ALL.items() if route != "/resume"}
+    httpserver.expect_request("/openapi.json").respond_with_json({"paths": listed})
+    found = probe_weights(Routes(httpserver).client)
+    assert {c for c, support in found.items() if support.present} == {
+        Capability.WEIGHT_UPDATES,
+        Capability.WEIGHTS_FROM_PATH,
+        Capability.WEIGHTS_SAME_PATH,
+        Capability.WEIGHT_CHECKSUM,
+    }
+    assert found[Capability.SLEEP].present is None
+    assert "does not list /pause and /resume" in found[Capability.PAUSE_KEEP].evidence
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, "{}"), (200, "<html>"), (200, "{}")])
+def test_a_server_without_a_list_has_none(httpserver: HTTPServer, status: int, body: str) -> None:
+    """And is not asked to pause for a probe."""
+    httpserver.expect_request("/openapi.json").respond_with_data(body, status=status)
+    assert not any(support.present for support in probe_weights(Routes(httpserver).client).values())
+    assert [request.path for request, _ in httpserver.log] == ["/openapi.json"]
+
+
+@pytest.mark.parametrize(
+    ("call", "sent", "body"),
+    [
+        (
+            lambda r: r.update_weights("/step-1", WeightRoute.PATH),
+            "/collective_rpc?",
+            {"method": "reload_weights", "kwargs": {"weights_path": "/step-1"}},
+        ),
+        (lambda r: r.pause(PauseMode.KEEP, clear=True), "/pause?mode=keep&clear_cache=true", None),
+        (lambda r: r.pause(PauseMode.WAIT, clear=False), "/pause?mode=wait&clear_cache=false", None),
+        (lambda r: r.resume(), "/resume?", None),
+        (lambda r: r.sleep(1), "/sleep?level=1", None),
+        (lambda r: r.wake(), "/wake_up?", None),
+    ],
+)
+def test_calls_are_sent_as_vllm_takes_them(
+    httpserver: HTTPServer, call: Callable[[Routes], None], sent: str, body: object
+) -> None:
+    """Once each, by POST. A refusal is raised."""
+    routes = Routes(httpserver)
+    httpserver.expect_ordered_request(sent.partition("?")[0], method="POST").respond_with_json({})
+    httpserver.expect_ordered_request(sent.partition("?")[0], method="POST").respond_with_data("no", status=500)
+    call(routes)
+    (request, _), *_ = httpserver.log
+    assert f"{request.path}?{request.query_string.decode()}" == sent
+    assert json.loads(request.data or b"null") == body
+    with pytest.raises(RequestRefused):
+        call(routes)
+
+
+def test_the_checksum_is_one_of_all_parameters(httpserver: HTTPServer) -> None:
+    """Their order does not matter; an answer of another form is no checksum."""
+    for checksums in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"}, {"a": "1", "b": "3"}):
+        answer = {"checksums": checksums}
+        httpserver.expect_ordered_request("/weight_checker", json={"action": "checksum"}).respond_with_json(answer)
+    httpserver.expect_ordered_request("/weight_checker").respond_with_json({"status": "ok"})
+    routes = Routes(httpserver)
+    first, same, other = (routes.weights_checksum() for _ in range(3))
+    assert first == same != other
+    with pytest.raises(MalformedAnswer):
+        routes.weights_checksum()
+
+
+def test_a_server_has_all_three_protocols() -> None:
+    """So that the runner can call it."""
+    for protocol in (ChangesWeights, Pauses, Sleeps):
+        assert issubclass(WeightRoutes, protocol)

@@ -1,0 +1,87 @@
+"""Updates of the weights and pauses in a case: rows of its timeline, calls of its script, and curl commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.case_samples import case
+from support.histories import ask, contents
+
+from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.adapters.spec.curl import LoraRouteCurl, OpenAiCurl
+from coldproof.harness.case.reproducer.script import recorded_engine, scenario
+from coldproof.harness.case.rows.changes import change_rows
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
+from coldproof.harness.session.selftest.selftest import write_versions
+from coldproof.harness.workload.describe import describe
+from coldproof.harness.workload.steps import (
+    Burst,
+    Meanwhile,
+    Pause,
+    Reset,
+    Resume,
+    Sleep,
+    UpdateWeights,
+    Wake,
+    Workload,
+)
+
+PAUSE = Pause(mode=PauseMode.KEEP, clear=True)
+TO_A = UpdateWeights(version="A", route=WeightRoute.SAME_PATH)
+IN_FLIGHT = Burst(
+    requests=(ask(),), meanwhile=Meanwhile(change=PAUSE, after_tokens=3, then=(TO_A, Resume()), gap_ms=30)
+)
+
+
+def test_a_script_makes_the_same_calls() -> None:
+    """In their order, also during a burst, with the same gaps."""
+    lines = scenario(Workload((TO_A, Sleep(1), Wake(), Reset(), IN_FLIGHT)))
+    assert lines[:4] == [
+        "server.update_weights('A', same_path=True)",
+        "server.sleep(1)",
+        "server.wake()",
+        "server.reset()",
+    ]
+    change = "server.pause('keep', clear=True), time.sleep(0.03), server.update_weights('A', same_path=True)"
+    assert lines[4].endswith(f"after_tokens=3, change=lambda: [{change}, time.sleep(0.03), server.resume()])")
+
+
+def test_a_description_has_all_changes() -> None:
+    """One line."""
+    assert describe(IN_FLIGHT, 0).endswith(
+        "after 3 tokens pause with mode keep, clear the cache, then new weights 'A': reload from the same path with "
+        "changed files, then resume (30 ms apart)"
+    )
+
+
+def test_curl_uses_the_routes_of_vllm() -> None:
+    """Other servers get a comment."""
+    engine = recorded_engine(case())
+    vllm, other = OpenAiCurl(engine), LoraRouteCurl(engine)
+    assert vllm.control("pause", {"mode": "keep", "clear_cache": "true"}) == (
+        'curl -X POST "$SERVER/pause?mode=keep&clear_cache=true"'
+    )
+    assert vllm.control("resume", {}) == 'curl -X POST "$SERVER/resume"'
+    loading = vllm.control("update_weights", {"version": "A"})
+    assert "/collective_rpc" in loading
+    assert "reload_weights" in loading
+    assert '"$FILES"' in loading
+    assert "/weights-A" in loading
+    assert other.control("sleep", {"level": "1"}) == "# sleep level=1: this server has no route for it"
+
+
+def test_changes_during_a_burst_are_rows_of_the_timeline(tmp_path: Path) -> None:
+    """Without a name, so that no adapter seems to change. On its own, an update is a step and has no row."""
+    meanwhile = Meanwhile(change=TO_A, after_tokens=1)
+    steps = (Burst(requests=(ask(), ask()), meanwhile=meanwhile), UpdateWeights(version="start"))
+    history = WorkloadRun(
+        ScriptedEngine(),
+        Workload(steps),
+        "n",
+        contents(tmp_path),
+        tmp_path / "run",
+        versions=write_versions(tmp_path),
+    ).history()
+    (row,) = change_rows(history)
+    assert (row.step, row.kind, row.name, row.content, row.refused) == (0, "new weights 'A'", "", "", False)

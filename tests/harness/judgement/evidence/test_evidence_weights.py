@@ -1,0 +1,131 @@
+"""Counters of updates and pauses: what counts, and what must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support.histories import outcome
+from support.weights import pause, reset, told, update, with_tokens
+
+from coldproof.adapters.protocol.requests import Stage
+from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.weights import weight_facts
+
+CLEAN: dict[str, Any] = {"resets": (reset(0.8),)}
+
+
+def asked(number: int, prompt: range = range(40), **more: Any) -> Outcome:
+    """Request N for the shared prompt, from second N to N.5."""
+    return outcome(number, prompt, **more)
+
+
+def flight(*times: float, finished: float = 3.0, **more: Any) -> Outcome:
+    """Request 0, with tokens at these times."""
+    one = with_tokens(asked(0, finished=finished, **more), *times)
+    return msgspec.structs.replace(one, max_tokens=len(times))
+
+
+OVER = flight(0.5, 1.0, 2.5, 2.6)
+SHOWS: list[tuple[Evidence, History, History]] = [
+    (
+        Evidence.WEIGHT_UPDATES,
+        told(asked(0), updates=(update(0.7),)),
+        told(asked(0), updates=(update(0.7, error="refused"),)),
+    ),
+    (
+        Evidence.UPDATES_FROM_PATH,
+        told(asked(0), updates=(update(0.7),)),
+        told(asked(0), updates=(update(0.7, route=WeightRoute.SAME_PATH),)),
+    ),
+    (
+        Evidence.UPDATES_SAME_PATH,
+        told(asked(0), updates=(update(0.7, route=WeightRoute.SAME_PATH),)),
+        told(asked(0), updates=(update(0.7),)),
+    ),
+    (
+        Evidence.UPDATES_IN_PLACE,
+        told(asked(0), updates=(update(0.7, route=WeightRoute.IN_PLACE),)),
+        told(asked(0), updates=(update(0.7),)),
+    ),
+    (
+        Evidence.AFTER_UPDATE,
+        told(asked(0), asked(1), updates=(update(0.7),), **CLEAN),
+        told(asked(0, range(50, 90)), asked(1), updates=(update(0.7),), **CLEAN),
+    ),
+    (
+        Evidence.WEIGHT_RETURNS,
+        told(asked(0), asked(1), updates=(update(0.6), update(0.7, weights=None)), **CLEAN),
+        told(asked(0), asked(1), updates=(update(0.6), update(0.7)), **CLEAN),
+    ),
+    (
+        Evidence.ADAPTERS_AFTER_UPDATE,
+        told(asked(0, adapter="a"), asked(1, adapter="a"), updates=(update(0.7),), **CLEAN),
+        told(asked(0), asked(1, adapter="a"), updates=(update(0.7),), **CLEAN),
+    ),
+    (
+        Evidence.OLD_HITS,
+        told(asked(0), asked(1, cached_tokens=32), updates=(update(0.7),)),
+        told(asked(0), asked(1, cached_tokens=32), updates=(update(0.7),), **CLEAN),
+    ),
+    (Evidence.IN_FLIGHT, told(OVER, updates=(update(1.0),)), told(OVER, updates=(update(3.0),))),
+    (
+        Evidence.AFTER_IN_FLIGHT,
+        told(OVER, asked(4), updates=(update(1.0),), resets=(reset(3.5),)),
+        told(OVER, asked(4), updates=(update(1.0),)),
+    ),
+    (
+        Evidence.AFTER_IN_FLIGHT_SALT,
+        told(OVER, asked(4, salt="new"), updates=(update(1.0),)),
+        told(OVER, asked(4), updates=(update(1.0),), resets=(reset(3.5),)),
+    ),
+    (
+        Evidence.CONTINUED,
+        told(OVER, updates=(update(1.0),), pauses=(pause(1.0, 1.0),), resets=(reset(1.0),)),
+        told(OVER, updates=(update(1.0),), pauses=(pause(1.0, 1.0),)),
+    ),
+    (
+        Evidence.ENDED_BY_PAUSE,
+        told(flight(0.5, finished=1.0, aborted=Stage.DECODE), pauses=(pause(1.0, 2.0, PauseMode.ABORT),)),
+        told(flight(0.5, finished=1.0), pauses=(pause(1.0, 2.0, PauseMode.ABORT),)),
+    ),
+    (
+        Evidence.FINISHED_BEFORE_PAUSE,
+        told(flight(0.5, 1.0, finished=1.0), pauses=(pause(1.0, 2.0, PauseMode.WAIT),)),
+        told(flight(0.5, 3.0), pauses=(pause(1.0, 2.0, PauseMode.WAIT),)),
+    ),
+    (
+        Evidence.KEPT_OVER_PAUSE,
+        told(OVER, pauses=(pause(1.0, 2.0),)),
+        told(flight(2.5, 2.6), pauses=(pause(1.0, 2.0),)),
+    ),
+    (
+        Evidence.QUEUED_IN_PAUSE,
+        told(asked(1, finished=3.0), pauses=(pause(0.9, 2.0),)),
+        told(asked(3), pauses=(pause(0.9, 2.0),)),
+    ),
+    (
+        Evidence.SLEEPS,
+        told(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
+        told(asked(3), pauses=(pause(0.8, 0.9, level=0), pause(0.9, 2.0))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("evidence", "counts", "does_not"), SHOWS, ids=[row[0].name for row in SHOWS])
+def test_a_counter_counts_what_it_is_about_and_nothing_else(
+    evidence: Evidence, counts: History, does_not: History
+) -> None:
+    """One history in which it rises, and one that is almost the same."""
+    assert weight_facts(counts)[evidence] == 1
+    assert weight_facts(does_not)[evidence] == 0
+
+
+def test_every_counter_is_shown() -> None:
+    """And a history without updates has none of them."""
+    facts = weight_facts(told(asked(0)))
+    assert set(facts) == {row[0] for row in SHOWS}
+    assert set(facts.values()) == {0}

@@ -1,0 +1,146 @@
+"""What workloads about weights are drawn for is in them, by the engine's routes, modes and policy."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from support.drawn_workloads import LIMITS, asked, found, some, without
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.weights import (
+    Invalidation,
+    invalidations,
+    paused,
+    quiet_updates,
+    updates_in_flight,
+    updates_with_adapters,
+)
+from coldproof.harness.workload.steps import (
+    START_WEIGHTS,
+    Burst,
+    Meanwhile,
+    Pause,
+    Reset,
+    Resume,
+    Sleep,
+    UpdateWeights,
+    Wake,
+    Workload,
+    weight_updates,
+)
+from coldproof.harness.workload.transform import one_request_per_burst, without_steps
+from coldproof.harness.workload.validity import is_valid
+
+ROOMY = LIMITS["roomy"]
+
+
+def with_policy(policy: WeightPolicy) -> WorkloadLimits:
+    """The limits of an engine with another promise."""
+    return msgspec.structs.replace(ROOMY, policy=policy)
+
+
+def moments(workload: Workload) -> list[Meanwhile]:
+    """The changes during bursts."""
+    return [s.meanwhile for s in workload.steps if isinstance(s, Burst) and s.meanwhile is not None]
+
+
+@some
+@given(quiet_updates(ROOMY))
+def test_quiet_updates_happen_while_nothing_runs(workload: Workload) -> None:
+    """Two at least, each to other weights than before, and a request after each."""
+    versions = [update.version for update in weight_updates(workload)]
+    assert len(versions) >= 2
+    assert all(a != b for a, b in zip([START_WEIGHTS, *versions], versions, strict=False))
+    assert not moments(workload)
+    assert isinstance(workload.steps[-1], Burst)
+
+
+@pytest.mark.parametrize("by", [Reset, Pause, Sleep])
+def test_each_invalidation_is_drawn(by: type) -> None:
+    """So is another salt, and a return to the weights of the start."""
+    assert found(quiet_updates(ROOMY), lambda w: any(isinstance(step, by) for step in w.steps))
+    assert found(quiet_updates(ROOMY), lambda w: any(r.salt for r in asked(w)))
+    assert found(quiet_updates(ROOMY), lambda w: [u.version for u in weight_updates(w)][1:2] == [START_WEIGHTS])
+
+
+def test_the_policy_decides_what_follows_an_update() -> None:
+    """And the engine's capabilities."""
+    assert invalidations(with_policy(WeightPolicy.INVALIDATES)) == [Invalidation.NOTHING]
+    assert invalidations(with_policy(WeightPolicy.IN_SALT)) == [Invalidation.SALT]
+    assert set(invalidations(ROOMY)) == set(Invalidation) - {Invalidation.NOTHING}
+    bare = without(ROOMY, Capability.PAUSE_KEEP, Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.SLEEP)
+    assert invalidations(without(bare, Capability.CACHE_SALT)) == [Invalidation.RESET]
+
+
+@some
+@given(quiet_updates(with_policy(WeightPolicy.INVALIDATES)))
+def test_nothing_else_follows_where_the_update_invalidates(workload: Workload) -> None:
+    """Only requests."""
+    assert {type(step) for step in workload.steps} == {Burst, UpdateWeights}
+
+
+@pytest.mark.parametrize("mode", PauseMode)
+def test_each_mode_of_a_pause_is_drawn(mode: PauseMode) -> None:
+    """With clearing and an update, and a request that comes during the pause."""
+
+    def wanted(workload: Workload) -> bool:
+        return any(
+            m.change == Pause(mode=mode, clear=True)
+            and any(isinstance(change, UpdateWeights) for change in m.then)
+            and m.then[-1] == Resume()
+            and m.gap_ms > 0
+            for m in moments(workload)
+        ) and any(r.offset_ms for r in asked(workload))
+
+    assert found(paused(ROOMY), wanted)
+
+
+@some
+@given(updates_in_flight(ROOMY))
+def test_next_turns_follow_requests_in_flight(workload: Workload) -> None:
+    """Twice after each burst: under the new weights and after a further update."""
+    turns = [r for r in asked(workload) if r.prompt.continues is not None]
+    assert len(turns) == 2 * len(moments(workload))
+    assert all(any(isinstance(c, UpdateWeights) for c in m.changes) for m in moments(workload))
+
+
+@some
+@given(updates_with_adapters(without(ROOMY, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_IN_PLACE)))
+def test_only_routes_of_the_engine_are_drawn(workload: Workload) -> None:
+    """Adapters and the base model are sent the same before and after each update."""
+    assert {u.route for u in weight_updates(workload)} == {WeightRoute.SAME_PATH}
+    rounds = len(weight_updates(workload)) + 1
+    assert len(asked(workload)) == rounds * len({r.adapter for r in asked(workload)})
+
+
+@some
+@given(updates_in_flight(ROOMY))
+def test_transformed_workloads_stay_valid(workload: Workload) -> None:
+    """One request at a time, and without pauses or resets."""
+    assert is_valid(one_request_per_burst(workload))
+    assert is_valid(without_steps(workload, Reset))
+    calm = without_steps(workload, Pause, Resume)
+    assert is_valid(calm)
+    assert not any(isinstance(c, Pause | Resume) for m in moments(calm) for c in m.changes)
+
+
+@pytest.mark.parametrize(
+    ("steps", "valid"),
+    [
+        ((Pause(mode=PauseMode.KEEP, clear=True), Resume()), True),
+        ((Pause(mode=PauseMode.KEEP, clear=True),), False),
+        ((Resume(),), False),
+        ((Sleep(1), Wake()), True),
+        ((Sleep(1), Resume()), False),
+        ((Sleep(1), Sleep(1), Wake()), False),
+    ],
+)
+def test_a_pause_must_end_before_the_next_requests(
+    steps: tuple[Pause | Resume | Sleep | Wake, ...], valid: bool
+) -> None:
+    """They would wait forever; and only what was stopped goes on."""
+    burst = found(quiet_updates(ROOMY), lambda _: True).steps[0]
+    assert is_valid(Workload((*steps, burst))) is valid

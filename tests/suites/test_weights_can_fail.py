@@ -1,0 +1,73 @@
+"""Requirements about weights that change detect vLLM with an injected fault, and find nothing without one.
+
+The fingerprint worker makes this fast: its digests follow from the content of the weights, and a sleep discards its KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.faults import plant
+from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, opened, requirement_of
+
+from coldproof.adapters.registry import CELLS
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.suites import test_weights as weights
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+DEFAULT = CELLS["default"]
+
+BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
+    (weights.test_new_weights, "a-reset-only-says-so", ANY_HIT),
+    (weights.test_new_weights, "a-pause-only-says-that-it-cleared", ANY_HIT),
+    (weights.test_new_weights, "a-sleep-keeps-the-index", ANY_HIT),
+    (weights.test_new_weights, "an-update-has-no-effect", (FailureClass.NOT_THE_CACHE,)),
+    (weights.test_pauses, "a-pause-that-aborts-keeps-requests", (FailureClass.API,)),
+    (weights.test_pauses, "a-pause-does-not-pause", (FailureClass.API, *ANY_HIT)),
+    (weights.test_pauses, "what-waits-during-a-pause-is-forgotten", (FailureClass.NOT_THE_CACHE,)),
+    (weights.test_pauses, "kept-requests-keep-their-kv", ANY_HIT),
+    (weights.test_requests_in_flight_over_an_update, "blocks-of-kept-requests-stay-in-the-index", ANY_HIT),
+    (weights.test_requests_in_flight_over_an_update, "the-version-in-a-salt-is-cut-off", ANY_HIT),
+    (weights.test_adapters_over_an_update, "a-reset-leaves-the-blocks-of-adapters", ANY_HIT),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One run for all faults."""
+    with opened(tmp_path_factory.mktemp("weights") / "report", worker="fingerprint") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "classes"), [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN]
+)
+def test_a_fault_is_detected(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Callable[..., None],
+    fault: str,
+    classes: tuple[FailureClass, ...],
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    plant(fault, monkeypatch)
+    case = bench.violation(test, DEFAULT, examples=2 * EXAMPLES)
+    assert case.failure_class in classes, case.sentence
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        weights.test_new_weights,
+        weights.test_pauses,
+        weights.test_requests_in_flight_over_an_update,
+        weights.test_adapters_over_an_update,
+    ],
+)
+def test_the_unmodified_engine_conforms(bench: Bench, test: Callable[..., None]) -> None:
+    """The verdict's reason names the promise that was tested."""
+    verdict, reason, cases = bench.verdict(test, DEFAULT, examples=2 * EXAMPLES)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert verdict is Verdict.NOT_EXERCISED or "tested promise: on reset" in reason
+    assert cases == []
