@@ -127,6 +127,7 @@ TIER_CELLS = (
         "tier-example",
         "vLLM's ExampleConnector (files in a folder), which needs each prompt in one step",
         arguments=("--no-enable-chunked-prefill",),
+        areas=(*RELIABLE_TIER, "TIER-6"),
     ),
     tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
     tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),

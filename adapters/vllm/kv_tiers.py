@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.protocol.capabilities import Support
+
 CONNECTORS_PACKAGE = "coldproof.adapters.vllm.fingerprint.connectors"
 FOLDER = "(folder of the engine)"  # a placeholder for a folder that only this engine uses
 FAILED_LOADS = "failed_loads"  # the key in the statistics of FailingConnector
@@ -60,6 +62,13 @@ TIERS = {
     "failing-ends": msgspec.structs.replace(FAILING, ends_requests=True),
     "lmcache": Tier(connector="LMCacheConnectorV1"),
 }
+
+
+def persistence(tier: Tier | None) -> Support:
+    """Return whether the tier has a folder, in which KV outlives the engine."""
+    if tier is None or FOLDER not in tier.options.values():
+        return Support(False, "no tier stores KV in a folder")
+    return Support(True, f"{tier.connector} stores KV in a folder")
 
 
 def tier_flags(tier: Tier, folder: Path) -> list[str]:

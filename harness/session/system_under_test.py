@@ -240,6 +240,7 @@ def workload_limits(engines: CellEngines) -> WorkloadLimits:
         pool=shape.pool_blocks * shape.block_size if shape.pool_blocks and shape.block_size else None,
         most_tokens=engines.pool.profile.tokens,
         can=frozenset(c for c in Capability if engines.can(c)),
+        changes=engines.pool.changes(),
     )
 
 

@@ -6,6 +6,7 @@ from coldproof.harness.workload.steps import (
     Burst,
     Idle,
     Request,
+    Restart,
     RestoreState,
     Route,
     SetAdapter,
@@ -75,6 +76,8 @@ def names_are_loaded(workload: Workload) -> bool:
                     return False
                 if isinstance(step, Unload):
                     loaded.remove(name)
+            case Restart():
+                loaded.clear()
             case Burst(requests=requests, meanwhile=meanwhile):
                 used = {r.adapter for r in requests if r.adapter is not None}
                 change = meanwhile.change if meanwhile else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 import psutil
@@ -19,6 +20,7 @@ import psutil
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.registry import ENGINES, attached, catalogue, plain_cell
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import StartOptions
@@ -33,6 +35,14 @@ from coldproof.reports.schema.results import Calibration
 ENGINE_BYTES = 3 * 2**30  # twice the memory that a small CPU engine needs
 
 
+class EnginePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an engine runs that follows another one: the model's path, the storage, and what is different about it."""
+
+    model: Path
+    storage: Path
+    changed: EngineChange
+
+
 class EnginePool:
     """All engines of one run, with their files, oracles and folders. It outlives a single requirement."""
 
@@ -44,6 +54,7 @@ class EnginePool:
         self.oracles = OracleFactory(self.files)
         self.engines: list[CheckedEngine] = []
         self.tested: list[CheckedEngine] = []
+        self.configurations: WeakKeyDictionary[CheckedEngine, tuple[Cell, bool]] = WeakKeyDictionary()
         self.processes: list[EngineProcess] = []
         self.closing = False
         self.remembered: dict[Any, Any] = {}  # data that the starts of one kind of engine share
@@ -84,10 +95,18 @@ class EnginePool:
         if not self.options.attached:
             self.files.contents_of(plain_cell(self.options.engine))
 
-    def open_engine(self, cell: Cell, *, caching: bool = True, purpose: str, other: str | None = None) -> CheckedEngine:
+    def open_engine(
+        self,
+        cell: Cell,
+        *,
+        caching: bool = True,
+        purpose: str,
+        other: str | None = None,
+        place: EnginePlace | None = None,
+    ) -> CheckedEngine:
         """Start or attach an engine. `other`: the name of an engine that is not the one under test.
 
-        Raises EngineStartError or UsageError.
+        `place`: of an engine that follows another one. Raises EngineStartError or UsageError.
         """
         began = time.monotonic()
         if other is not None:
@@ -96,15 +115,25 @@ class EnginePool:
             engine = self.attach(cell)
         else:
             name, arguments = self.options.engine, self.options.engine_args
-            engine = self.start(cell, caching=caching, purpose=purpose, name=name, arguments=arguments)
+            engine = self.start(cell, caching=caching, purpose=purpose, name=name, arguments=arguments, place=place)
         checked = CheckedEngine(engine)
         self.engines.append(checked)
+        self.configurations[checked] = (cell, caching)
         if purpose == "tested":
             self.tested.append(checked)
         self.starts.append(round(time.monotonic() - began, 1))
         return checked
 
-    def start(self, cell: Cell, *, caching: bool, purpose: str, name: str, arguments: tuple[str, ...]) -> Engine:
+    def start(
+        self,
+        cell: Cell,
+        *,
+        caching: bool,
+        purpose: str,
+        name: str,
+        arguments: tuple[str, ...],
+        place: EnginePlace | None = None,
+    ) -> Engine:
         """Start an engine. Raises EngineStartError or UsageError."""
         start = ENGINES[name].start
         if start is None:
@@ -114,7 +143,9 @@ class EnginePool:
         log = self.options.report_dir / f"engine{of_layer}-{self.started_engines:02d}-{purpose}.log"
         return start(
             StartOptions(
-                model=self.files.model(cell),
+                model=self.files.model(cell) if place is None else str(place.model),
+                storage=None if place is None else place.storage,
+                changed=EngineChange.NOTHING if place is None else place.changed,
                 adapters=tuple(files.folder for files in self.files.contents_of(cell).values()),
                 cell=cell,
                 caching=caching,
@@ -127,6 +158,12 @@ class EnginePool:
                 remembered=self.remembered,
             )
         )
+
+    def changes(self) -> tuple[EngineChange, ...]:
+        """Return what can be different about an engine that another one follows. Only for a generated model."""
+        spec = ENGINES[self.options.engine]
+        generated = self.options.model is None and not self.options.attached
+        return spec.changes if generated else ()
 
     def cold_engine(self, cell: Cell) -> Future[CheckedEngine]:
         """Return the engine for a cell's cold answers, with caching off. Cells with the same answers share it."""

@@ -76,14 +76,17 @@ def user_adapter(folder: Path) -> AdapterFiles:
     return AdapterFiles(folder, digest_of(folder), {"path": str(folder)})
 
 
-def tiny_model(cache: Path, *, sliding_window: bool = False) -> Path:
-    """Return the default model's folder. The first call generates it in seconds, without a network."""
-    kind = b"sliding window" if sliding_window else b""
+def tiny_model(cache: Path, *, sliding_window: bool = False, seed: int = 0) -> Path:
+    """Return the default model's folder, or that of a model with other weights (`seed`).
+
+    The first call generates it in seconds, without a network.
+    """
+    kind = (b"sliding window" if sliding_window else b"") + (f"seed {seed}".encode() if seed else b"")
     key = hashlib.sha256(Path(forge.__file__).read_bytes() + kind).hexdigest()[:16]
     folder = cache / MODELS / key
     if not folder.exists():
         scratch = folder.with_name(f"{key}.{secrets.token_hex(4)}")
-        (forge.make_sliding_window_model if sliding_window else forge.make_model)(scratch)
+        (forge.make_sliding_window_model if sliding_window else forge.make_model)(scratch, seed=seed)
         publish(scratch, folder)
     return folder
 

@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.engine import (
     EngineDied,
     EngineError,
     EngineSilent,
+    EngineStartError,
     RequestRefused,
     SavesState,
     Served,
@@ -27,6 +28,7 @@ from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.resets import ResetScope, ResetsMore
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import BurstMonitor, Change
@@ -39,12 +41,15 @@ from coldproof.harness.workload.steps import (
     Idle,
     Meanwhile,
     Reset,
+    Restart,
     RestoreState,
     SaveState,
     SetAdapter,
     Step,
     Unload,
     Workload,
+    lives_of,
+    restored_after_change,
 )
 
 Reported = TypeVar("Reported")
@@ -80,6 +85,7 @@ class WorkloadRun:
         settle_seconds: float = SETTLE_SECONDS,
         ledger: EventLedger | None = None,
         scored: bool = False,
+        next_engine: Callable[[EngineChange], Engine] | None = None,
     ) -> None:
         self.engine, self.workload, self.nonce = engine, workload, nonce
         self.on_request = on_request
@@ -87,6 +93,8 @@ class WorkloadRun:
         self.ledger = ledger or EventLedger()
         self.adapters = AdapterNames(engine, nonce, contents, folder)
         self.requests = RunRequests(engine, nonce, self.adapters, scored=scored)
+        self.next_engine, self.lives = next_engine, lives_of(workload)
+        self.requests.difference = self.lives.pop(0)
         self.resets: list[ResetRecord] = []
         self.stalled: QueueSample | None = None
         self.lost: str | None = None
@@ -171,7 +179,9 @@ class WorkloadRun:
             case Burst():
                 return self.burst(number, step, first_request)
             case SaveState() | RestoreState():
-                return StepEffects(moved_tokens=self.move_state(step))
+                return StepEffects(moved_tokens=self.move_state(number, step))
+            case Restart():
+                self.restart()
             case SetAdapter():
                 self.adapters.set_adapter(step)
             case Unload(name=name):
@@ -242,12 +252,38 @@ class WorkloadRun:
             return self.engine.reset_cache()
         return self.engine.reset_more(scope) if isinstance(self.engine, ResetsMore) else False
 
-    def move_state(self, step: SaveState | RestoreState) -> int:
-        """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported."""
+    def move_state(self, number: int, step: SaveState | RestoreState) -> int:
+        """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported.
+
+        An engine may refuse what another one saved about which something was different: that restores nothing.
+        """
         if not isinstance(self.engine, SavesState):
             raise RequestRefused(501, self.engine.capabilities[Capability.SAVED_STATE].evidence)
         move = self.engine.save_state if isinstance(step, SaveState) else self.engine.restore_state
-        return move(self.adapters.actual(step.name))
+        try:
+            return move(self.adapters.actual(step.name))
+        except RequestRefused:
+            if restored_after_change(self.workload, number):
+                return 0
+            raise
+
+    def restart(self) -> None:
+        """Replace the engine by the next one over its storage. Counters and times continue.
+
+        An engine that does not start over what another one left is lost. Raises RequestRefused without a next engine.
+        """
+        if self.next_engine is None:
+            raise RequestRefused(501, self.engine.capabilities[Capability.PERSISTENT_KV].evidence)
+        elapsed, known, difference = self.clock(), self.last_metrics, self.lives.pop(0)
+        try:
+            self.engine = self.next_engine(difference)
+        except EngineStartError as problem:
+            raise EngineDied(f"the engine does not start over the storage of the one before: {problem}") from problem
+        self.requests.difference = difference
+        self.adapters.engine = self.requests.engine = self.engine
+        self.adapters.slots.clear()
+        self.began = self.engine.clock() - elapsed
+        self.baseline = self.scrape().since(known)
 
     def idle(self, ms: int) -> None:
         """Wait `ms` milliseconds, then until the engine reports that it is empty, at most for `settle_seconds`.

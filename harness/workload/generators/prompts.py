@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.workload.steps import Prompt, Request, Segment
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
@@ -35,6 +36,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     pool: int | None = None  # tokens that the whole pool holds
     most_tokens: int = 8000  # that one workload may compute, to limit its cost
     can: frozenset[Capability] = frozenset(Capability)
+    changes: tuple[EngineChange, ...] = tuple(EngineChange)[1:]  # possible differences of an engine before a restart
 
     @property
     def unit(self) -> int:
