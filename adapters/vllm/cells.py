@@ -120,6 +120,11 @@ def tier_cell(
 TIER_CELLS = (
     tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks"),
     tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
+    tier_cell(
+        "tier-files",
+        "vLLM's OffloadingConnector with host memory and then files in a folder (TieringOffloadingSpec, tier fs)",
+        areas=(*RELIABLE_TIER, "TIER-6"),
+    ),
     tier_cell("tier-simple", "vLLM's SimpleCPUOffloadConnector, which stores blocks when they are computed"),
     tier_cell("tier-simple-lazy", "vLLM's SimpleCPUOffloadConnector, which stores blocks shortly before eviction"),
     tier_cell("tier-multi", "vLLM's MultiConnector over OffloadingConnector and SimpleCPUOffloadConnector"),
