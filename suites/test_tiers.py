@@ -12,6 +12,7 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.memory_pressure import working_sets
 from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.restarts import restarts_after_changes, restarts_without_changes
 from coldproof.harness.workload.generators.tiers import (
     aborted_loads,
     evicted_and_sent_again,
@@ -235,3 +236,39 @@ def test_client_disconnects_during_loads(sut: SystemUnderTest, data: st.DataObje
     cold start, the gauges. Vacuous when nothing was loaded, or no request followed an abort.
     """
     sut.check(data.draw(aborted_loads(sut.limits), label="workload"))
+
+
+@requirement(
+    "TIER-6",
+    "KV of an engine with other weights, KV format, rope settings or adapter files",
+    needs=(Capability.PERSISTENT_KV, *COUNTED),
+    shows=(Evidence.AFTER_OTHER_ENGINE,),
+    upstream=("sglang#26792",),
+)
+@given(data=st.data())
+def test_kv_of_an_engine_with_a_difference(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """Where KV outlives its engine, in files or in a store, a conforming engine does not use what an engine before it
+    computed with other weights at the same path, in another KV format, with other rope settings, or for other adapter
+    files at the same path. It answers as cold.
+
+    Why it can break: the key has the tokens and the model's name, but not what else the KV depends on. Oracle: cold
+    start, and the reference cache's upper bound, which such KV does not raise. Vacuous when no prompt was sent again
+    after such a restart.
+    """
+    sut.check(data.draw(restarts_after_changes(sut.limits), label="workload"))
+
+
+@requirement(
+    "TIER-6",
+    "KV of an equal engine before",
+    needs=(Capability.PERSISTENT_KV, *COUNTED),
+    shows=(Evidence.LOADED_AFTER_RESTART,),
+)
+@given(data=st.data())
+def test_kv_of_an_equal_engine(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """Where KV outlives its engine, the next engine with the same configuration uses it and answers as cold.
+
+    Why it can break: a part of the key differs in each process, or the next engine reads a part of a block. Oracle:
+    cold start, the reference cache. Vacuous when nothing was hit that only the engine before can have computed.
+    """
+    sut.check(data.draw(restarts_without_changes(sut.limits), label="workload"))

@@ -158,7 +158,7 @@ class LlamaCppEngine(AbsentFeatures):
         return self.process.tail()
 
     def stop(self) -> None:
-        """Stop the server and delete all saved slots."""
+        """Stop the server and delete all saved slots, unless another engine follows over their folder."""
         self.process.stop()
-        for name in list(self.saved):
+        for name in list(self.saved) if self.options.storage is None else ():
             self.delete_state(name)

@@ -22,6 +22,7 @@ NUMBERS = {
     "--cache-ram": "cache_ram_mib",
     "--cache-reuse": "n_cache_reuse",
     "--ctx-checkpoints": "n_ctx_checkpoints",
+    "--rope-freq-base": "rope_freq_base",
 }
 SWITCHES = {
     "--context-shift": "ctx_shift",

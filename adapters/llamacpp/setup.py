@@ -20,6 +20,7 @@ from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.llamacpp.gguf import NotTranslated, write_adapter, write_model
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.spec.engine_spec import StartOptions
@@ -37,6 +38,10 @@ EXACT = (
     *("--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off"),
     *("--threads", "1", "--threads-batch", "1"),
 )
+CHANGED_FLAGS = {
+    EngineChange.KV_FORMAT: ("--cache-type-k", "f16", "--cache-type-v", "f16"),
+    EngineChange.ROPE: ("--rope-freq-base", "1000"),
+}
 ALWAYS = ("--no-warmup", "--metrics", "--slots", "--lora-init-without-apply")  # each request chooses its adapter
 ADAPTERS_AT_START = "adapters were registered at the start; requests to a name choose one in their lora field"
 NO_TEXT = "the tokens of the generated model have placeholder texts"
@@ -123,7 +128,7 @@ def states_folder(options: StartOptions) -> Path | None:
     """Return the folder for saved slots, or None without the flag. A relative path is inside the engine's folder."""
     if SAVED not in options.arguments:
         return None
-    return files_folder(options) / options.arguments[options.arguments.index(SAVED) + 1]
+    return (options.storage or files_folder(options)) / options.arguments[options.arguments.index(SAVED) + 1]
 
 
 def write_files(options: StartOptions) -> list[str]:
@@ -149,7 +154,8 @@ def flags(options: StartOptions, digests: Sequence[str], port: int) -> list[str]
     if states is not None:
         arguments[arguments.index(SAVED) + 1] = str(states)
     model = published(options) or written(options)
-    words = ["--model", str(model), "--port", str(port), *ALWAYS, *EXACT, *arguments]
+    different = CHANGED_FLAGS.get(options.changed, ())
+    words = ["--model", str(model), "--port", str(port), *ALWAYS, *EXACT, *arguments, *different]
     words += [word for flag, size in SIZES.items() if flag not in options.arguments for word in (flag, size)]
     return words + [word for digest in digests for word in ("--lora", str(folder / f"{digest}.gguf"))]
 
@@ -187,6 +193,7 @@ def capabilities(options: StartOptions, version: str | None) -> dict[Capability,
         Capability.ADAPTER_SWITCH: msgspec.structs.replace(loads, evidence="POST /lora-adapters"),
         Capability.VERSION: Support(version is not None, f"xllamacpp {version}"),
         Capability.SAVED_STATE: Support(states, "POST /slots/ID?action=save" if states else f"no {SAVED}"),
+        Capability.PERSISTENT_KV: Support(states, "saved slots are files" if states else f"no {SAVED}"),
         Capability.MOVED_PIECES: Support(bool(pieces), f"{REUSE} {pieces}" if pieces else f"no {REUSE}"),
         Capability.CONTEXT_SHIFT: Support(shifts, SHIFT if shifts else f"no {SHIFT}"),
     }

@@ -9,6 +9,7 @@ import msgspec
 
 from coldproof.adapters.llamacpp import engine, setup
 from coldproof.adapters.llamacpp.reproducer import LLAMACPP, LlamaCppCurl
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
@@ -21,7 +22,7 @@ NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (setup.SLOTS, "1")
 SLOT_ALONE = (*ONE_SLOT, *NO_HOST_CACHE)
 SAVED = (setup.SAVED, "slots", *NO_HOST_CACHE)
 KV_IN_BLOCKS = ("GROUND", "LORA-4", "CHAT", "REUSE", "PRESS")
-RESTORED = ("TIER-1", "TIER-3")  # saved states are a second tier
+RESTORED = ("TIER-1", "TIER-3", "TIER-6")  # saved states are a second tier
 PIECE = 16  # tokens: fewer than in a segment, more than two answers share by chance
 SHIFTED = (
     f"KV of {PIECE} or more consecutive tokens is reused at any position of a prompt, with shifted positions and after "
@@ -98,6 +99,7 @@ ENGINE = EngineSpec(
     start=engine.start,
     package="xllamacpp",
     variants=variants,
+    changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),
     reproduction=LLAMACPP,
     curl=LlamaCppCurl,
 )

@@ -44,6 +44,7 @@ class Capability(enum.StrEnum):
     POOL_SIZE = "cache pool size"
     SECOND_TIER = "second KV tier"
     SAVED_STATE = "KV saved and restored by name"
+    PERSISTENT_KV = "KV that outlives its engine"
     MOVED_PIECES = "non-prefix KV reuse"
     CONTEXT_SHIFT = "context shift"
     SPAWNABLE = "spawned by Coldproof"
@@ -82,6 +83,7 @@ OF_EVERY_CELL = frozenset(
 # The evidence texts of capabilities that few engines have, for all engines without them.
 OPTIONAL_ABSENT = {
     Capability.SAVED_STATE: "the engine cannot save its cache under a name and restore it",
+    Capability.PERSISTENT_KV: "no KV is kept when the engine ends",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
     **dict.fromkeys(

@@ -15,6 +15,7 @@ import msgspec
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
@@ -45,6 +46,8 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_process: Callable[[EngineProcess], None]
     worker: str = MODEL
     tested: bool = False
+    storage: Path | None = None  # the folder for KV that outlives the engine; None: one of its own
+    changed: EngineChange = EngineChange.NOTHING  # what is different about the engine; the model's files are already
     generated_model: bool = True  # Coldproof generated the model, so that its layers are known
     remembered: dict[Any, Any] = {}
 
@@ -107,6 +110,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     reproduction: Reproduction | None = None
     curl: Callable[[RecordedEngine], CurlSteps] = OpenAiCurl
     preload: Callable[[], None] | None = None
+    changes: tuple[EngineChange, ...] = ()  # the differences with which the engine can be started
     layer: str = SERVER_LAYER
     more_layers: tuple[Layer, ...] = ()
     known_issues: Path | None = None  # the file with the engine's waivers

@@ -120,6 +120,11 @@ def tier_cell(
 TIER_CELLS = (
     tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks"),
     tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
+    tier_cell(
+        "tier-files",
+        "vLLM's OffloadingConnector with host memory and then files in a folder (TieringOffloadingSpec, tier fs)",
+        areas=(*RELIABLE_TIER, "TIER-6"),
+    ),
     tier_cell("tier-simple", "vLLM's SimpleCPUOffloadConnector, which stores blocks when they are computed"),
     tier_cell("tier-simple-lazy", "vLLM's SimpleCPUOffloadConnector, which stores blocks shortly before eviction"),
     tier_cell("tier-multi", "vLLM's MultiConnector over OffloadingConnector and SimpleCPUOffloadConnector"),
@@ -127,6 +132,7 @@ TIER_CELLS = (
         "tier-example",
         "vLLM's ExampleConnector (files in a folder), which needs each prompt in one step",
         arguments=("--no-enable-chunked-prefill",),
+        areas=(*RELIABLE_TIER, "TIER-6"),
     ),
     tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
     tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.protocol.capabilities import Support
+
 CONNECTORS_PACKAGE = "coldproof.adapters.vllm.fingerprint.connectors"
 FOLDER = "(folder of the engine)"  # a placeholder for a folder that only this engine uses
 FAILED_LOADS = "failed_loads"  # the key in the statistics of FailingConnector
@@ -36,6 +38,16 @@ OFFLOAD = Tier(
         "offload_prompt_only": False,
     },
 )
+FILES = Tier(
+    connector="OffloadingConnector",
+    options={
+        "spec_name": "HostTieringSpec",
+        "spec_module_path": f"{CONNECTORS_PACKAGE}.tiering",
+        "cpu_bytes_to_use": OFFLOADED_BYTES,
+        "offload_prompt_only": False,
+        "secondary_tiers": [{"type": "fs", "root_dir": FOLDER, "n_read_threads": 1, "n_write_threads": 1}],
+    },
+)
 # Coldproof's own connector; see fingerprint/connectors/failing.py for its options.
 RELIABLE = Tier(connector="FailingConnector", module=f"{CONNECTORS_PACKAGE}.failing")
 SIMPLE = Tier(connector="SimpleCPUOffloadConnector", options={"cpu_bytes_to_use": OFFLOADED_BYTES})
@@ -50,6 +62,7 @@ FAILING = with_options(RELIABLE, failing=True)
 TIERS = {
     "offload": OFFLOAD,
     "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * 4096, block_size=64),
+    "files": FILES,
     "simple": SIMPLE,
     "simple-lazy": with_options(SIMPLE, lazy_offload=True),
     "example": Tier(connector="ExampleConnector", options={"shared_storage_path": FOLDER}),
@@ -62,6 +75,13 @@ TIERS = {
 }
 
 
+def persistence(tier: Tier | None) -> Support:
+    """Return whether the tier has a folder, in which KV outlives the engine."""
+    if tier is None or FOLDER not in json.dumps(tier.options):
+        return Support(False, "no tier stores KV in a folder")
+    return Support(True, f"{tier.connector} stores KV in a folder")
+
+
 def tier_flags(tier: Tier, folder: Path) -> list[str]:
     """Return the flags with which a vLLM engine uses the tier. `folder` is for connectors that write files."""
     policy = "fail" if tier.ends_requests else "recompute"
@@ -70,7 +90,7 @@ def tier_flags(tier: Tier, folder: Path) -> list[str]:
 
 def connector_config(tier: Tier, folder: Path) -> dict[str, Any]:
     """Return a connector in the form of vLLM's configuration."""
-    options: dict[str, Any] = {name: str(folder) if value == FOLDER else value for name, value in tier.options.items()}
+    options: dict[str, Any] = json.loads(json.dumps(tier.options).replace(FOLDER, str(folder)))
     if tier.parts:
         options["connectors"] = [connector_config(part, folder) for part in tier.parts]
     module = {} if tier.module is None else {"kv_connector_module_path": tier.module}

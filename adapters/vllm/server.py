@@ -25,6 +25,7 @@ from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError, MalformedAnswer
 from coldproof.adapters.protocol.kv_events import hash_rule
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import EventStream, ServerEngine
@@ -32,9 +33,13 @@ from coldproof.adapters.server.event_socket import EventSocket
 from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
 from coldproof.adapters.vllm.cells import Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, topology_flags
-from coldproof.adapters.vllm.kv_tiers import Tier, tier_flags
+from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
 
 START_SECONDS = 300.0
+CHANGED_FLAGS = {
+    EngineChange.KV_FORMAT: ("--kv-cache-dtype", "bfloat16"),
+    EngineChange.ROPE: ("--hf-overrides", '{"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}'),
+}
 BLOCK = 32  # tokens; the CPU attention kernel needs a multiple of 32
 # With models this small, spinning OpenMP threads are a hundred times slower on a busy machine.
 CPU_ENVIRONMENT = {
@@ -89,6 +94,8 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupShape, ...] = ()  # the KV-cache groups of the model, because no metric reports them
     events: bool = False  # publish KV events
     environment: Variables = ()  # the cell's variables, which replace the user's
+    storage: Path | None = None  # the tier's folder for KV that outlives the engine; None: one of its own
+    changed: EngineChange = EngineChange.NOTHING  # what is different about the engine
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -135,6 +142,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     capabilities = {
         **probed.capabilities,
         Capability.PROVENANCE: provenance_support(digests=options.topology is not None),
+        Capability.PERSISTENT_KV: persistence(options.tier),
     }
     if capabilities[Capability.SLEEP].present is None and is_cpu_build():
         how = "the server lists /sleep; on a CPU a sleep only clears the cache and stops the scheduler"
@@ -159,10 +167,11 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     if not is_cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
     if options.topology is not None:
-        command += topology_flags(options.topology)
+        command += topology_flags(options.topology, options.changed)
     command += events
     if options.tier is not None and options.prefix_caching:
-        command += tier_flags(options.tier, options.log.with_suffix(".tier"))
+        command += tier_flags(options.tier, options.storage or options.log.with_suffix(".tier"))
+    command += CHANGED_FLAGS.get(options.changed, ())
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]

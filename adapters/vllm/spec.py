@@ -12,6 +12,7 @@ import msgspec
 
 from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.server.probes import ProbeResult
@@ -99,6 +100,8 @@ def vllm_options(
         events=cell.events and options.caching,
         tier=TIERS[cell.tier] if cell.tier is not None else None,
         environment=cell.environment,
+        storage=options.storage,
+        changed=options.changed,
     )
 
 
@@ -205,6 +208,7 @@ VLLM = EngineSpec(
     faults=faults,
     noise=noise,
     reproduction=OPENAI,
+    changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),
     more_layers=(
         Layer(name=EXACT_LAYER, engine=IN_PROCESS, worker=FINGERPRINT),
         Layer(name=MODEL_LAYER, engine=IN_PROCESS, areas=NUMERIC_AREAS, cells=NUMERIC_CELLS),

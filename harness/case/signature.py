@@ -8,7 +8,7 @@ from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.checkers.kv_events import late_announcements
 from coldproof.harness.judgement.evidence.collect import same_path_reloads
 from coldproof.harness.judgement.reference_cache import outgrows
-from coldproof.harness.workload.steps import Burst, RestoreState, Route, SetAdapter, adapter_changes
+from coldproof.harness.workload.steps import Burst, Restart, RestoreState, Route, SetAdapter, adapter_changes
 from coldproof.reports.schema.verdict import FailureClass
 
 
@@ -62,4 +62,5 @@ def features(history: History) -> list[str]:
         "stop string": any(request.surface.stop for request in asked),
         "structured output": any(request.surface.pattern for request in asked),
     }
-    return [name for name, true in happened.items() if true]
+    restarts = [step.before for step in history.workload.steps if isinstance(step, Restart)]
+    return [*(name for name, true in happened.items() if true), *(f"restart: {before}" for before in restarts)]

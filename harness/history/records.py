@@ -13,21 +13,24 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
 from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
 from coldproof.harness.history.kv_events import RunEvents
-from coldproof.harness.workload.steps import START_WEIGHTS, Workload
+from coldproof.harness.workload.steps import START_WEIGHTS, Restart, Workload
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that a token's KV depends on besides the tokens before it: adapter content (never its name), salt, weights.
 
     `weights`: the digest of the base model's weights; None: those with which the engine was started.
+    `engine`: what was different about the engine, if another one replaced it over the same storage.
     """
 
     adapter: str | None
     salt: str | None
     weights: str | None = None
+    engine: EngineChange = EngineChange.NOTHING
 
 
 class CachePartition(msgspec.Struct, frozen=True):
@@ -218,6 +221,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     def describe_identity(self, identity: Identity) -> str:
         """Return a description of an identity."""
         adapter = self.describe_adapter(identity.adapter)
+        if identity.engine is not EngineChange.NOTHING:
+            adapter += f" with {identity.engine}"
         salt = "" if identity.salt is None else f", salt {identity.salt!r}"
         return f"{adapter}{salt}{f', {self.describe_weights(identity.weights)}' if self.updates else ''}"
 
@@ -233,6 +238,12 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 def reset_everything(history: History, reset: ResetRecord) -> bool:
     """Return whether a reset reported success, and covered every tier from which KV can come."""
     return reset.success and (not history.shape.second_tier or ResetScope.SECOND_TIER in reset.scope)
+
+
+def restart_times(history: History) -> list[float]:
+    """Return when the engine was replaced by another one, in order."""
+    steps = history.workload.steps
+    return [record.finished for record in history.steps if isinstance(steps[record.step], Restart)]
 
 
 def hit_shares(history: History) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.history.weights import is_comparable
 
@@ -103,6 +104,7 @@ def distinguishing_question(outcome: Outcome, identity: Identity) -> Question:
 def comparable_outcomes(history: History) -> list[Outcome]:
     """Return the requests whose tokens can be compared with a cold answer.
 
+    A request to an engine about which something was different has none: no oracle has that difference.
     A request that exceeds the context length has none, because the engine may refuse it or truncate the answer. An
     engine that shifts its context answers it, and so does a cold engine of that kind. After an update of the weights,
     only what the engine promises is compared.
@@ -115,6 +117,7 @@ def comparable_outcomes(history: History) -> list[Outcome]:
         and (o.tokens or o.aborted is None)
         and len(o.prompt) + o.max_tokens <= longest
         and is_comparable(history, o)
+        and all(identity.engine is EngineChange.NOTHING for identity in o.identities)
     ]
 
 

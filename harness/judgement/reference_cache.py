@@ -22,6 +22,7 @@ from coldproof.harness.history.records import (
     common_prefix,
     requests_with_same_identity,
     reset_everything,
+    restart_times,
     written_sequences,
     written_tokens,
 )
@@ -95,10 +96,10 @@ def at_least(
 
     `kept(other, outcome)` returns how many tokens of `other` the pool still held. Return None if the block size is
     unknown. Nothing is expected from requests that exceeded their context, overlapped a change of adapter or weights or
-    were aborted, nor from before a reset, even one that reported no success. Nothing is expected for prompt logprobs,
-    because engines may bypass the cache to compute them. If layers keep blocks sparsely (sliding windows, states), vLLM
-    promises only the replay boundary of a prompt (prefix_cache_retention_interval 0): then only a repeated prompt must
-    hit.
+    were aborted, nor from before a restart or a reset, even one that reported no success. Nothing is expected for
+    prompt logprobs, because engines may bypass the cache to compute them. If layers keep blocks sparsely (sliding
+    windows, states), vLLM promises only the replay boundary of a prompt (prefix_cache_retention_interval 0): then only
+    a repeated prompt must hit.
     """
     block = history.shape.block_size
     known = history.shape.uniform or history.shape.groups  # else the unit of hits is unknown
@@ -107,7 +108,8 @@ def at_least(
     surface = outcome.surface
     if not history.shape.prefix_caching or outcome.overlapped or surface.prompt_logprobs or surface.answers > 1:
         return 0
-    reset = max((r.ended for r in history.resets if r.began < outcome.finished), default=-math.inf)
+    resets = [r.ended for r in history.resets if r.began < outcome.finished]
+    reset = max((*resets, *(at for at in restart_times(history) if at < outcome.finished)), default=-math.inf)
     shared = (
         min(common_prefix(written_tokens(other), outcome.prompt), kept(other, outcome))
         for other in history.outcomes

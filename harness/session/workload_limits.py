@@ -56,6 +56,7 @@ def workload_limits(engines: CellEngines, *, trial_seconds: float) -> WorkloadLi
         scale=workload_scale(calibration.answer_seconds, trial_seconds),
         versions=tuple(name for name in engines.versions if name != START_WEIGHTS),
         policy=engines.promise.policy,
+        changes=engines.pool.changes(),
     )
 
 

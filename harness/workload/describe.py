@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
     Pause,
     Request,
     Reset,
+    Restart,
     RestoreState,
     Resume,
     SaveState,
@@ -36,6 +38,9 @@ def describe(step: Step, first_request: int) -> str:
             return f"save the cache as '{name}'"
         case RestoreState(name=name):
             return f"restore the cache saved as '{name}'"
+        case Restart(before=before):
+            other = "" if before is EngineChange.NOTHING else f"; until now it had {before}"
+            return f"restart the engine over the same storage{other}"
         case Idle(ms=ms):
             return f"idle for {ms} ms"
         case UpdateWeights(version=version, route=route):

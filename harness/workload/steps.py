@@ -15,6 +15,7 @@ import msgspec
 
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 
 START_WEIGHTS = "start"  # the symbolic name of the weights with which the engine was started
@@ -124,6 +125,12 @@ class RestoreState(msgspec.Struct, frozen=True, tag="restore_state"):
     name: str
 
 
+class Restart(msgspec.Struct, frozen=True, omit_defaults=True, tag="restart"):
+    """Stop the engine and start it again over the same storage. Up to here, `before` was different about it."""
+
+    before: EngineChange = EngineChange.NOTHING
+
+
 class Idle(msgspec.Struct, frozen=True, tag="idle"):
     """Send nothing for `ms` milliseconds. Then the engine must report that no request holds blocks."""
 
@@ -192,6 +199,7 @@ Step = (
     | Reset
     | SaveState
     | RestoreState
+    | Restart
     | Idle
     | UpdateWeights
     | Pause
@@ -253,6 +261,18 @@ def save_of(workload: Workload, step: int) -> int | None:
         return None
     saved = SaveState(restored.name)
     return max((place for place, other in enumerate(workload.steps[:step]) if other == saved), default=None)
+
+
+def lives_of(workload: Workload) -> list[EngineChange]:
+    """Return what is different about each of the engines that run a workload. Restarts separate them."""
+    return [*(step.before for step in workload.steps if isinstance(step, Restart)), EngineChange.NOTHING]
+
+
+def restored_after_change(workload: Workload, step: int) -> bool:
+    """Return whether a step restores what an engine saved about which something was different."""
+    saved = save_of(workload, step)
+    between = () if saved is None else workload.steps[saved:step]
+    return any(isinstance(one, Restart) and one.before is not EngineChange.NOTHING for one in between)
 
 
 def renumbered(request: Request, new: dict[int, int]) -> Request:

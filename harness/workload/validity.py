@@ -8,6 +8,7 @@ from coldproof.harness.workload.steps import (
     Idle,
     Pause,
     Request,
+    Restart,
     RestoreState,
     Resume,
     Route,
@@ -112,6 +113,8 @@ def names_are_loaded(workload: Workload) -> bool:
                     return False
                 if isinstance(step, Unload):
                     loaded.remove(name)
+            case Restart():
+                loaded.clear()
             case Burst(requests=requests, meanwhile=meanwhile):
                 used = {r.adapter for r in requests if r.adapter is not None}
                 changed = {c.name for c in meanwhile.changes if isinstance(c, SetAdapter)} if meanwhile else set()

@@ -1,18 +1,20 @@
-"""Each requirement on the scope of a reset, and on its announcement, is put to a real vLLM whose reset says too much.
+"""Each requirement on the scope of a reset, on its announcement, and on KV that outlives an engine can be violated.
 
-The fingerprint worker makes it cheap. Two requirements are violated by the engine as it is: there, an engine that was
-repaired must conform.
+A real vLLM is broken for it; the fingerprint worker makes it cheap. Three requirements are violated by the engine as it
+is: there, an engine that was repaired must conform.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, Bench, opened, requirement_of
+from support.faulty_runs import ANY_HIT, COUNTS, WRONG, Bench, opened, requirement_of
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -20,6 +22,7 @@ from coldproof.adapters.vllm.faults.engine_parts import module, scheduler
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_control as control
 from coldproof.suites import test_events as events
+from coldproof.suites import test_tiers as tiers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 DEFAULT, EVENTS = CELLS["default"], CELLS["events"]
@@ -126,3 +129,33 @@ def test_a_reset_that_is_announced_at_once_conforms(bench: Bench, monkeypatch: p
     verdict, reason, cases = bench.verdict(test, EVENTS, examples=6)
     assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
     assert cases == []
+
+
+def test_files_of_an_engine_with_a_difference_are_found_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ExampleConnector names its files by tokens alone. If none is ever found in its folder, nothing is wrong."""
+    tier, test = CELLS["tier-example"], tiers.test_kv_of_an_engine_with_a_difference
+    case = bench.violation(test, tier, examples=EXAMPLES)
+    assert case.failure_class is FailureClass.STALE_STATE, case.sentence
+    assert "; restart: " in case.signature
+    connector = module("distributed.kv_transfer.kv_connector.v1.example_connector").ExampleConnector
+    begin = connector.__init__
+
+    def separate(this: Any, config: Any, *rest: Any, **named: Any) -> None:
+        begin(this, config, *rest, **named)
+        this._storage_path = tempfile.mkdtemp(dir=Path(config.model_config.model).parent)
+
+    monkeypatch.setattr(connector, "__init__", separate)  # scheduler and worker: nothing is ever loaded
+    verdict, reason, cases = bench.verdict(test, tier, examples=4)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []
+
+
+def test_files_that_the_next_engine_reads_in_part_are_found_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An equal engine may load them, but all of them."""
+    test = tiers.test_kv_of_an_equal_engine
+    verdict, reason, cases = bench.verdict(test, CELLS["tier-example"], examples=4)
+    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
+    assert cases == []
+    plant("files-of-an-earlier-engine-are-read-in-part", monkeypatch)
+    case = bench.violation(test, CELLS["tier-example"], examples=EXAMPLES)
+    assert case.failure_class in WRONG, case.sentence

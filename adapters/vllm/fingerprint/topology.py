@@ -7,11 +7,13 @@ import json
 
 import msgspec
 
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import GroupShape
 
 WORKER = "coldproof.adapters.vllm.fingerprint.worker.FingerprintWorker"
 STATES_AT_BLOCK_ENDS = "align"  # of vLLM's modes for the cache of states
 OPTIONS = "coldproof"  # Coldproof's key in --additional-config
+CHANGED = "changed"  # the key for what is different about the engine
 
 
 class LayerKind(enum.StrEnum):
@@ -79,9 +81,13 @@ def group_shapes(topology: Topology, default_block: int) -> tuple[GroupShape, ..
     return tuple(GroupShape(row.block or default_block) for row in topology for _ in range(row.layers))
 
 
-def topology_flags(topology: Topology) -> list[str]:
-    """Return the flags with which a vLLM engine uses the fingerprint worker with these layers."""
-    options = json.dumps({OPTIONS: {"topology": msgspec.to_builtins(topology)}})
+def topology_flags(topology: Topology, changed: EngineChange = EngineChange.NOTHING) -> list[str]:
+    """Return the flags with which a vLLM engine uses the fingerprint worker with these layers.
+
+    `changed`: what is different about the engine. It changes all digests, as it changes the KV of a model.
+    """
+    different = {} if changed is EngineChange.NOTHING else {CHANGED: changed.value}
+    options = json.dumps({OPTIONS: {"topology": msgspec.to_builtins(topology), **different}})
     worker_flags = ["--worker-cls", WORKER, "--additional-config", options]
     return [*worker_flags, "--mamba-cache-mode", STATES_AT_BLOCK_ENDS] if has_states(topology) else worker_flags
 

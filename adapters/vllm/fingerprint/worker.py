@@ -29,12 +29,14 @@ from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.vllm.fingerprint.connectors.simple_offload import use_host_memory
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.kv_specs import layer_specs, pool_bytes
 from coldproof.adapters.vllm.fingerprint.lora import Loras
 from coldproof.adapters.vllm.fingerprint.model_step import Runner
 from coldproof.adapters.vllm.fingerprint.topology import (
+    CHANGED,
     FULL_ATTENTION,
     OPTIONS,
     STATES_AT_BLOCK_ENDS,
@@ -43,6 +45,7 @@ from coldproof.adapters.vllm.fingerprint.topology import (
     read_topology,
 )
 
+DIFFERENCE = 1000  # what is different about an engine counts as so many updates of its weights
 POISON_BYTE = NEVER_WRITTEN & 0xFF
 
 
@@ -58,6 +61,7 @@ class FingerprintWorker(WorkerBase):
         check_config(vllm_config)
         options = vllm_config.additional_config.get(OPTIONS, {})
         self.topology = read_topology(options["topology"]) if "topology" in options else FULL_ATTENTION
+        self.changed = EngineChange(options.get(CHANGED, EngineChange.NOTHING))
         self.layers = layer_specs(self.topology, vllm_config.cache_config.block_size)
         check_states(self.topology, vllm_config)
         self.loras = Loras(vllm_config.lora_config) if vllm_config.lora_config else None
@@ -140,6 +144,7 @@ class FingerprintWorker(WorkerBase):
                 context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in self.kv_caches.items()})
                 get_kv_transfer_group().register_kv_caches(self.kv_caches)
         self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, self.loras)
+        self.runner.version = list(EngineChange).index(self.changed) * DIFFERENCE
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Return zero seconds: there is nothing to compile."""

@@ -32,10 +32,13 @@ CORE = (
 )
 
 
-def capabilities(parts: InprocEngineParts, version: str, *, digests: bool) -> dict[Capability, Support]:
+def capabilities(
+    parts: InprocEngineParts, version: str, *, digests: bool, persistent: Support
+) -> dict[Capability, Support]:
     """Return the support of every capability, from the engine core's interface and this engine's configuration.
 
     `digests`: the engine has the fingerprint worker, which stores digests instead of keys and values.
+    `persistent`: whether KV outlives the engine.
     """
     settings = parts.engine.vllm_config
     tokenizer = parts.engine.renderer.tokenizer is not None
@@ -68,6 +71,7 @@ def capabilities(parts: InprocEngineParts, version: str, *, digests: bool) -> di
         Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
         **weight_controls(parts, memory_stays=digests or vllm_module("platforms").current_platform.is_cpu()),
+        Capability.PERSISTENT_KV: persistent,
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
     }
 

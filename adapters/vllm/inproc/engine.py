@@ -42,6 +42,7 @@ from coldproof.adapters.vllm.inproc.setup import (
     vllm_module,
 )
 from coldproof.adapters.vllm.inproc.weights import WeightControl
+from coldproof.adapters.vllm.kv_tiers import persistence
 from coldproof.adapters.vllm.server import (
     HASH_SEED,
     VllmOptions,
@@ -86,7 +87,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
             self.version: str | None = version
             self.shape: EngineShape = shape(parts)
             self.capabilities: Mapping[Capability, Support] = capabilities(
-                parts, version, digests=options.topology is not None
+                parts, version, digests=options.topology is not None, persistent=persistence(options.tier)
             )
             self._cache_settings = cache_settings(settings)
             self._adapters = AdapterNames(parts.engine, self.base_model)

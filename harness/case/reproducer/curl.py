@@ -24,6 +24,7 @@ from coldproof.harness.workload.steps import (
     Prompt,
     Request,
     Reset,
+    Restart,
     RestoreState,
     Resume,
     Route,
@@ -113,6 +114,8 @@ class CurlScript:
                 return engine.move_state("save", name, self.spelled(name))
             case RestoreState(name=name):
                 return engine.move_state("restore", name, self.spelled(name))
+            case Restart(before=before):
+                return f"# stop the server, which had {before} different, and start it as above over the same storage"
             case Idle(ms=ms):
                 return f"sleep {ms / 1000}"
             case UpdateWeights(version=version):

@@ -27,6 +27,7 @@ from coldproof.harness.workload.steps import (
     Pause,
     Request,
     Reset,
+    Restart,
     RestoreState,
     Resume,
     Route,
@@ -156,6 +157,8 @@ def scenario(workload: Workload) -> list[str]:
                 lines.append(f"server.save({name!r})")
             case RestoreState(name=name):
                 lines.append(f"server.restore({name!r})")
+            case Restart(before=before):
+                lines.append(f"server.restart({before.value!r})")
             case Idle(ms=ms):
                 lines.append(f"time.sleep({ms / 1000})")
             case Burst(requests=requests, meanwhile=meanwhile):

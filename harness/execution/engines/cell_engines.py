@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,7 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import PLAIN
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.weight_promise import WeightPromise, chosen_promise
@@ -29,6 +31,7 @@ from coldproof.harness.execution.engines.cell_start import (
     usable_contents,
     use_without,
 )
+from coldproof.harness.execution.engines.lives import EngineLives
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.engines.standby import Standby
 from coldproof.harness.execution.models.contents import Contents
@@ -42,7 +45,7 @@ from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle, Question, question
 from coldproof.harness.judgement.trial import Ran
-from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.steps import Workload, lives_of
 from coldproof.harness.workload.tokens import new_nonce
 
 REMEMBERED = 200  # latest runs of an engine that are kept
@@ -105,27 +108,47 @@ class CellEngines:
         return self.engine.capabilities[capability].present is True
 
     def run(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> History:
-        """Run a workload under a new nonce, or under `nonce`, and return its history."""
+        """Run a workload under a new nonce, or under `nonce`, and return its history.
+
+        A workload with restarts runs on engines of its own, with the configuration of `engine`.
+        """
+        if lives_of(workload)[1:]:
+            cell, caching = self.pool.configurations[engine]
+            with EngineLives(self.pool, cell, self.pool.workspace.folder(), caching=caching) as lives:
+                return self.workload_run(lives.next(lives_of(workload)[0]), workload, nonce, lives.next).history()
         separate = self.oracle_engine is not None and engine is not self.oracle_engine
         prefetch = self.prefetch if separate else lambda _: None
         ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
         nonce, started = nonce or new_nonce([one.nonce for one in ran]), time.monotonic()
-        history = WorkloadRun(
+        history = self.workload_run(engine, workload, nonce, on_request=prefetch).history()
+        ran.append(Ran(workload, nonce, time.monotonic() - started))
+        began = history.steps[0].before if history.steps else Metrics()
+        return msgspec.structs.replace(history, left_over=left_over(self.at_first.setdefault(engine, began), began))
+
+    def workload_run(
+        self,
+        engine: CheckedEngine,
+        workload: Workload,
+        nonce: str | None,
+        next_engine: Callable[[EngineChange], CheckedEngine] | None = None,
+        *,
+        on_request: Callable[[Outcome], None] = lambda _: None,
+    ) -> WorkloadRun:
+        """Return a run of a workload on an engine. `next_engine`: starts the engine that follows at a restart."""
+        return WorkloadRun(
             engine,
             workload,
-            nonce,
+            nonce or new_nonce([]),
             self.contents,
             self.pool.workspace.folder(),
-            on_request=prefetch,
+            on_request=on_request,
             stall_seconds=self.calibration.stall_seconds,
             ledger=self.ledgers.setdefault(engine, EventLedger()),
             scored=self.own_rule.band is not None,
             versions=self.versions,
             policy=self.promise.policy,
-        ).history()
-        ran.append(Ran(workload, nonce, time.monotonic() - started))
-        began = history.steps[0].before if history.steps else Metrics()
-        return msgspec.structs.replace(history, left_over=left_over(self.at_first.setdefault(engine, began), began))
+            next_engine=next_engine,
+        )
 
     def runs_of(self, engine: CheckedEngine) -> tuple[Ran, ...]:
         """Return the latest runs of the engine under test. Return () for other engines, which also answer questions."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 import psutil
@@ -19,6 +20,7 @@ import psutil
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.registry import ENGINES, attached, catalogue, plain_cell
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import StartOptions
@@ -34,6 +36,14 @@ from coldproof.reports.schema.results import Calibration
 ENGINE_BYTES = 3 * 2**30  # twice the memory that a small CPU engine needs
 
 
+class EnginePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an engine runs that follows another one: the model's path, the storage, and what is different about it."""
+
+    model: Path
+    storage: Path
+    changed: EngineChange
+
+
 class EnginePool:
     """All engines of one run, with their files, oracles and folders. It outlives a single requirement."""
 
@@ -45,6 +55,7 @@ class EnginePool:
         self.oracles = OracleFactory(self.files)
         self.engines: list[CheckedEngine] = []
         self.tested: list[CheckedEngine] = []
+        self.configurations: WeakKeyDictionary[CheckedEngine, tuple[Cell, bool]] = WeakKeyDictionary()
         self.processes: list[EngineProcess] = []
         self.closing = False
         self.remembered: dict[Any, Any] = {}  # data that the starts of one kind of engine share
@@ -94,10 +105,12 @@ class EnginePool:
         purpose: str,
         other: str | None = None,
         weights: str | None = None,
+        place: EnginePlace | None = None,
     ) -> CheckedEngine:
         """Start or attach an engine. `other`: the name of an engine that is not the one under test.
 
-        `weights`: the digest of the version to start with; None: the usual one. Raises EngineStartError or UsageError.
+        `weights`: the digest of the version to start with; None: the usual one. `place`: of an engine that follows
+        another one. Raises EngineStartError or UsageError.
         """
         began = time.monotonic()
         if other is not None:
@@ -106,9 +119,12 @@ class EnginePool:
             engine = self.attach(cell)
         else:
             name, arguments = self.options.engine, self.options.engine_args
-            engine = self.start(cell, caching=caching, purpose=purpose, name=name, arguments=arguments, weights=weights)
+            engine = self.start(
+                cell, caching=caching, purpose=purpose, name=name, arguments=arguments, weights=weights, place=place
+            )
         checked = CheckedEngine(engine)
         self.engines.append(checked)
+        self.configurations[checked] = (cell, caching)
         if purpose == "tested":
             self.tested.append(checked)
         self.starts.append(round(time.monotonic() - began, 1))
@@ -123,6 +139,7 @@ class EnginePool:
         name: str,
         arguments: tuple[str, ...],
         weights: str | None = None,
+        place: EnginePlace | None = None,
     ) -> Engine:
         """Start an engine. Raises EngineStartError or UsageError."""
         start = ENGINES[name].start
@@ -133,7 +150,9 @@ class EnginePool:
         log = self.options.report_dir / f"engine{of_layer}-{self.started_engines:02d}-{purpose}.log"
         return start(
             StartOptions(
-                model=self.files.model(cell) if weights is None else self.files.folder_of(cell, weights),
+                model=self.model(cell, weights, place),
+                storage=None if place is None else place.storage,
+                changed=EngineChange.NOTHING if place is None else place.changed,
                 adapters=tuple(files.folder for files in self.files.contents_of(cell).values()),
                 cell=cell,
                 caching=caching,
@@ -146,6 +165,18 @@ class EnginePool:
                 remembered=self.remembered,
             )
         )
+
+    def model(self, cell: Cell, weights: str | None, place: EnginePlace | None) -> str:
+        """Return the model to start with: that of the place, of the version of the weights, or the cell's."""
+        if place is not None:
+            return str(place.model)
+        return self.files.model(cell) if weights is None else self.files.folder_of(cell, weights)
+
+    def changes(self) -> tuple[EngineChange, ...]:
+        """Return what can be different about an engine that another one follows. Only for a generated model."""
+        spec = ENGINES[self.options.engine]
+        generated = self.options.model is None and not self.options.attached
+        return spec.changes if generated else ()
 
     def cold_engine(self, cell: Cell, weights: str | None = None) -> Future[CheckedEngine]:
         """Return the engine for a cell's cold answers, with caching off. Cells with the same answers share it.

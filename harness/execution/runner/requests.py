@@ -12,6 +12,7 @@ import msgspec
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError, EngineSilent, RequestRefused, Served
 from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message, Stage
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import PauseMode
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import Change
@@ -35,6 +36,7 @@ class RunRequests:
         self.engine, self.nonce, self.adapters, self.weights = engine, nonce, adapters, weights
         self.outcomes: dict[int, Outcome] = {}
         self.chats: dict[int, tuple[Message, ...]] = {}
+        self.difference = EngineChange.NOTHING  # what is different about the engine
         self.scored = scored and engine.capabilities[Capability.LOGPROBS].present is True
         self.tells_writers = engine.capabilities[Capability.PROVENANCE].present is True
 
@@ -48,7 +50,7 @@ class RunRequests:
             prompt=self.prompt(number, request),
             max_tokens=request.max_tokens,
             surface=request.surface,
-            identities=(Identity(self.adapters.digest(request.adapter), salt, self.weights.digest),),
+            identities=(Identity(self.adapters.digest(request.adapter), salt, self.weights.digest, self.difference),),
             residence=CachePartition(request.adapter, self.adapters.load(request.adapter) or 0, salt),
             sent=0.0,
             finished=0.0,

@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.engine import (
     EngineDied,
     EngineError,
     EngineSilent,
+    EngineStartError,
     RequestRefused,
     SavesState,
     Served,
@@ -27,6 +28,7 @@ from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.resets import ResetScope, ResetsMore
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.models.versions import Versions
@@ -44,6 +46,7 @@ from coldproof.harness.workload.steps import (
     Meanwhile,
     Pause,
     Reset,
+    Restart,
     RestoreState,
     Resume,
     SaveState,
@@ -54,6 +57,8 @@ from coldproof.harness.workload.steps import (
     UpdateWeights,
     Wake,
     Workload,
+    lives_of,
+    restored_after_change,
 )
 from coldproof.harness.workload.steps import Change as StepChange
 
@@ -92,18 +97,21 @@ class WorkloadRun:
         scored: bool = False,
         versions: Versions | None = None,
         policy: WeightPolicy = WeightPolicy.ON_RESET,
+        next_engine: Callable[[EngineChange], Engine] | None = None,
     ) -> None:
         self.engine, self.workload, self.nonce = engine, workload, nonce
         self.on_request = on_request
         self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
         self.ledger = ledger or EventLedger()
         self.policy = policy
+        self.next_engine, self.lives = next_engine, lives_of(workload)
         self.resets: list[ResetRecord] = []
         self.adapters = AdapterNames(engine, nonce, contents, folder)
         self.weights = ServedWeights(
             engine, versions or {}, folder, nonce, clock=self.clock, on_clear=self.resets.append
         )
         self.requests = RunRequests(engine, nonce, self.adapters, self.weights, scored=scored)
+        self.requests.difference = self.lives.pop(0)
         self.stalled: QueueSample | None = None
         self.lost: str | None = None
         self.baseline = self.last_metrics = Metrics()
@@ -203,7 +211,9 @@ class WorkloadRun:
             case Burst():
                 return self.burst(number, step, first_request)
             case SaveState() | RestoreState():
-                return StepEffects(moved_tokens=self.move_state(step))
+                return StepEffects(moved_tokens=self.move_state(number, step))
+            case Restart():
+                self.restart()
             case Unload(name=name):
                 self.adapters.unload(name)
             case Idle(ms=ms):
@@ -285,12 +295,38 @@ class WorkloadRun:
             return self.engine.reset_cache()
         return self.engine.reset_more(scope) if isinstance(self.engine, ResetsMore) else False
 
-    def move_state(self, step: SaveState | RestoreState) -> int:
-        """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported."""
+    def move_state(self, number: int, step: SaveState | RestoreState) -> int:
+        """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported.
+
+        An engine may refuse what another one saved about which something was different: that restores nothing.
+        """
         if not isinstance(self.engine, SavesState):
             raise RequestRefused(501, self.engine.capabilities[Capability.SAVED_STATE].evidence)
         move = self.engine.save_state if isinstance(step, SaveState) else self.engine.restore_state
-        return move(self.adapters.actual(step.name))
+        try:
+            return move(self.adapters.actual(step.name))
+        except RequestRefused:
+            if restored_after_change(self.workload, number):
+                return 0
+            raise
+
+    def restart(self) -> None:
+        """Replace the engine by the next one over its storage. Counters and times continue.
+
+        An engine that does not start over what another one left is lost. Raises RequestRefused without a next engine.
+        """
+        if self.next_engine is None:
+            raise RequestRefused(501, self.engine.capabilities[Capability.PERSISTENT_KV].evidence)
+        elapsed, known, difference = self.clock(), self.last_metrics, self.lives.pop(0)
+        try:
+            self.engine = self.next_engine(difference)
+        except EngineStartError as problem:
+            raise EngineDied(f"the engine does not start over the storage of the one before: {problem}") from problem
+        self.requests.difference = difference
+        self.adapters.engine = self.requests.engine = self.weights.engine = self.engine
+        self.adapters.slots.clear()
+        self.began = self.engine.clock() - elapsed
+        self.baseline = self.scrape().since(known)
 
     def idle(self, ms: int) -> None:
         """Wait `ms` milliseconds, then until the engine reports that it is empty, at most for `settle_seconds`.

@@ -5,7 +5,15 @@ from __future__ import annotations
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.non_prefix_reuse import may_be_changed
 from coldproof.harness.history.quiet_resets import quiet_resets
-from coldproof.harness.history.records import History, Identity, Outcome, StepRecord, common_prefix, written_tokens
+from coldproof.harness.history.records import (
+    History,
+    Identity,
+    Outcome,
+    StepRecord,
+    common_prefix,
+    restart_times,
+    written_tokens,
+)
 from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.expected_hits import view
@@ -102,11 +110,39 @@ def tier_facts(history: History) -> dict[str, float]:
         Evidence.LOADED_EVICTED: sum(not emptied_before(history, r) for r in loading),
         Evidence.LOADED_RESET: sum(emptied_before(history, r) for r in loading),
         Evidence.LOADED_RESUMED: (last.resumed_hit_tokens or 0) if last else 0,
+        Evidence.AFTER_OTHER_ENGINE: sum(bool(earlier_lives(history, o, same=False)) for o in history.outcomes),
+        Evidence.LOADED_AFTER_RESTART: sum(
+            bool(o.hit_at_least > own_prefix(history, o))
+            for o in history.outcomes
+            if earlier_lives(history, o, same=True)
+        ),
         Evidence.FAILED_LOADS: (last.failed_loads or 0) if last else 0,
         Evidence.AFTER_FAILURE: sum(
             o.answered and first_failure is not None and o.finished > first_failure for o in history.outcomes
         ),
     }
+
+
+def earlier_lives(history: History, outcome: Outcome, *, same: bool) -> list[Outcome]:
+    """Return requests before a restart that computed a prefix of an answered prompt, with the same identity or not."""
+    restart = max((at for at in restart_times(history) if at <= outcome.sent), default=None)
+    if restart is None or not outcome.answered:
+        return []
+    return [
+        other
+        for other in history.outcomes
+        if other.finished <= restart
+        and (set(other.identities) == set(outcome.identities)) is same
+        and common_prefix(written_tokens(other), outcome.prompt) >= MIN_SHARED
+    ]
+
+
+def own_prefix(history: History, outcome: Outcome) -> int:
+    """Return the longest prefix of a prompt that this engine computed itself, since the last restart."""
+    restart = max((at for at in restart_times(history) if at <= outcome.sent), default=0.0)
+    own = (o for o in history.outcomes if o.sent >= restart and o.request != outcome.request and o.sent < outcome.sent)
+    longest = max((common_prefix(written_tokens(o), outcome.prompt) for o in own), default=0)
+    return max(longest, by_chance(history.shape))
 
 
 def loaded(record: StepRecord) -> bool:

@@ -69,6 +69,8 @@ class Evidence(enum.StrEnum):
     LOADED_EVICTED = "bursts that loaded evicted blocks"
     LOADED_RESET = "bursts that loaded after a reset had emptied the pool"
     LOADED_RESUMED = "tokens that preempted requests loaded back"
+    AFTER_OTHER_ENGINE = "requests that could have loaded KV of an engine with a difference"
+    LOADED_AFTER_RESTART = "hits that only an earlier engine explains"
     FAILED_LOADS = "loads from the second tier that failed"
     RESTORED = "hits that only a restore explains"
     RESTORED_ELSE = "requests for restored KV under another identity"

@@ -13,6 +13,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.workload.steps import Prompt, Request, Segment
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
@@ -46,6 +47,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     scale: float = 1.0
     versions: tuple[str, ...] = ()  # of the weights, without that of the start
     policy: WeightPolicy = WeightPolicy.ON_RESET  # what the engine promises after an update of the weights
+    changes: tuple[EngineChange, ...] = tuple(EngineChange)[1:]  # possible differences of an engine before a restart
 
     @property
     def unit(self) -> int:

@@ -11,6 +11,7 @@ from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
 from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.history.records import common_prefix
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
@@ -23,11 +24,13 @@ from coldproof.harness.workload.steps import (
     Prompt,
     Request,
     Reset,
+    Restart,
     Route,
     Segment,
     Step,
     Unload,
     Workload,
+    lives_of,
 )
 from coldproof.harness.workload.tokens import (
     FIRST_TOKEN,
@@ -41,6 +44,7 @@ from coldproof.harness.workload.tokens import (
     text_of,
     wire_name,
 )
+from coldproof.harness.workload.validity import is_valid
 
 LIMITS = WorkloadLimits(
     block=32, slots=4, contents=("A", "B"), mixtures=frozenset({ADAPTERS_TOGETHER, BASE_WITH_ADAPTER})
@@ -195,6 +199,9 @@ def test_steps_are_told_in_words() -> None:
     assert str(Segment("stem", 40, changed=1, swapped=7)) == "stem:40 (token 1 changed, tokens 7 and 8 swapped)"
     assert describe(Unload("tenant"), 0) == "unload 'tenant'"
     assert describe(Reset(), 0) == "reset the prefix cache"
+    assert describe(Restart(), 0) == "restart the engine over the same storage"
+    changed = "restart the engine over the same storage; until now it had another KV format"
+    assert describe(Restart(EngineChange.KV_FORMAT), 0) == changed
     both = Reset((ResetScope.RUNNING, ResetScope.SECOND_TIER))
     assert describe(both, 0) == "reset the prefix cache, running requests, the second tier"
     assert describe(Idle(50), 0) == "idle for 50 ms"
@@ -241,3 +248,15 @@ def test_the_latest_runs_of_an_engine_begin_with_different_tokens() -> None:
     begun = [nonce_tokens(nonce)[0] for nonce in earlier]
     assert all(len(set(begun[i : i + NONCES_APART])) == NONCES_APART for i in range(2 * NONCES_APART))
     assert len(set(earlier)) == len(earlier)
+
+
+def test_a_restart_forgets_adapters_and_separates_lives() -> None:
+    """A name has to be loaded again; a reset names each scope once."""
+    loaded, used = put("A"), burst(ask(adapter="tenant"))
+    assert is_valid(Workload((loaded, used, Restart(), put("B"), used)))
+    assert not is_valid(Workload((loaded, used, Restart(), used)))
+    assert not is_valid(Workload((used, Reset((ResetScope.RUNNING, ResetScope.RUNNING)))))
+    assert not is_valid(Workload((burst(ask()), Reset((ResetScope.RUNNING, ResetScope.RUNNING)))))
+    assert is_valid(Workload((burst(ask()), Reset((ResetScope.RUNNING, ResetScope.SECOND_TIER)))))
+    lives = lives_of(Workload((burst(ask()), Restart(EngineChange.ROPE), burst(ask()), Restart())))
+    assert lives == [EngineChange.ROPE, EngineChange.NOTHING, EngineChange.NOTHING]

@@ -8,7 +8,7 @@ from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import find_requests, module, scheduler
-from coldproof.adapters.vllm.faults.patching import acted, after, around, before
+from coldproof.adapters.vllm.faults.patching import acted, after, around, before, override
 from coldproof.adapters.vllm.faults.tiers.keys_and_loads import CONNECTOR, OFFLOAD
 
 FAULTS, fault = collector("tier_moves")
@@ -182,3 +182,36 @@ def loads_are_counted_twice(patch: Patch) -> None:
             acted()
             num_hits *= 2
         original(stats, num_tokens, num_hits, preempted, hits_by_source)
+
+
+@fault("TIER-6", stands_for="llama.cpp#27052, LMCache#4247, for files of an earlier engine", cells=("tier-example",))
+def files_of_an_earlier_engine_are_read_in_part(patch: Patch) -> None:
+    """A load from a file that another engine wrote leaves out the last eight tokens, whose slots stay as they are."""
+    example = module("distributed.kv_transfer.kv_connector.v1.example_connector")
+    files = example.safetensors.torch
+    own: dict[int, set[str]] = {}  # the files that each connector wrote
+
+    @around(patch, example.ExampleConnector, "save_kv_layer")
+    def save(original: Any, this: Any, *rest: Any, **named: Any) -> None:
+        save_file = files.save_file
+
+        def record(tensors: Any, name: str) -> None:
+            own.setdefault(id(this), set()).add(name)
+            save_file(tensors, name)
+
+        with override(files, "save_file", record):
+            original(this, *rest, **named)
+
+    @around(patch, example.ExampleConnector, "start_load_kv")
+    def load(original: Any, this: Any, *rest: Any, **named: Any) -> None:
+        load_file = files.load_file
+
+        def read(name: str) -> Any:
+            tensors = load_file(name)
+            if name not in own.get(id(this), ()):
+                acted()
+                tensors["kv_cache"][-8:] = 0
+            return tensors
+
+        with override(files, "load_file", read):
+            original(this, *rest, **named)

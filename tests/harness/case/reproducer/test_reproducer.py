@@ -20,6 +20,7 @@ from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.case.reproducer.script import extra_fields, reproducer, scenario
 from coldproof.harness.workload.steps import (
     Burst,
@@ -28,6 +29,7 @@ from coldproof.harness.workload.steps import (
     Prompt,
     Request,
     Reset,
+    Restart,
     Route,
     Segment,
     Step,
@@ -308,6 +310,7 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
         (Reset(), "server.reset()"),
         (Reset((ResetScope.RUNNING, ResetScope.SECOND_TIER)), "server.reset('running requests', 'the second tier')"),
         (Idle(50), "time.sleep(0.05)"),
+        (Restart(EngineChange.ROPE), "server.restart('other rope settings')"),
         (
             Burst(requests=(SHORT,), meanwhile=Meanwhile(change=Reset(), after_tokens=3)),
             "after_tokens=3, change=lambda: server.reset())",

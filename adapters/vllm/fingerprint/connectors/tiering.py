@@ -1,0 +1,47 @@
+"""vLLM's tiered offloading (host memory, then files) without a GPU: only the copies to host memory are replaced.
+
+As in offloading.py, vLLM loads the spec by `spec_name` and `spec_module_path`. The files, their names and the transfers
+between host memory and files are vLLM's own. Host memory is the region that vLLM's file tier reads and writes.
+"""
+
+from __future__ import annotations
+
+from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingWorker
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+from coldproof.adapters.vllm.fingerprint.connectors.offloading import HostOffloadingWorker
+
+
+class HostTieringSpec(TieringOffloadingSpec):
+    """vLLM's specification of tiered offloading, with a worker that needs no device. A chunk is one block."""
+
+    _worker: OffloadingWorker | None
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """Return the worker, which is created by the first call."""
+        if self._worker is None:
+            region = SharedOffloadRegion(
+                engine_id=self._engine_id,
+                num_chunks=self.num_chunks,
+                rank=0,
+                kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+                cpu_page_size=self.cpu_page_size_per_worker,
+            )
+            self._worker = HostTieringWorker(kv_caches, region)
+        return self._worker
+
+
+class HostTieringWorker(HostOffloadingWorker):
+    """Copies pages between the pool's tensors and the region of the tiers."""
+
+    def __init__(self, caches: CanonicalKVCaches, region: SharedOffloadRegion) -> None:
+        super().__init__(caches, 1, 0)
+        self.region = region
+        self.host = [region.create_next_worker_view(one.page_size_bytes) for one in caches.tensors]
+
+    def shutdown(self) -> None:
+        """Complete all transfers and release the region."""
+        super().shutdown()
+        self.host.clear()
+        self.region.cleanup()
