@@ -28,6 +28,7 @@ VARIABLE = "COLDPROOF_FORK_SERVER"  # names the socket of a fork server that the
 PRELOAD_SECONDS = 300.0  # for imports that take ten seconds on an idle machine
 POLL_SECONDS = 0.02
 STARTING = threading.Lock()  # engines start in several threads, and one fork server is enough
+IMPORTING: set[subprocess.Popen[bytes]] = set()  # fork servers that are not ready yet
 
 
 class ForkServerError(Exception):
@@ -127,14 +128,25 @@ def own_fork_server(*preload: str) -> str:
         )
     atexit.register(end, server)
     deadline = time.monotonic() + PRELOAD_SECONDS
-    while not address.exists():
-        if server.poll() is not None or time.monotonic() > deadline:
-            reason = (folder / "log").read_text(errors="replace").strip()
-            server.kill()
-            shutil.rmtree(folder)
-            raise ForkServerError(reason)
-        time.sleep(POLL_SECONDS)
+    IMPORTING.add(server)
+    try:
+        while not address.exists():
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise ForkServerError((folder / "log").read_text(errors="replace").strip())
+            time.sleep(POLL_SECONDS)
+    except BaseException:  # Ctrl-C, too: an import of an engine takes longer than a user waits
+        server.kill()
+        shutil.rmtree(folder)
+        raise
+    finally:
+        IMPORTING.discard(server)
     return str(address)
+
+
+def stop_imports() -> None:
+    """Kill the fork servers that are not ready yet, so that no thread waits for their imports. They have no forks."""
+    for server in list(IMPORTING):
+        server.kill()
 
 
 def end(server: subprocess.Popen[bytes]) -> None:

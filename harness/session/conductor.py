@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import psutil
 import pytest
 
-from coldproof.adapters.common.forked import ForkServerError
+from coldproof.adapters.common.forked import ForkServerError, stop_imports
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.registry import fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
@@ -231,6 +231,7 @@ class ConformanceRun:
 
     def release(self) -> None:
         """Tell every engine and worker of this run to end, without waiting for them."""
+        stop_imports()
         if self.pool is not None:
             self.pool.closing = True
             for process in list(self.pool.processes):

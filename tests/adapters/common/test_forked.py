@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from coldproof import IMPORT_ROOT
-from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, ForkServerError, fork_server
+from coldproof.adapters.common import forked
+from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, ForkServerError, fork_server, stop_imports
 from coldproof.adapters.common.process import EngineProcess, Forking
 
 JOBS = """
@@ -119,6 +120,23 @@ def test_a_killed_process_has_ended_and_so_has_what_it_guarded(address: str, tmp
     assert process.wait(30) == -signal.SIGKILL
     assert psutil.wait_procs([parent], 5)[1] == []
     child.kill()  # an engine's children see for themselves that their parent ended
+
+
+def test_an_import_that_takes_long_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a run another thread may wait for it. Nothing is left of the fork server."""
+    (tmp_path / "slow_import.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(IMPORT_ROOT))))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(fork_server, "slow_import:preload")
+        while not forked.IMPORTING:
+            time.sleep(0.02)
+        (server,) = forked.IMPORTING
+        stop_imports()
+        with pytest.raises(ForkServerError):
+            waiting.result(10)
+    assert server.wait(10) == -signal.SIGKILL
+    assert not forked.IMPORTING
 
 
 def test_waiting_has_a_limit(address: str, tmp_path: Path) -> None:
