@@ -46,7 +46,7 @@ from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.session.trials import RunPlan, TrialRunner, allowed_verdicts
 from coldproof.reports.assemble.assemble import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 
-CLOSE_SECONDS = 5.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
+CLOSE_SECONDS = 3.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
 
 
 class Role(enum.StrEnum):

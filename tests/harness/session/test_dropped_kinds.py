@@ -28,7 +28,7 @@ reason = "it dies"
 
 
 def ran(
-    folder: Path, kind: str, requirements: str, *more: str, noise: bool = False, budget: str = "4s"
+    folder: Path, kind: str, requirements: str, *more: str, noise: bool = False, budget: str = "8s"
 ) -> tuple[Results, list[dict[str, Any]]]:
     """A run of both cells on the deadly engine: its results, and its events without the examples."""
     folder.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ def deaths(folder: Path, events: list[dict[str, Any]]) -> tuple[int, int]:
 )
 def test_the_run_stops_sending_what_its_engine_dies_of(kind: str, needs_it: bool, tmp_path: Path) -> None:
     """After the first confirmed death no engine dies; the report says what is not sent, since when, why, and where."""
-    results, events = ran(tmp_path, kind, "SURFACE-1", budget="4s" if needs_it else "24s")
+    results, events = ran(tmp_path, kind, "SURFACE-1", budget="8s" if needs_it else "60s")
     (dropped,) = results.dropped_kinds
     assert (dropped.kind, dropped.cell) == (kind, "deadly")
     (case,) = (one for one in results.cases if one.id == dropped.case)
@@ -99,7 +99,7 @@ def test_what_a_known_issue_waives_is_a_known_issue_where_it_is_not_sent(tmp_pat
 
 def test_a_death_in_the_calibration_becomes_a_case(tmp_path: Path) -> None:
     """Its requirement sends such a request first; nobody else sends one, nor does the calibration of the next cell."""
-    results, events = ran(tmp_path, "prompt logprobs beside another request", "SURFACE-1", noise=True, budget="12s")
+    results, events = ran(tmp_path, "prompt logprobs beside another request", "SURFACE-1", noise=True, budget="40s")
     assert results.calibration is not None
     assert results.calibration.band is not None
     (dropped,) = results.dropped_kinds
