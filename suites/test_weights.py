@@ -23,6 +23,7 @@ from coldproof.harness.workload.generators.weights import (
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 UPDATES = (*TOKENS, Capability.WEIGHT_UPDATES)
+PAUSES = (*TOKENS, Capability.STREAMING, Capability.PAUSE_KEEP)
 ROUTES = {
     Capability.WEIGHTS_FROM_PATH: Evidence.UPDATES_FROM_PATH,
     Capability.WEIGHTS_SAME_PATH: Evidence.UPDATES_SAME_PATH,
@@ -59,23 +60,40 @@ def test_new_weights(sut: SystemUnderTest, data: st.DataObject) -> None:
 @requirement(
     "WEIGHT-2",
     "pause and resume",
-    needs=(*TOKENS, Capability.STREAMING, Capability.PAUSE_KEEP),
+    needs=PAUSES,
     shows=(Evidence.QUEUED_IN_PAUSE,),
-    shows_where={**MODES, Capability.WEIGHT_UPDATES: Evidence.CONTINUED},
+    shows_where=MODES,
 )
 @given(data=st.data())
 def test_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine does with the requests in flight what the mode of a pause says. `abort` ends them, `wait`
-    finishes them under the old weights, and `keep` continues them after the pause. If the pause cleared the cache, the
-    rest of a kept answer equals the new weights' cold continuation of the prompt and the tokens so far. Nothing is
+    finishes them before the pause, and `keep` continues them after it, also if the pause cleared the cache. Nothing is
     computed during a pause, and everything that waited is answered after it.
 
-    Why it can break: a request that is kept resumes on KV that was discarded, or on KV of the old weights (a report
-    about vLLM: NovaSky-AI/SkyRL PR 1836); a pause returns before the requests have ended; the queue is not woken up.
-    Oracle: cold start with prompt and tokens so far, under the weights of each part. Vacuous when no request was in
-    flight at a pause of each mode, or none waited during one.
+    Why it can break: a pause returns before the requests have ended; a kept request resumes on KV that was discarded;
+    the queue is not woken up. Oracle: cold start. Vacuous when no request was in flight at a pause of each mode, or
+    none waited during one.
     """
-    sut.check_updates(data.draw(paused(sut.limits), label="workload"))
+    sut.check(data.draw(paused(sut.limits, updates=False), label="workload"))
+
+
+@requirement(
+    "WEIGHT-2",
+    "new weights during a pause",
+    needs=(*PAUSES, Capability.WEIGHT_UPDATES),
+    shows=(Evidence.CONTINUED, Evidence.TELLING),
+)
+@given(data=st.data())
+def test_updates_during_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """If the weights are updated during a pause that cleared the cache, the rest of a kept answer equals the new
+    weights' cold continuation of the prompt and the tokens so far. With mode `wait`, the whole answer is the old
+    weights'.
+
+    Why it can break: a request that is kept goes on with its KV of the old weights, or finds it in the cache again (a
+    report about vLLM: NovaSky-AI/SkyRL PR 1836). Oracle: cold start with prompt and tokens so far, under the weights of
+    each part. Vacuous when no answer was continued under new weights.
+    """
+    sut.check_updates(data.draw(paused(sut.limits, updates=True), label="workload"))
 
 
 @requirement(

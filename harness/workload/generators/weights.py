@@ -215,17 +215,16 @@ def busy_requests(builder: UpdateBuilder, *, most: int, late_ms: int = 0) -> lis
 
 
 @st.composite
-def paused(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw pauses while requests decode, in each mode, with and without an update and with and without clearing."""
+def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool) -> Workload:
+    """Draw pauses while requests decode, in each mode, with and without clearing. `updates`: with new weights."""
     builder = UpdateBuilder(draw, limits)
     builder.repeat()
     for _ in range(draw(st.sampled_from((2, 3)))):
         mode, clear = draw(st.sampled_from(pause_modes(limits))), draw(st.sampled_from((True, True, False)))
-        gap = draw(st.sampled_from((GAP_MS, 0)))
+        gap = draw(st.sampled_from((GAP_MS if updates else 2 * GAP_MS, 0)))  # a pause of the same length in both
         moment = draw(st.sampled_from((limits.unit // 2, 1, limits.unit)))
         late = 10 * moment + 2 * GAP_MS if gap else 0  # a step takes 10 ms, or a token about as long over HTTP
         requests = busy_requests(builder, most=3, late_ms=late)
-        updates = bool(update_routes(limits)) and bool(limits.versions) and draw(st.sampled_from((True, True, False)))
         middle: list[Change] = [builder.update()] if updates else []
         meanwhile = Meanwhile(
             change=Pause(mode=mode, clear=clear), after_tokens=moment, then=(*middle, Resume()), gap_ms=gap

@@ -94,7 +94,8 @@ FAMILIES: dict[str, Family] = {
     "structured": lambda on: with_response_options(on, STRUCTURED),
     "quiet updates": quiet_updates,
     "updates with adapters": updates_with_adapters,
-    "pauses": paused,
+    "pauses": lambda on: paused(on, updates=False),
+    "updates during pauses": lambda on: paused(on, updates=True),
     "updates in flight": updates_in_flight,
     "mixed": mixed,
 }

@@ -95,7 +95,15 @@ def test_each_mode_of_a_pause_is_drawn(mode: PauseMode) -> None:
             for m in moments(workload)
         ) and any(r.offset_ms for r in asked(workload))
 
-    assert found(paused(ROOMY), wanted)
+    assert found(paused(ROOMY, updates=True), wanted)
+
+
+@some
+@given(paused(ROOMY, updates=False))
+def test_pauses_may_come_without_updates(workload: Workload) -> None:
+    """For an engine of which only one version of the weights is known."""
+    assert moments(workload)
+    assert not weight_updates(workload)
 
 
 @some
