@@ -223,7 +223,8 @@ def test_the_tiny_model_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A second call finds the folder; a half-made one is never found."""
     made: list[Path] = []
 
-    def make(folder: Path) -> None:
+    def make(folder: Path, *, seed: int) -> None:
+        assert seed == 0
         made.append(folder)
         folder.mkdir(parents=True)
 
