@@ -27,6 +27,9 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Loop
 
 PACKAGES = ("torch", "transformers")
+# Transformers creates a model on the meta device while it loads, in a context of the whole process. Two engines that
+# start at the same time then fail: "Cannot copy out of meta tensor; no data!".
+LOADING = threading.Lock()
 INSTALL = "pip install torch transformers peft accelerate"
 LOGGER = "ContinuousBatchingLogger"
 # For exact answers: float32, no graphs, one batch at a time, and an attention implementation that every machine has.
@@ -155,10 +158,11 @@ def load_model(folder: str, *, device: object, dtype: object, attn_implementatio
     torch, library = importlib.import_module("torch"), importlib.import_module("transformers")
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # a tiny model cannot use more
-    model = library.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=getattr(torch, str(dtype)), attn_implementation=attn_implementation, local_files_only=True
-    )
-    return model.to(device)
+    with LOADING:
+        model = library.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, str(dtype)), attn_implementation=attn_implementation, local_files_only=True
+        )
+        return model.to(device)
 
 
 def load_tokenizer(folder: str) -> Any:

@@ -31,7 +31,9 @@ from coldproof.harness.workload.tokens import segment_tokens
 from coldproof.reports.schema.case import NoiseBand
 
 PROMPTS, TOKENS, LONGEST = 48, 24, 1024
-LEAST_EACH = 6  # prompts of an identity: with them there are a thousand scores and margins for the tolerance
+# Prompts of an identity, and of all together: with them there are a thousand scores and margins for the tolerance. A
+# model without adapters has one identity.
+LEAST_EACH, LEAST = 6, 12
 BATCHES = (4, 16)
 WAYS = 1 + len(BATCHES)  # each prompt is answered alone and in batches
 # One false positive in a million requests: none is expected in a qualification of a hundred thousand requests.
@@ -117,7 +119,8 @@ def prompts_of_each(pace: Pace, identities: list[str | None], questions: int) ->
 
     Prompts and answers are longer here than in the calibration's first part, whose answers took `pace.latency`.
     """
-    return pace.most(-(-PROMPTS // len(identities)), latencies=2 * questions, least=LEAST_EACH)
+    least = max(LEAST_EACH, -(-LEAST // len(identities)))
+    return pace.most(-(-PROMPTS // len(identities)), latencies=2 * questions, least=least)
 
 
 def sampled(
@@ -126,7 +129,7 @@ def sampled(
     """Send `each` prompts of every identity. The requests of a batch have one identity; GROUND-1 tests mixtures."""
     found = Samples()
     run = secrets.token_hex(4)
-    lengths = shapes(block, room(oracle.engine) - 1, slow=each == LEAST_EACH)
+    lengths = shapes(block, room(oracle.engine) - 1, slow=each <= LEAST)
     for number, identity in enumerate(identities):
         questions = [
             Question(segment_tokens(run, Segment(f"noise {number}.{i}", length)), identity, tokens)

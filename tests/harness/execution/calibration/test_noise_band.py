@@ -129,6 +129,11 @@ def test_a_slow_model_answers_fewer_prompts(tmp_path: Path) -> None:
     assert found.positions >= 1000
 
 
+def test_a_slow_model_without_adapters_has_a_tolerance(tmp_path: Path) -> None:
+    """Gemma 3 in bfloat16 had 636 margins of six prompts, and so no rule."""
+    assert isinstance(measure_band(oracle_over(noisy(1), tmp_path), [None], BLOCK, Pace(1.0, 1.0)), NoiseBand)
+
+
 @pytest.mark.parametrize(
     ("latency", "seconds", "most"), [(0.0, 1.0, 16), (0.01, 1.0, 10), (0.001, 1.0, 16), (1.0, 1.0, 3)]
 )
