@@ -145,6 +145,7 @@ class FingerprintWorker(WorkerBase):
                 get_kv_transfer_group().register_kv_caches(self.kv_caches)
         self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, self.loras)
         self.runner.version = list(EngineChange).index(self.changed) * DIFFERENCE
+        self.runner.weights = None if self.changed is EngineChange.NOTHING else self.changed.value
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Return zero seconds: there is nothing to compile."""
