@@ -37,7 +37,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 GROUP_CELLS = ("groups-window", "groups-window-tight", "groups-five", "groups-five-long", "groups-state")
-EVENT_AND_TIER_CELLS = ("events", "events-tight", "events-window", "tier-offload", "tier-failing")
+EVENT_AND_TIER_CELLS = ("events", "events-tight", "events-window", "tier-offload", "tier-files", "tier-failing")
 RELEASE = Profile(
     examples=100_000,
     seconds=3600,
