@@ -57,7 +57,7 @@ def restarted(
     `contents`: of an adapter whose path has the first one's files before and the second one's after the restart.
     """
     stem = draw(stems(limits))
-    others = tuple(Segment(f"other {i}", stem.length) for i in range(draw(st.sampled_from((0, 2)))))
+    others = tuple(Segment(f"other {i}", stem.length) for i in range(draw(st.sampled_from(limits.sizes((0, 2))))))
     saves = Capability.SAVED_STATE in limits.can
     prompts = (stem,) if saves else (stem, *others)  # an engine that saves whole sequences may keep only the last one
     adapter = ADAPTER if contents else None

@@ -181,10 +181,10 @@ def quiet_updates(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """
     builder = UpdateBuilder(draw, limits)
     builder.repeat()
-    for _ in range(draw(st.sampled_from((2, 3)))):
+    for _ in range(draw(st.sampled_from(limits.sizes((2, 3))))):
         builder.quiet_update()
         builder.repeat()
-        for _ in range(draw(st.sampled_from((1, 0, 2)))):
+        for _ in range(draw(st.sampled_from(limits.sizes((1, 0, 2))))):
             builder.send(draw(related_prompts(limits, builder.stem, builder.drawn.latest(None))))
     return Workload(tuple(builder.steps))
 
@@ -193,10 +193,10 @@ def quiet_updates(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 def updates_with_adapters(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw updates under one or two loaded adapters: the same prompt to each of them and to the base model."""
     builder = UpdateBuilder(draw, limits)
-    names = NAMES[: draw(st.sampled_from((1, 2)))]
+    names = NAMES[: draw(st.sampled_from(limits.sizes((1, 2))))]
     for name, content in zip(names, draw(st.permutations(limits.contents)), strict=False):
         builder.steps.append(SetAdapter(name=name, content=content, path=f"files-{content}", route=Route.LOAD))
-    for _ in range(draw(st.sampled_from((2, 3)))):
+    for _ in range(draw(st.sampled_from(limits.sizes((2, 3))))):
         builder.repeat_for(names)
         builder.quiet_update(stale=False)
     builder.repeat_for(names)
@@ -207,7 +207,7 @@ def busy_requests(builder: UpdateBuilder, *, most: int, late_ms: int = 0) -> lis
     """Draw requests that decode for a block or two, and with `late_ms` one that arrives so much later."""
     limits = builder.limits
     tokens = limits.unit + limits.unit // 2
-    count = builder.draw(st.integers(1, most))
+    count = builder.draw(st.integers(1, limits.most(most, least=1)))
     busy = [builder.request(Prompt((builder.stem, Segment(f"busy {i}", 5 + i))), tokens=tokens) for i in range(count)]
     if late_ms:
         busy.append(builder.request(Prompt((builder.stem, Segment("late", 7))), tokens=8, offset_ms=late_ms))
@@ -219,7 +219,7 @@ def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool) -> Workloa
     """Draw pauses while requests decode, in each mode, with and without clearing. `updates`: with new weights."""
     builder = UpdateBuilder(draw, limits)
     builder.repeat()
-    for _ in range(draw(st.sampled_from((2, 3)))):
+    for _ in range(draw(st.sampled_from(limits.sizes((2, 3))))):
         mode, clear = draw(st.sampled_from(pause_modes(limits))), draw(st.sampled_from((True, True, False)))
         gap = draw(st.sampled_from((GAP_MS if updates else 2 * GAP_MS, 0)))  # a pause of the same length in both
         moment = draw(st.sampled_from((limits.unit // 2, 1, limits.unit)))
@@ -245,7 +245,7 @@ def updates_in_flight(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     if limits.policy is WeightPolicy.IN_SALT or (Capability.CACHE_SALT in limits.can and draw(st.booleans())):
         builder.renew_salt()
     by_salt = builder.salt is not None
-    for _ in range(draw(st.sampled_from((1, 2)))):
+    for _ in range(draw(st.sampled_from(limits.sizes((1, 2))))):
         first = len(builder.drawn.requests)
         requests = busy_requests(builder, most=2)
         keeps = Capability.PAUSE_KEEP in limits.can and draw(st.booleans())

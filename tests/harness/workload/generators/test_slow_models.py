@@ -19,9 +19,11 @@ from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
 SLOW_MODEL, FAST = LIMITS["a slow model"], msgspec.structs.replace(LIMITS["a slow model"], scale=1.0)
 # One prompt that is refused; a next turn of a chat, whose template adds an unknown number of tokens; adapters for more
-# than all slots, and one load that the pool needs whole: these have little to leave out.
+# than all slots, one load that the pool needs whole, a prompt before and after a restart or a reset: these have little
+# to leave out.
 HARDLY_SMALLER = {"churn", "conversations of chats", "edited", "evicted", "aborted loads", "partly evicted"}
-HARDLY_SMALLER |= {"never fitting", "who waits for room", "aborts", "sharers"}
+HARDLY_SMALLER |= {"never fitting", "who waits for room", "aborts", "sharers", "resets before gaps"}
+HARDLY_SMALLER |= {"restarts after changes", "restarts without changes"}
 
 typical = settings(
     derandomize=True,
