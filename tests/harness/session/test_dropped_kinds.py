@@ -48,7 +48,7 @@ def ran(
 def deaths(folder: Path, events: list[dict[str, Any]]) -> tuple[int, int]:
     """How many engines died before the run stopped sending the kind for good, and how many after that."""
     at = max(event["at"] for event in events if event["event"] == "kind_dropped")
-    times = [float(line) for line in (folder / "times").read_text().splitlines()]
+    times = [round(float(line), 3) for line in (folder / "times").read_text().splitlines()]  # as events have them
     return sum(time <= at for time in times), sum(time > at for time in times)
 
 
