@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from support.histories import history
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Token
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 from coldproof.harness.history.records import History, Outcome, PauseRecord, ResetRecord, WeightUpdate
@@ -40,3 +41,16 @@ def told(*outcomes: Outcome, **changes: Any) -> History:
 def with_tokens(one: Outcome, *times: float) -> Outcome:
     """An outcome whose tokens arrived at these times."""
     return msgspec.structs.replace(one, tokens=tuple(Token(id=7, at=at - one.sent) for at in times))
+
+
+# What vLLM can change, pause and reset while it runs, in process and over HTTP. Only its server has a pause that waits.
+VLLM_CONTROLS = {
+    Capability.RESET_RUNNING,
+    Capability.WEIGHT_UPDATES,
+    Capability.WEIGHTS_FROM_PATH,
+    Capability.WEIGHTS_SAME_PATH,
+    Capability.WEIGHT_CHECKSUM,
+    Capability.PAUSE_ABORT,
+    Capability.PAUSE_KEEP,
+    Capability.SLEEP,
+}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
+from support.weights import VLLM_CONTROLS
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineStartError, RequestRefused, Served
@@ -335,7 +336,7 @@ class TestServed:
         absent = {c for c in Capability if not warm.capabilities[c].present}
         other_cells = {Capability.PRIORITY, Capability.KV_EVENTS, Capability.SEVERAL_GROUPS, Capability.SECOND_TIER}
         elsewhere = {*other_cells, *OPTIONAL_ABSENT, Capability.PROVENANCE, Capability.ADAPTER_SWITCH}
-        assert absent == elsewhere - {Capability.RESET_RUNNING}
+        assert absent == elsewhere - VLLM_CONTROLS
         assert "--num-gpu-blocks-override 17" in warm.config["flags"]
         assert "vllm" in warm.log_tail()
 
