@@ -236,22 +236,28 @@ class Workload(msgspec.Struct, frozen=True):
         return len(self.steps), len(requests), tokens
 
 
+def all_changes(workload: Workload) -> Iterator[Step]:
+    """Yield every step of a workload in order; for a burst, the changes that are made during it."""
+    for step in workload.steps:
+        if isinstance(step, Burst):
+            yield from step.meanwhile.changes if step.meanwhile else ()
+        else:
+            yield step
+
+
 def adapter_changes(workload: Workload) -> list[SetAdapter]:
     """Return every adapter load and change of a workload, in order."""
-    changes = (s.meanwhile.changes if isinstance(s, Burst) and s.meanwhile else (s,) for s in workload.steps)
-    return [change for several in changes for change in several if isinstance(change, SetAdapter)]
+    return [change for change in all_changes(workload) if isinstance(change, SetAdapter)]
 
 
 def weight_updates(workload: Workload) -> list[UpdateWeights]:
     """Return every update of the weights, in order, also those during a burst."""
-    changes = (s.meanwhile.changes if isinstance(s, Burst) and s.meanwhile else (s,) for s in workload.steps)
-    return [change for several in changes for change in several if isinstance(change, UpdateWeights)]
+    return [change for change in all_changes(workload) if isinstance(change, UpdateWeights)]
 
 
 def resets_of(workload: Workload) -> list[Reset]:
     """Return every cache reset of a workload, in order."""
-    changes = (s.meanwhile.changes if isinstance(s, Burst) and s.meanwhile else (s,) for s in workload.steps)
-    return [change for several in changes for change in several if isinstance(change, Reset)]
+    return [change for change in all_changes(workload) if isinstance(change, Reset)]
 
 
 def save_of(workload: Workload, step: int) -> int | None:
