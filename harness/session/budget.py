@@ -16,6 +16,7 @@ PATIENCE_FACTOR = 10  # maximum shares of a trial while evidence or examples are
 SLOW_PATIENCE = 2  # the same with a slow model, of which few trials have more than they need
 LEAST_DRAWN = 10  # drawn even after its shares, as long as the run has time: one example may take longer than all
 GRACE_SECONDS = 10.0  # of a trial with too few examples, however small its share is
+PACE_RESERVE = 2  # times what the trials to come need at the pace so far: not for a trial's least examples
 PATIENT_EXAMPLES = 40  # maximum examples of a small profile's trial while evidence is missing
 # Fraction of the initial share that each trial always gets, even if long examples of earlier trials used up the time.
 # The run may then end a little late, but every trial has drawn examples.
@@ -63,7 +64,8 @@ class Budget:
     """The seconds left for drawing examples, and the total weight of the trials that have not begun.
 
     `slow`: one example may take longer than a share. Then each trial gets its part of the time until the run has to
-    end, and no trial takes more than twice that, so that all have a turn.
+    end, and no trial takes more than twice that, so that all have a turn; but a trial with too few examples also gets
+    what the others leave over.
     """
 
     def __init__(self, seconds: float, weight: float, time_left: Callable[[], float] = lambda: math.inf) -> None:
@@ -86,15 +88,25 @@ class Budget:
         fair = max(0.0, self.left) * of_rest
         self.share = max(fair, RESERVED * self.at_first * weight)
         self.weight = max(0.0, self.weight - weight)
+        unneeded = self.unneeded()
         self.begun += weight
         if self.slow:  # an equal part of the time that the run has left, which is all that there is
             self.share = self.time_left() * of_rest
-            self.longest = self.patience = SLOW_PATIENCE * self.share
+            self.longest, self.patience = SLOW_PATIENCE * self.share, unneeded
             return self.share
         spare = self.left - RESERVED * self.at_first * self.weight
         self.longest = max(self.share, min(PATIENCE_FACTOR * self.share, spare))
-        self.patience = max(self.longest, GRACE_SECONDS, self.time_left() * of_rest)  # for the least examples
+        self.patience = max(self.longest, GRACE_SECONDS, self.time_left() * of_rest, unneeded)
         return self.share
+
+    def unneeded(self) -> float:
+        """Return the seconds until the run has to end that the trials to come will hardly need; 0 if unknown.
+
+        They serve a trial's least examples: on a busy machine a run takes longer rather than end without a verdict.
+        """
+        if not self.begun:
+            return 0.0
+        return max(0.0, self.time_left() - PACE_RESERVE * self.weight * self.spent / self.begun)
 
     def settle(self, seconds: float) -> None:
         """Subtract the seconds in which a trial has drawn its examples."""
@@ -112,11 +124,12 @@ class Budget:
         if not self.time_left():
             return True
         missing = trial.missing()
+        few = trial.examples < trial.least_examples and trial.requests < trial.least_requests
         if self.slow:
             enough = not missing and trial.examples >= trial.enough
-            return trial.examples > 0 and (enough or used > (self.longest if missing else self.share))
-        enough_drawn = trial.examples >= trial.least_examples or trial.requests >= trial.least_requests
-        short = not enough_drawn or (bool(missing) and trial.examples < LEAST_DRAWN)
+            most = max(self.longest if missing else self.share, self.patience if few else 0.0)
+            return trial.examples > 0 and (enough or used > most)
+        short = few or (bool(missing) and trial.examples < LEAST_DRAWN)
         if not trial.examples or (short and used <= self.patience):
             return False
         if missing:

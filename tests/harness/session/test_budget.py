@@ -323,3 +323,30 @@ def test_what_a_trial_of_a_slow_model_leaves_over_is_shared_out_again() -> None:
     left[0] = 198.0
     assert budget.begin(1) == pytest.approx(22)
     assert budget.expected() == pytest.approx(198)
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_trial_with_too_few_examples_gets_what_the_others_will_hardly_need(*, slow: bool) -> None:
+    """The first trials took a second each. The last trial but one leaves the last one twice that."""
+    left = [400.0]
+    budget = Budget(100, 4, lambda: left[0])
+    budget.slow = slow
+    for _ in range(2):
+        budget.begin(1)
+        budget.settle(1)
+    left[0] = 300.0
+    budget.begin(1)
+    for used, examples, spent in ((290.0, 29, False), (299.0, 29, True), (290.0, 30, True)):
+        made = trial(used=used, examples=examples, evidence=SHOWN)
+        made.least_examples, made.least_requests, made.enough = 30, 100, 60
+        assert budget.is_spent(made) is spent
+
+
+def test_trials_that_are_all_slow_leave_nothing_over() -> None:
+    """At their pace the trials to come need more than the run has."""
+    budget = Budget(100, 4, lambda: 200.0)
+    budget.slow = True
+    budget.begin(1)
+    budget.settle(50)
+    budget.begin(1)
+    assert budget.patience == 0
