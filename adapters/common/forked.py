@@ -132,7 +132,8 @@ def own_fork_server(*preload: str) -> str:
     try:
         while not address.exists():
             if server.poll() is not None or time.monotonic() > deadline:
-                raise ForkServerError((folder / "log").read_text(errors="replace").strip())
+                late = f"importing the engine took more than {PRELOAD_SECONDS:g} s. " if server.poll() is None else ""
+                raise ForkServerError(late + (folder / "log").read_text(errors="replace").strip())
             time.sleep(POLL_SECONDS)
     except BaseException:  # Ctrl-C, too: an import of an engine takes longer than a user waits
         server.kill()

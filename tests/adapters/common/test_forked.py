@@ -139,6 +139,17 @@ def test_an_import_that_takes_long_can_be_stopped(tmp_path: Path, monkeypatch: p
     assert not forked.IMPORTING
 
 
+def test_an_import_that_never_ends_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log alone would not show what was wrong."""
+    (tmp_path / "endless_import.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(IMPORT_ROOT))))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(forked, "PRELOAD_SECONDS", 0.1)
+    with pytest.raises(ForkServerError, match=r"importing the engine took more than 0\.1 s"):
+        fork_server("endless_import:preload")
+    assert not forked.IMPORTING
+
+
 def test_waiting_has_a_limit(address: str, tmp_path: Path) -> None:
     """Like that of a subprocess."""
     process = start(address, "stay", tmp_path)
