@@ -17,8 +17,8 @@ import msgspec
 
 from coldproof.harness.execution.calibration.noise_band import Pace, Scoring, measure_band, measure_margin
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
+from coldproof.harness.execution.calibration.repeats import surviving_answers
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
 from coldproof.harness.options import UsageError, is_other_engine
@@ -39,28 +39,11 @@ ROUNDS = 4
 # because machines are shared.
 STALL_LATENCIES, SHORTEST_STALL, LONGEST_STALL = 100, 20.0, 120.0
 TOKENS = 12
-# If scores differ by more, equal tokens are luck: with such noise, one token in a thousand would change. A different
-# order of float32 additions changes scores by about 1e-6.
-REPEATED_NATS = 1e-3
 MIXED_TOKENS = 40  # a busy server admits requests one by one; short answers would end before the last is admitted
 SLOW_SECONDS = 0.5  # for one answer: then short answers overlap as well
 # How prompts are scored, first choice first, and the kind of requests that it needs.
 SCORING_KINDS = {Scoring.BOTH: RequestKind.SCORES_BESIDE, Scoring.ALONE: RequestKind.SCORES}
 SHARE = 0.25  # of the run's budget for each of the two long parts of a calibration, with a slow model
-
-
-class Repeats(msgspec.Struct, frozen=True):
-    """How well cold answers repeat: the largest difference in nats, and the number of repeated answers that differ."""
-
-    noise: float
-    differing: int
-    latency: float  # seconds of one answer on the engine's clock
-    waited: float  # the same on the wall, which a stepped engine's clock does not show
-
-    @property
-    def exact(self) -> bool:
-        """Return whether warm answers must equal cold ones token by token."""
-        return self.differing == 0 and self.noise <= REPEATED_NATS
 
 
 def calibrate(
@@ -89,15 +72,8 @@ def calibrate(
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]
     probes = [Question(prompt, identity, TOKENS) for identity in identities for prompt in prompts]
     with progress.counting("calibrating", oracle, of=3 * len(probes)):
-        try:
-            alone, repeats = repeated(oracle, probes, wall)
-        except OracleError as problem:
-            if renew is None or not oracle.scores:
-                raise
-            renew()
-            oracle.scores = oracle.scores_prompts = False  # perhaps it dies of requests for logprobs
-            alone, repeats = repeated(oracle, probes, wall)
-            on_death(RequestKind.LOGPROBS, str(problem))
+        probes, alone, repeats = surviving_answers(oracle, probes, wall, renew, on_death)
+    identities = list(dict.fromkeys(probe.adapter for probe in probes))
     noise, exact = repeats.noise, repeats.exact
     rule = Rule(exact=exact)
     pace = Pace(repeats.waited, SHARE * seconds)
@@ -107,13 +83,20 @@ def calibrate(
         if rule.band is None and rule.noise is not None:
             rule = msgspec.structs.replace(rule, noise=max(noise, rule.noise) if math.isfinite(noise) else None)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
-    if exact and len(digests) >= 2:
-        oracle.fill_slots(slots)
+    if exact and len(identities) > 2:
         # Alternating identities in one batch, with answers long enough to overlap.
         tokens = MIXED_TOKENS if repeats.waited < SLOW_SECONDS else TOKENS
         mixed = [Question(prompt, identity, tokens) for prompt in prompts for identity in reversed(identities)]
         rounds = pace.most(ROUNDS, latencies=len(mixed))
-        mixtures = mixtures_that_hold(oracle, mixed, alone, rounds, progress)
+        try:
+            oracle.fill_slots(slots)
+            mixtures = mixtures_that_hold(oracle, mixed, alone, rounds, progress)
+        except OracleError as problem:
+            if renew is None:
+                raise
+            said.append(f"The cold engine failed while it answered requests of several adapters together: {problem}.")
+            renew()
+            mixtures = dict.fromkeys(mixtures, False)
     calibration = Calibration(
         cell=cell,
         oracle=oracle.name,
@@ -184,24 +167,6 @@ def noisy_rule(
     ]
 
 
-def repeated(
-    oracle: EngineOracle, probes: list[Question], wall: Callable[[], float]
-) -> tuple[dict[Question, Answer], Repeats]:
-    """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers."""
-    began, since = oracle.engine.clock(), wall()
-    alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
-    latency, waited = (
-        (after - before) / len(probes) for before, after in ((began, oracle.engine.clock()), (since, wall()))
-    )
-    compared = [compare(alone[probe], oracle.ask_without_memo(probe)) for probe in probes]
-    for identity in dict.fromkeys(probe.adapter for probe in probes):
-        batch = [probe for probe in probes if probe.adapter == identity]
-        answers = oracle.ask_together(batch)
-        compared += [compare(alone[probe], answer) for probe, answer in zip(batch, answers, strict=True)]
-    noise = max(delta for delta, _ in compared)
-    return alone, Repeats(noise=noise, differing=sum(not same for _, same in compared), latency=latency, waited=waited)
-
-
 def mixtures_that_hold(
     oracle: EngineOracle, mixed: list[Question], alone: dict[Question, Answer], rounds: int, progress: Progress
 ) -> dict[str, bool]:
@@ -256,29 +221,6 @@ def earlier_calibration(source: Path, *, cell: str, version: str | None) -> tupl
 def lengths(block: int) -> tuple[int, ...]:
     """Return prompt lengths around block boundaries, in tokens."""
     return (block - 1, 2 * block, 4 * block + 1)
-
-
-def compare(left: Answer, right: Answer) -> tuple[float, bool]:
-    """Return (largest difference in nats, whether all tokens agree).
-
-    At the first token that differs, each side's top-2 margin counts as noise too, because noise has exceeded it. A
-    margin that the engine does not report counts as infinite.
-    """
-    differences, gaps = score_differences(left, right)
-    differences += [math.inf if gap is None else gap for gap in gaps]
-    return max(differences, default=0.0), left.ids == right.ids
-
-
-def score_differences(left: Answer, right: Answer) -> tuple[list[float], list[float | None]]:
-    """Return the differences of logprobs up to the first token that differs, and the top-2 margins at that token."""
-    shared = common_prefix(left.ids, right.ids)
-    differences = [
-        abs(a.logprob - b.logprob)
-        for a, b in zip(left.tokens[:shared], right.tokens[:shared], strict=True)
-        if a.logprob is not None and b.logprob is not None
-    ]
-    differing = left.ids != right.ids
-    return differences, [one.tokens[shared].gap for one in (left, right) if differing and shared < len(one.tokens)]
 
 
 def holds(

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.harness.execution.calibration.calibrate import lengths, score_differences
+from coldproof.harness.execution.calibration.calibrate import lengths
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
+from coldproof.harness.execution.calibration.repeats import score_differences
 from coldproof.harness.execution.oracles.cross_engine import has_scores, room, with_gaps
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import common_prefix

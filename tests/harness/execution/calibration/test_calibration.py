@@ -18,13 +18,12 @@ from coldproof.adapters.protocol.engine import EngineDied, Served
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
 from coldproof.harness.execution.calibration.calibrate import (
     MIXED_TOKENS,
-    REPEATED_NATS,
     ROUNDS,
     calibrate,
-    compare,
     earlier_calibration,
     lengths,
 )
+from coldproof.harness.execution.calibration.repeats import REPEATED_NATS, compare
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.checkers.tokens import check_tokens
 from coldproof.harness.judgement.finding import Rule

@@ -236,6 +236,67 @@ def test_an_engine_that_dies_of_logprobs_is_calibrated_by_its_tokens(tmp_path: P
     assert not oracle.scores
 
 
+class DiesOfAdapters(ScriptedEngine):
+    """A cold engine that dies of every request with an adapter, or of such a request beside another one."""
+
+    def __init__(self, *, beside: bool) -> None:
+        super().__init__(caching=False)
+        self.beside = beside
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Die, or answer."""
+        if self.beside and len({one.request.model for one in arrivals}) > 1:
+            raise EngineDied("the engine's process has ended")
+        return super().serve(arrivals, on_token, between)
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Die, or answer."""
+        if not self.beside and request.model != "base":
+            raise EngineDied("the engine's process has ended")
+        return super().send(request, on_token)
+
+
+class DiesOfEverything(ScriptedEngine):
+    """A cold engine that counts its deaths."""
+
+    deaths = 0
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Die."""
+        self.deaths += 1
+        raise EngineDied(f"death {self.deaths}")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_engine_that_dies_of_adapters_is_calibrated_without_them(beside: bool, tmp_path: Path) -> None:
+    """The scores that it was asked without meanwhile are used again. Adapters that die beside others do not mix."""
+    oracle, deaths = oracle_over(DiesOfAdapters(beside=beside), tmp_path), []
+    found, rule = calibrate(
+        oracle,
+        list(oracle.adapters),
+        cell="default",
+        block=BLOCK,
+        slots=4,
+        renew=lambda: oracle.use(DiesOfAdapters(beside=beside)),
+        on_death=lambda kind, why: deaths.append(kind),
+    )
+    assert rule.exact
+    assert oracle.scores
+    assert deaths == ([] if beside else [RequestKind.ADAPTER])
+    assert found.probes == (27 if beside else 9)
+    assert any(found.mixtures.values()) is not beside
+    assert any("several adapters together" in note for note in found.notes) is beside
+
+
+def test_an_engine_that_dies_of_everything_ends_the_run(tmp_path: Path) -> None:
+    """With the first thing that it said."""
+    oracle = oracle_over(DiesOfEverything(caching=False), tmp_path)
+    with pytest.raises(OracleError, match="death 1"):
+        calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4, renew=lambda: None)
+
+
 def test_an_attached_engine_that_dies_cannot_be_replaced(tmp_path: Path) -> None:
     """The run ends with the engine's words."""
     oracle = oracle_over(DiesOfScores(alone=True), tmp_path)

@@ -1,0 +1,107 @@
+"""How well a cold engine repeats its answers: alone, alone again, and in a batch of the same adapter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.history.records import common_prefix
+from coldproof.harness.judgement.oracle import Answer, OracleError, Question
+from coldproof.harness.workload.request_kinds import RequestKind
+
+# If scores differ by more, equal tokens are luck: with such noise, one token in a thousand would change. A different
+# order of float32 additions changes scores by about 1e-6.
+REPEATED_NATS = 1e-3
+
+
+class Repeats(msgspec.Struct, frozen=True):
+    """How well cold answers repeat: the largest difference in nats, and the number of repeated answers that differ."""
+
+    noise: float
+    differing: int
+    latency: float  # seconds of one answer on the engine's clock
+    waited: float  # the same on the wall, which a stepped engine's clock does not show
+
+    @property
+    def exact(self) -> bool:
+        """Return whether warm answers must equal cold ones token by token."""
+        return self.differing == 0 and self.noise <= REPEATED_NATS
+
+
+def surviving_answers(
+    oracle: EngineOracle,
+    probes: list[Question],
+    wall: Callable[[], float],
+    renew: Callable[[], object] | None,
+    on_death: Callable[[RequestKind, str], None],
+) -> tuple[list[Question], dict[Question, Answer], Repeats]:
+    """Return the probes that the engine survives, their answers, and how well these repeat.
+
+    An engine that dies is replaced by `renew`, and asked without logprobs, then without adapters. `on_death` is called
+    with the kind of requests without which it lives. Raises OracleError if it dies of all, or cannot be replaced.
+    """
+    try:
+        return probes, *repeated(oracle, probes, wall)
+    except OracleError as problem:
+        if renew is None:
+            raise
+        died = problem
+    scores, scores_prompts = oracle.scores, oracle.scores_prompts
+    plain = [probe for probe in probes if probe.adapter is None]
+    for kind, kept in ((RequestKind.LOGPROBS, probes if scores else []), (RequestKind.ADAPTER, plain)):
+        if not kept or (kind is RequestKind.ADAPTER and kept == probes):
+            continue
+        renew()
+        without_scores = kind is RequestKind.LOGPROBS
+        oracle.scores, oracle.scores_prompts = scores and not without_scores, scores_prompts and not without_scores
+        try:
+            answers = repeated(oracle, kept, wall)
+        except OracleError:
+            continue
+        on_death(kind, str(died))
+        return kept, *answers
+    raise died
+
+
+def repeated(
+    oracle: EngineOracle, probes: list[Question], wall: Callable[[], float]
+) -> tuple[dict[Question, Answer], Repeats]:
+    """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers."""
+    began, since = oracle.engine.clock(), wall()
+    alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
+    latency, waited = (
+        (after - before) / len(probes) for before, after in ((began, oracle.engine.clock()), (since, wall()))
+    )
+    compared = [compare(alone[probe], oracle.ask_without_memo(probe)) for probe in probes]
+    for identity in dict.fromkeys(probe.adapter for probe in probes):
+        batch = [probe for probe in probes if probe.adapter == identity]
+        answers = oracle.ask_together(batch)
+        compared += [compare(alone[probe], answer) for probe, answer in zip(batch, answers, strict=True)]
+    noise = max(delta for delta, _ in compared)
+    return alone, Repeats(noise=noise, differing=sum(not same for _, same in compared), latency=latency, waited=waited)
+
+
+def compare(left: Answer, right: Answer) -> tuple[float, bool]:
+    """Return (largest difference in nats, whether all tokens agree).
+
+    At the first token that differs, each side's top-2 margin counts as noise too, because noise has exceeded it. A
+    margin that the engine does not report counts as infinite.
+    """
+    differences, gaps = score_differences(left, right)
+    differences += [math.inf if gap is None else gap for gap in gaps]
+    return max(differences, default=0.0), left.ids == right.ids
+
+
+def score_differences(left: Answer, right: Answer) -> tuple[list[float], list[float | None]]:
+    """Return the differences of logprobs up to the first token that differs, and the top-2 margins at that token."""
+    shared = common_prefix(left.ids, right.ids)
+    differences = [
+        abs(a.logprob - b.logprob)
+        for a, b in zip(left.tokens[:shared], right.tokens[:shared], strict=True)
+        if a.logprob is not None and b.logprob is not None
+    ]
+    differing = left.ids != right.ids
+    return differences, [one.tokens[shared].gap for one in (left, right) if differing and shared < len(one.tokens)]
