@@ -1,6 +1,7 @@
 """Calibrates an engine before a run: how exact comparisons can be, and which mixtures of adapters it answers correctly.
 
-The same prompts are answered cold, alone twice and in a batch of the same adapter. Mixtures (several adapters, base
+The same prompts are answered cold, alone twice and in a batch of the same adapter, and half answers are continued.
+Mixtures (several adapters, base
 model with adapters) are checked separately: if one fails, the engine is at fault and not the cache (GROUND-1), and the
 other requirements run without this mixture.
 """
@@ -17,7 +18,7 @@ import msgspec
 
 from coldproof.harness.execution.calibration.noise_band import Pace, Scoring, measure_band, measure_margin
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
-from coldproof.harness.execution.calibration.repeats import surviving_answers
+from coldproof.harness.execution.calibration.repeats import REPEATED_NATS, Repeats, surviving_answers
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
@@ -39,6 +40,7 @@ ROUNDS = 4
 # because machines are shared.
 STALL_LATENCIES, SHORTEST_STALL, LONGEST_STALL = 100, 20.0, 120.0
 TOKENS = 12
+PARTS = 4  # times that each probe is sent: alone twice, in a batch, and with half of its answer
 MIXED_TOKENS = 40  # a busy server admits requests one by one; short answers would end before the last is admitted
 SLOW_SECONDS = 0.5  # for one answer: then short answers overlap as well
 # How prompts are scored, first choice first, and the kind of requests that it needs.
@@ -71,15 +73,16 @@ def calibrate(
     identities: list[str | None] = [None, *digests[:2]]
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(block))]
     probes = [Question(prompt, identity, TOKENS) for identity in identities for prompt in prompts]
-    with progress.counting("calibrating", oracle, of=3 * len(probes)):
+    with progress.counting("calibrating", oracle, of=PARTS * len(probes)):
         probes, alone, repeats = surviving_answers(oracle, probes, wall, renew, on_death)
     identities = list(dict.fromkeys(probe.adapter for probe in probes))
-    noise, exact = repeats.noise, repeats.exact
+    noise, exact = max(repeats.noise, repeats.continued), repeats.exact
     rule = Rule(exact=exact)
     pace = Pace(repeats.waited, SHARE * seconds)
     said: list[str] = []
     if not exact:
         rule, said = noisy_rule(oracle, identities, block, pace, renew, progress, dropped=dropped, on_death=on_death)
+        said = [*continuation_notes(repeats), *said]
         if rule.band is None and rule.noise is not None:
             rule = msgspec.structs.replace(rule, noise=max(noise, rule.noise) if math.isfinite(noise) else None)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
@@ -104,7 +107,7 @@ def calibrate(
         exact=exact,
         noise_nats=rule.noise if rule.band else noise if math.isfinite(noise) else None,
         band=rule.band,
-        probes=3 * len(probes),
+        probes=PARTS * len(probes),
         differing=repeats.differing,
         mixtures=mixtures,
         notes=[*said, *notes(oracle, mixtures)],
@@ -179,6 +182,16 @@ def mixtures_that_hold(
             ADAPTERS_TOGETHER: holds(oracle, adapters, alone, rounds, count.show),
             BASE_WITH_ADAPTER: holds(oracle, mixed, alone, rounds, count.show),
         }
+
+
+def continuation_notes(repeats: Repeats) -> list[str]:
+    """Return a note if prefill and decode differ although equal requests repeat: a hit would show that as well."""
+    if repeats.continued <= REPEATED_NATS:
+        return []
+    return [
+        f"Equal requests repeat, but half an answer in a prompt is continued differently, by up to "
+        f"{repeats.continued:.3g} nats, without any cache: prefill and decode differ."
+    ]
 
 
 def noise_note(band: NoiseBand) -> str:

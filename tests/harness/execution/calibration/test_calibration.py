@@ -79,7 +79,7 @@ def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path
     assert rule == Rule(exact=True)
     assert (found.exact, found.noise_nats, found.differing, found.notes) == (True, 0.0, 0, [])
     assert found.mixtures == {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
-    assert found.probes == 3 * 9
+    assert found.probes == 4 * 9
 
 
 def test_a_slow_model_is_asked_less(tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_a_slow_model_is_asked_less(tmp_path: Path) -> None:
             wall=lambda: next(ticks) * 9 * latency,
         )
         assert found.latency_seconds < latency  # on the engine's own clock, for whoever waits for its answers
-        assert found.probes == 3 * 9
+        assert found.probes == 4 * 9
         return requests
 
     quick, slow = asked(0.01, 240), asked(4.0, 240)
     assert sum(one.max_tokens == MIXED_TOKENS for one in quick) > 9 * ROUNDS
     assert not any(one.max_tokens == MIXED_TOKENS for one in slow)
-    assert len(slow) == 3 * 9 + 6 + 9
+    assert len(slow) == 4 * 9 + 6 + 9
 
 
 def test_an_engine_that_varies_is_compared_by_margin(tmp_path: Path) -> None:
@@ -123,6 +123,19 @@ def test_an_engine_that_varies_is_compared_by_margin(tmp_path: Path) -> None:
     assert found.noise_nats == rule.noise
     assert found.differing > 0
     assert "margin rule" in found.rule
+
+
+def test_an_engine_whose_prefill_and_decode_differ_is_not_exact(tmp_path: Path) -> None:
+    """Equal requests repeat, but a hit on what decode wrote would look like a wrong block."""
+
+    def by_prompt(request: CompletionRequest, honest: Completion) -> Completion:
+        begun = len(request.prompt) not in lengths(BLOCK * 2)
+        return changed(honest, 0, by=0.2) if begun else honest
+
+    found, rule = calibrated(Tampered(by_prompt, caching=False), tmp_path)
+    assert not rule.exact
+    assert found.differing == 0
+    assert any("prefill and decode differ" in note for note in found.notes)
 
 
 def test_an_engine_that_varies_from_its_first_token_on_is_not_exact(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from support.histories import Tampered, contents
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, Served
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
+from coldproof.harness.execution.calibration.calibrate import TOKENS as ANSWER
 from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths
 from coldproof.harness.execution.calibration.noise_band import (
     LEAST_EACH,
@@ -285,7 +286,7 @@ def test_an_engine_that_dies_of_adapters_is_calibrated_without_them(beside: bool
     assert rule.exact
     assert oracle.scores
     assert deaths == ([] if beside else [RequestKind.ADAPTER])
-    assert found.probes == (27 if beside else 9)
+    assert found.probes == (36 if beside else 12)
     assert any(found.mixtures.values()) is not beside
     assert any("several adapters together" in note for note in found.notes) is beside
 
@@ -326,13 +327,13 @@ def test_calibration_takes_the_band_for_its_rule(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_repeats_itself_is_asked_no_more_than_before(tmp_path: Path) -> None:
-    """Three probes of three identities, each three times; the mixtures' rounds; nothing of the band's."""
+    """Three probes, each three times and with half of its answer; nothing of the band's."""
     steady, wavering = noisy(3, nats=0.0), noisy(3)
     for engine, exact in ((steady, True), (wavering, False)):
         oracle = oracle_over(engine, tmp_path / str(exact))
         found, rule = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
         assert (rule.exact, found.band is None) == (exact, exact)
-    assert steady.queried == 3 * sum(lengths(whole_unit(BLOCK)))
+    assert steady.queried == 4 * sum(lengths(whole_unit(BLOCK))) + 3 * ANSWER // 2
     assert wavering.queried > 50 * steady.queried
 
 

@@ -63,14 +63,14 @@ def calibrated(slow: Slow, oracle: EngineOracle) -> Any:
 
 
 def test_a_calibration_counts_its_answers(tmp_path: Path) -> None:
-    """Nine probes three times, then mixed batches; what is left follows from the time so far."""
+    """Nine probes four times, then mixed batches; what is left follows from the time so far."""
     slow = Slow()
     calibrated(slow, slow.oracle(tmp_path))
     phases = slow.phases()
     assert list(phases) == ["calibrating", "checking concurrent requests of several adapters"]
     first, *_, last = phases["calibrating"]
-    assert first == {"words": "calibrating", "done": 1, "of": 27, "seconds_left": pytest.approx(26 * SLOW)}
-    assert last["done"] > 27 - 3  # the answers of a batch come at once
+    assert first == {"words": "calibrating", "done": 1, "of": 36, "seconds_left": pytest.approx(35 * SLOW)}
+    assert last["done"] > 36 - 3  # the answers of a batch come at once
     counts = [event["done"] for event in phases["checking concurrent requests of several adapters"]]
     assert counts == sorted(counts)
     assert counts[-1] >= 9 + 4 * 6
