@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.history.records import History
@@ -10,20 +12,27 @@ from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.workload.steps import Workload
 
+TOKENS = "tokens"  # the checker of answers
 LASTING = ("liveness", "conservation")  # checkers whose findings mean that the engine's state may be corrupted
 
 
 class Observer:
-    """Runs and judges workloads for one requirement. It replaces an engine of the cell that is lost at once."""
+    """Runs and judges workloads for one requirement. It replaces an engine of the cell that is lost at once.
 
-    def __init__(self, engines: CellEngines, requirement: Requirement) -> None:
-        self.engines, self.requirement = engines, requirement
+    `doubts`: returns whether the first wrong answer of an exact engine leads to a closer look at its cold answers.
+    """
+
+    def __init__(
+        self, engines: CellEngines, requirement: Requirement, doubts: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.engines, self.requirement, self.doubts = engines, requirement, doubts
         self.renewed = 0  # engines that were replaced because a failure may have corrupted their state
 
     def __call__(
         self, engine: CheckedEngine, workload: Workload, nonce: str | None = None, *, ground: bool = False
     ) -> Judgement:
-        """Run a workload once and judge it, under a new nonce if `nonce` is None.
+        """Run a workload once and judge it, under a new nonce if `nonce` is None. Run it again under a new rule if the
+        engine turns out not to be exact.
 
         `ground`: compare with the engine's own cold answers. Raises EngineError or OracleError.
         """
@@ -34,9 +43,15 @@ class Observer:
         if history.engine_lost is not None and not (attached and engine.alive()):
             self.engines.replace_lost(engine)
         judgement = self.judged(history, engine, ground=ground or self.requirement.without_cache)
+        if self.is_doubtful(judgement) and self.engines.look_again():
+            return self(engine, workload, ground=ground)  # a rule with a tolerance compares scores, which it lacks
         if history.engine_lost is None and any(f.checker in LASTING for f in judgement.findings):
             self.renew(engine)
         return judgement
+
+    def is_doubtful(self, judgement: Judgement) -> bool:
+        """Return whether an answer is wrong by an exact rule, which may not hold: dozens of answers repeat by luck."""
+        return judgement.rule.exact and self.doubts() and any(f.checker == TOKENS for f in judgement.findings)
 
     def judged(self, history: History, engine: CheckedEngine, *, ground: bool) -> Judgement:
         """Judge a history. If the cold engine has crashed, replace it and try again."""

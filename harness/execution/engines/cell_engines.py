@@ -27,6 +27,7 @@ from coldproof.harness.execution.engines.cell_start import (
     StartedEngines,
     find_rules,
     renew_cold,
+    rule_after_second_look,
     start_engines,
     usable_contents,
     use_without,
@@ -225,6 +226,23 @@ class CellEngines:
         """Stop sending a kind of request in this run, to the cold engine too."""
         self.pool.dropped.add(dropped)
         use_without(self.cold, self.pool.dropped)
+
+    def look_again(self) -> bool:
+        """Measure more cold answers before one under an exact rule is called wrong, once.
+
+        Return whether they differ: then the rule has a tolerance from now on. Raises OracleError.
+        """
+        before = self.oracle_engine
+        started = StartedEngines(tested=self.engine, cold_engine=before, oracle=self.oracle, cold=self.cold)
+        noisy = rule_after_second_look(self.pool, self.cell, started, self.calibration)
+        if before is not None and self.cold.engine is not before:  # a request ended it
+            self.oracle_engine = self.successors[before] = self.pool.cold_engine(self.cell).result()
+        if noisy is None:
+            return False
+        self.calibration, self.own_rule = noisy
+        self.rule = msgspec.structs.replace(self.own_rule, lossy=self.rule.lossy)
+        self.emit_calibration()
+        return True
 
     def exclude_mixture(self, mixture: str) -> None:
         """Record that a mixture failed with caching off, so that no workload contains it from now on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -10,7 +11,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell
-from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration
+from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, second_look
 from coldproof.harness.execution.calibration.cross_engine import calibrate_between
 from coldproof.harness.execution.calibration.progress import Progress
 from coldproof.harness.execution.engines.dropped_kinds import DroppedKinds
@@ -119,10 +120,6 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
         shape = (started.cold_engine or started.tested).shape
         source = pool.options.calibration
         earlier = earlier_calibration(source, cell=key, version=started.tested.version) if source else None
-
-        def on_death(kind: RequestKind, why: str) -> None:
-            pool.dropped.add(DroppedKind(kind=kind, cell=cell.name, requirement="", why=why))
-
         use_without(started.cold, pool.dropped)
         pool.calibrations[key] = earlier or calibrate(
             started.cold,
@@ -131,15 +128,59 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
             block=shape.block_size,
             slots=shape.adapter_slots or 1,
             seconds=pool.options.seconds,
-            renew=None if started.cold_engine is None else lambda: renew_cold(pool, cell, started.cold),
+            renew=renewing(pool, cell, started.cold, started.cold_engine),
             dropped=tuple(pool.dropped),
-            on_death=on_death,
+            on_death=noting_deaths(pool, cell),
             progress=progress,
         )
         if isinstance(started.oracle, ClosedForm):
             started.oracle.verify(digests)
     started.cold.batches = pool.calibrations[key][0].exact
     return pool.calibrations[key]
+
+
+def rule_after_second_look(
+    pool: EnginePool, cell: Cell, started: StartedEngines, found: Calibration
+) -> tuple[Calibration, Rule] | None:
+    """Measure more cold answers, once for each calibration. Return what replaces it; None if it stands.
+
+    Raises OracleError.
+    """
+    cold, key = started.cold, found.cell
+    if key in pool.looked_again or started.oracle is not cold or not cold.scores_prompts:
+        return None
+    pool.looked_again.add(key)
+    noisy = second_look(
+        cold,
+        [files.digest for files in usable_contents(pool, cell, started.tested).values()],
+        found,
+        block=started.tested.shape.block_size,
+        seconds=pool.options.seconds,
+        renew=renewing(pool, cell, cold, started.cold_engine),
+        dropped=tuple(pool.dropped),
+        on_death=noting_deaths(pool, cell),
+        progress=Progress(pool.log.emit),
+    )
+    if noisy is not None:
+        pool.calibrations[key] = noisy
+        cold.batches = False
+    return noisy
+
+
+def renewing(
+    pool: EnginePool, cell: Cell, cold: EngineOracle, engine: CheckedEngine | None
+) -> Callable[[], CheckedEngine] | None:
+    """Return what replaces the cold engine if a request ends it; None if there is no such engine of its own."""
+    return None if engine is None else lambda: renew_cold(pool, cell, cold)
+
+
+def noting_deaths(pool: EnginePool, cell: Cell) -> Callable[[RequestKind, str], None]:
+    """Return what drops a kind of request of which the cold engine died."""
+
+    def on_death(kind: RequestKind, why: str) -> None:
+        pool.dropped.add(DroppedKind(kind=kind, cell=cell.name, requirement="", why=why))
+
+    return on_death
 
 
 def renew_cold(pool: EnginePool, cell: Cell, cold: EngineOracle) -> CheckedEngine:

@@ -62,6 +62,7 @@ class EnginePool:
         self.cold: dict[str, CheckedEngine] = {}  # cold engines; cells with the same cold answers share one
         self.others: dict[str, CheckedEngine] = {}  # the other engine that --oracle names, for each kind of model
         self.calibrations: dict[str, tuple[Calibration, Rule]] = {}
+        self.looked_again: set[str] = set()  # those of which more answers were measured
         self.dropped = DroppedKinds(log)
         self.starts: list[float] = []
         self.started_engines = 0

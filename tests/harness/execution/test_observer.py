@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from support.histories import history
 from support.report_samples import results
@@ -15,12 +16,13 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.execution import observer
+from coldproof.harness.execution.engines import cell_start
 from coldproof.harness.execution.engines.cell_engines import REMEMBERED, CellEngines
 from coldproof.harness.execution.engines.cell_start import ComparisonRules, StartedEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.observer import Observer
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.judgement.finding import EXACT, Finding
+from coldproof.harness.judgement.finding import EXACT, Finding, Rule
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Ran
@@ -46,16 +48,23 @@ class Worn:
     """An observer whose runs all end in one way, and which counts the engines that it has replaced."""
 
     def __init__(
-        self, patch: pytest.MonkeyPatch, checker: str | None, *, lost: str | None = None, **kind: bool
+        self,
+        patch: pytest.MonkeyPatch,
+        checker: str | None,
+        *,
+        lost: str | None = None,
+        rule: Rule = EXACT,
+        **kind: bool,
     ) -> None:
         self.engines, self.replaced = engines(**kind), 0
         found = Finding(checker=checker or "", failure_class=FailureClass.ACCOUNTING, sentence="Something.")
-        judgement = Judgement(
-            history=history(), answers={}, findings=(found,) if checker else (), noise=(), evidence={}
+        self.judgement = Judgement(
+            history=history(), answers={}, findings=(found,) if checker else (), noise=(), evidence={}, rule=rule
         )
-        patch.setattr(observer, "judge", lambda *_, **__: judgement)
+        patch.setattr(observer, "judge", lambda *_, **__: self.judgement)
         patch.setattr(self.engines, "run", lambda *_: history(engine_lost=lost))
         patch.setattr(self.engines, "replace_lost", self.count)
+        patch.setattr(self.engines, "look_again", lambda: False)
         self.lost, self.observe = lost, Observer(self.engines, RELOAD)
 
     def count(self, engine: CheckedEngine, *, lost: bool = True) -> CheckedEngine:
@@ -146,3 +155,59 @@ def test_engines_can_be_kept_without_starting_any() -> None:
     assert cell.can(Capability.ADAPTER_CHOICE)
     assert cell.oracle_and_rule(ground=False)[1] is EXACT
     cell.cancel_questions()
+
+
+@pytest.mark.parametrize(
+    ("checker", "exact", "waivable", "looks"),
+    [
+        ("tokens", True, False, 1),
+        ("tokens", True, True, 0),
+        ("tokens", False, False, 0),
+        ("conservation", True, False, 0),
+        (None, True, False, 0),
+    ],
+)
+def test_the_first_wrong_answer_of_an_exact_engine_leads_to_a_second_look(
+    monkeypatch: pytest.MonkeyPatch, checker: str | None, exact: bool, waivable: bool, looks: int
+) -> None:
+    """Under the rule that it leads to, the workload runs again: it is judged by that alone."""
+    worn = Worn(monkeypatch, checker, rule=Rule(exact=exact))
+    worn.observe.doubts = lambda: not waivable
+    looked: list[bool] = []
+
+    def look_again() -> bool:
+        looked.append(True)
+        worn.judgement = msgspec.structs.replace(worn.judgement, findings=(), rule=Rule(exact=False, noise=0.5))
+        return True
+
+    monkeypatch.setattr(worn.engines, "look_again", look_again)
+    assert bool(worn.run().findings) is (checker is not None and not looks)
+    assert len(looked) == looks
+
+
+def test_the_rule_of_a_second_look_is_that_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a cold engine that died of it is replaced. A calibration is measured again once."""
+    cell = engines()
+    lost = cell.oracle_engine
+    assert lost is not None
+    new = CheckedEngine(ScriptedEngine(caching=False))
+    cell.oracle = cell.cold = EngineOracle("cold-engine", lost, [], memo={})
+    cell.cold.scores_prompts = True
+    noisy_rule = Rule(exact=False, noise=0.5)
+    started: Future[CheckedEngine] = Future()
+    started.set_result(new)
+
+    def second_look(cold: EngineOracle, *_: object, **__: object) -> tuple[object, Rule]:
+        cold.use(new)
+        return msgspec.structs.replace(cell.calibration, exact=False), noisy_rule
+
+    monkeypatch.setattr(cell_start, "second_look", second_look)
+    monkeypatch.setattr(cell_start, "usable_contents", lambda *_: {})
+    cell.pool.cold_engine = lambda _: started  # type: ignore
+    cell.pool.looked_again, cell.pool.calibrations, cell.pool.dropped = set(), {}, ()  # type: ignore
+    cell.pool.options.seconds = 10.0  # type: ignore
+    assert cell.look_again()
+    assert cell.rule == cell.own_rule == noisy_rule
+    assert cell.live_engine(lost) is cell.oracle_engine is new
+    assert cell.pool.calibrations[cell.calibration.cell][1] == noisy_rule
+    assert not cell.look_again()

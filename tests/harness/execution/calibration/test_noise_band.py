@@ -15,7 +15,7 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, Served
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
 from coldproof.harness.execution.calibration.calibrate import TOKENS as ANSWER
-from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths
+from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths, second_look
 from coldproof.harness.execution.calibration.noise_band import (
     LEAST_EACH,
     LONGEST_ANSWER,
@@ -142,6 +142,27 @@ def test_a_pace_limits_what_is_measured(latency: float, seconds: float, most: in
     """Sixteen units of ten answers each, and three at least."""
     assert Pace(latency, seconds).most(16, latencies=10, least=3) == most
     assert Pace(latency).most(16, latencies=10, least=3) == 16
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_a_second_look_finds_noise_that_the_first_answers_did_not_show(long: bool, tmp_path: Path) -> None:
+    """Long prompts vary, and the probes are short; or nothing varies, and the rule stands."""
+    wavering = noisy(5)
+    longest = max(lengths(whole_unit(BLOCK))) + ANSWER
+
+    def vary(request: CompletionRequest, honest: Completion) -> Completion:
+        return wavering.tamper(request, honest) if long and len(request.prompt) > longest else honest  # type: ignore[attr-defined]
+
+    oracle = oracle_over(Tampered(vary, caching=False), tmp_path)
+    found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    assert rule.exact
+    noisy_rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK)
+    assert (noisy_rule is not None) is long
+    if noisy_rule is not None:
+        looked, rule = noisy_rule
+        assert rule == Rule(exact=False, noise=looked.noise_nats, band=looked.band)
+        assert (looked.exact, looked.rule, looked.mixtures) == (False, str(rule), found.mixtures)
+        assert any("A counterexample led to more of them" in note for note in looked.notes)
 
 
 class DiesOfScores(Tampered):
