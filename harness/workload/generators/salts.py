@@ -51,8 +51,11 @@ def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, sever
     stem = draw(stems(limits))
     kinds = available_options(limits, several=several)
     whole = Prompt((stem,))
+    order = draw(st.permutations(identities))
     salted_first = identities[::-1] if limits.slow else identities  # a slow model may get one repeat, which is to hit
-    for adapter, salt in [*draw(st.permutations(identities)), draw(st.sampled_from(salted_first))]:
+    # In a small pool only what was sent last can still be hit.
+    latest = [one for one in order if one[1] is not None][-1:] if limits.small_pool is not None else salted_first
+    for adapter, salt in [*order, draw(st.sampled_from(latest))]:
         plain = not kinds or draw(st.sampled_from((True, True, False)))
         kind = PLAIN if plain else draw(st.one_of(kinds))
         request = Request(prompt=whole, adapter=adapter, salt=salt, surface=kind, max_tokens=tokens_for(kind))

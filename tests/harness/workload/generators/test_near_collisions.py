@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import find
+from hypothesis import find, given
 from hypothesis import strategies as st
-from support.drawn_workloads import LIMITS, any_at_all, lengths
+from support.drawn_workloads import LIMITS, any_at_all, lengths, some
 
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.salts import salted
@@ -70,3 +70,14 @@ def test_an_edited_prompt_comes_back() -> None:
 def test_a_conversation_goes_on_from_a_single_token_that_ends_a_block() -> None:
     """Nobody has written its KV."""
     find(conversations(LIMITS["roomy"], chat=False), answers_one_token_that_ends_a_block, settings=any_at_all)
+
+
+@some
+@given(salted(LIMITS["tight"], with_adapter=True))
+def test_in_a_small_pool_the_last_salt_is_sent_again_at_once(workload: Workload) -> None:
+    """What was sent before it may be evicted, and a run would show no hit under a salt."""
+    single = [request for _, _, request in workload.requests()]
+    order = [(request.adapter, request.salt) for request in single if request.prompt == single[0].prompt]
+    again = next(at for at, identity in enumerate(order) if identity in order[:at])
+    assert order[again][1] is not None
+    assert all(salt is None for _, salt in order[order.index(order[again]) + 1 : again])
