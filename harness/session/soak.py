@@ -1,18 +1,14 @@
 """A soak: one requirement for hours, while memory and open files of the harness and the engines are monitored.
 
-Examples are drawn in rounds with one seed each. In a single round of hours, hypothesis would keep every example in
-memory, and the monitor would report that growth.
+Examples are drawn in rounds with one seed each (rounds.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import hypothesis
 import msgspec
 import psutil
 
@@ -30,18 +26,6 @@ class Usage(msgspec.Struct, frozen=True):
     process: str
     memory: int  # resident bytes
     files: int  # open file descriptors, sockets and pipes among them
-
-
-def in_rounds(test: Callable[..., None], seed: str, is_over: Callable[[], bool]) -> Callable[..., None]:
-    """Return a test that repeats `test` in rounds until `is_over`, or until `test` raises a counterexample."""
-
-    def rounds(**arguments: Any) -> None:
-        for number in itertools.count():
-            if is_over():
-                return
-            hypothesis.seed(f"{seed}, round {number}")(test)(**arguments)
-
-    return rounds
 
 
 class ResourceMonitor:

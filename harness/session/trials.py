@@ -19,7 +19,7 @@ from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import narrowed_verdict, verdict_of_case, verdict_without_case
 from coldproof.harness.options import SOAK, Options, UsageError
 from coldproof.harness.session.budget import OUT_OF_TIME
-from coldproof.harness.session.soak import in_rounds
+from coldproof.harness.session.rounds import in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
@@ -104,7 +104,8 @@ class TrialRunner:
             return lambda **_: self.replay(sut, trial)
         if self.options.profile == SOAK:
             return in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
-        return after_probes(test, sut, sut.probes(trial.requirement))
+        again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
+        return after_probes(again, sut, sut.probes(trial.requirement))
 
     def set_least(self, trial: Trial) -> None:
         """Set how many examples the trial should draw, so that all trials of its requirement reach the floor."""

@@ -10,14 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import report_samples as samples
 from support.paths import ROOT
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.harness.event_log import EventLog
-from coldproof.harness.session.soak import HARNESS, ResourceMonitor, in_rounds
+from coldproof.harness.session.soak import HARNESS, ResourceMonitor
 from coldproof.reports.assemble.over_time import USAGE_POINTS, format_amount, growth_text, growths
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.run_report.run_report import render_html
@@ -105,37 +103,6 @@ def test_a_picture_has_room_for_all_points() -> None:
     points = memory([100.0] * 1000).points
     assert len(points) <= USAGE_POINTS
     assert points[-1].at == 999 * 30.0
-
-
-def test_rounds_draw_anew_and_end_with_the_time() -> None:
-    """Every round has a seed of its own, and the same seed repeats all of them."""
-
-    def drawn(seed: str) -> list[int]:
-        seen: list[int] = []
-
-        @settings(max_examples=5, database=None)
-        @given(number=st.integers(0, 2**60))
-        def test(number: int) -> None:
-            seen.append(number)
-
-        in_rounds(test, seed, lambda: len(seen) >= 15)()
-        return seen
-
-    once = drawn("7")
-    assert len(once) >= 15
-    assert len(set(once)) > 10
-    assert drawn("7") == once
-    assert drawn("8") != once
-
-
-def test_a_counterexample_ends_the_rounds() -> None:
-    """What the test raises is not caught: it becomes the verdict."""
-
-    def test() -> None:
-        raise AssertionError("broken")
-
-    with pytest.raises(AssertionError, match="broken"):
-        in_rounds(test, "1", lambda: False)()
 
 
 def test_a_look_sees_this_process_and_its_engines(tmp_path: Path) -> None:

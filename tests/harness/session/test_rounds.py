@@ -1,0 +1,59 @@
+"""A test is repeated with other seeds: for hours, or until it has shown its evidence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import core, given, settings
+from hypothesis import strategies as st
+
+from coldproof.harness.session.rounds import MORE_ROUNDS, in_rounds, while_lacking
+
+
+def test_rounds_draw_anew_and_end_with_the_time() -> None:
+    """Every round has a seed of its own, and the same seed repeats all of them."""
+
+    def drawn(seed: str) -> list[int]:
+        seen: list[int] = []
+
+        @settings(max_examples=5, database=None)
+        @given(number=st.integers(0, 2**60))
+        def test(number: int) -> None:
+            seen.append(number)
+
+        in_rounds(test, seed, lambda: len(seen) >= 15)()
+        return seen
+
+    once = drawn("7")
+    assert len(once) >= 15
+    assert len(set(once)) > 10
+    assert drawn("7") == once
+    assert drawn("8") != once
+
+
+def test_a_counterexample_ends_the_rounds() -> None:
+    """What the test raises is not caught: it becomes the verdict."""
+
+    def test() -> None:
+        raise AssertionError("broken")
+
+    with pytest.raises(AssertionError, match="broken"):
+        in_rounds(test, "1", lambda: False)()
+
+
+@pytest.mark.parametrize(("enough", "rounds"), [(1, 1), (6, 2), (1000, 1 + MORE_ROUNDS)])
+def test_what_the_first_round_did_not_show_is_drawn_with_other_seeds(
+    monkeypatch: pytest.MonkeyPatch, enough: int, rounds: int
+) -> None:
+    """A few times. The seed of the session is the same as before afterwards."""
+    monkeypatch.setattr(core, "global_force_seed", 7)
+    seen: list[int] = []
+
+    @settings(max_examples=5, database=None)
+    @given(number=st.integers())
+    def test(number: int) -> None:
+        seen.append(number)
+
+    while_lacking(test, "7", lambda: len(seen) < enough)()
+    assert len(seen) == 5 * rounds
+    assert len(set(seen)) > 4 * (rounds - 1)
+    assert core.global_force_seed == 7
