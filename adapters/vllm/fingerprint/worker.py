@@ -44,6 +44,7 @@ from coldproof.adapters.vllm.fingerprint.topology import (
     has_states,
     read_topology,
 )
+from coldproof.adapters.vllm.releases import note_block_sizes
 
 DIFFERENCE = 1000  # what is different about an engine counts as so many updates of its weights
 POISON_BYTE = NEVER_WRITTEN & 0xFF
@@ -121,8 +122,7 @@ class FingerprintWorker(WorkerBase):
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the pool in vLLM's layout, fill it with POISON_BYTE, and register it with the connector."""
         self.cache_config.num_gpu_blocks = kv_cache_config.num_blocks
-        self.cache_config.hash_block_size = kv_cache_config.hash_block_size
-        self.cache_config.cache_hit_alignment_tokens = kv_cache_config.cache_hit_alignment_tokens
+        note_block_sizes(self.cache_config, kv_cache_config)
         if self.vllm_config.kv_transfer_config is not None:
             use_host_memory()
         with self.active_connector():

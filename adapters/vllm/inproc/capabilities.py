@@ -14,6 +14,7 @@ from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
 from coldproof.adapters.vllm.inproc.weights import weight_controls
+from coldproof.adapters.vllm.releases import hit_alignment
 
 CORE = (
     Capability.TOKEN_PROMPTS,
@@ -95,7 +96,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
     full = vllm_module("v1.kv_cache_interface").FullAttentionSpec
     specs = [group.kv_cache_spec for group in parts.core.scheduler.kv_cache_config.kv_cache_groups]
     return EngineShape(
-        block_size=cache.cache_hit_alignment_tokens or cache.block_size,
+        block_size=hit_alignment(cache),
         pool_blocks=cache.num_gpu_blocks - 1,  # block 0 is vLLM's null block
         max_model_tokens=settings.model_config.max_model_len,
         adapter_slots=None if lora is None else lora.max_loras,

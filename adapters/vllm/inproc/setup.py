@@ -144,8 +144,8 @@ def share_process() -> None:
     core.freeze_gc_heap = nothing
     core.gc = types.SimpleNamespace(collect=gc.collect, freeze=nothing, unfreeze=nothing)
     platform = vllm_module("platforms").current_platform
-    if hasattr(platform, KERNELS):
-        setattr(platform, KERNELS, functools.cache(getattr(platform, KERNELS)))
+    if callable(replace_kernels := getattr(platform, KERNELS, None)):  # before 0.31 there is nothing to replace
+        setattr(platform, KERNELS, functools.cache(replace_kernels))
 
 
 def nothing() -> None:
