@@ -24,7 +24,6 @@ from vllm.distributed.kv_transfer import (
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.worker import gpu_worker
-from vllm.v1.worker.utils import allocate_kv_cache
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from coldproof.adapters.common.weights_digest import weights_digest
@@ -44,7 +43,7 @@ from coldproof.adapters.vllm.fingerprint.topology import (
     has_states,
     read_topology,
 )
-from coldproof.adapters.vllm.releases import note_block_sizes
+from coldproof.adapters.vllm.releases import allocated_kv_cache, note_block_sizes
 
 DIFFERENCE = 1000  # what is different about an engine counts as so many updates of its weights
 POISON_BYTE = NEVER_WRITTEN & 0xFF
@@ -127,8 +126,7 @@ class FingerprintWorker(WorkerBase):
             use_host_memory()
         with self.active_connector():
             ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
-        layout = self.cache_config.get_resolved_kv_cache_layout()
-        self.kv_caches = allocate_kv_cache(kv_cache_config, torch.device("cpu"), layout)
+        self.kv_caches = allocated_kv_cache(self.cache_config, kv_cache_config, torch)
         self.poison()
         groups = enumerate(kv_cache_config.kv_cache_groups)
         group_of = {name: (i, int(group.kv_cache_spec.block_size)) for i, group in groups for name in group.layer_names}
