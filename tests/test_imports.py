@@ -16,6 +16,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "reports/side_by_side": DRAWS,
     "reports/kill_matrix": DRAWS,
     "reports/noise_curve": DRAWS,
+    "reports/release_history": DRAWS,
     "reports/run_report": DRAWS,
 }
 REPORTS["reports/exports"] = tuple(REPORTS)
@@ -75,6 +76,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("harness/session", "harness/release", "harness/selection", "harness/execution", "harness/judgement", *DATA),
         *("harness/event_log", "harness/options", "adapters/registry", "adapters/spec", "adapters/common", *DRAWN[:3]),
     ),
+    "harness/engine_releases": ("harness/options", "adapters/spec", *DRAWN[:1]),
     "suites": ("harness/session", "harness/judgement", *DATA, "adapters/protocol"),
 }
 # One arrow goes into an engine's folder: both sides must compute the same digests.

@@ -13,6 +13,7 @@ from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.spec.release_package import ReleasePackage
 
 AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
 ONE_AT_A_TIME = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "MIXED")  # without CTRL: no request is queued long enough
@@ -98,6 +99,7 @@ ENGINE = EngineSpec(
     cells=CELLS,
     start=engine.start,
     package="xllamacpp",
+    releases=ReleasePackage(name="xllamacpp"),
     variants=variants,
     changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),
     reproduction=LLAMACPP,

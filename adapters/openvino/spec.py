@@ -13,6 +13,7 @@ from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import CHUNKS, POOL, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import MODEL_LAYER
+from coldproof.adapters.spec.release_package import ReleasePackage
 
 BLOCKS, BUDGET, SPLIT = "num_kv_blocks", "max_num_batched_tokens", "dynamic_split_fuse"
 ROOMY, TIGHT = f"{BLOCKS}=128", f"{BLOCKS}=24"
@@ -112,6 +113,7 @@ ENGINE = EngineSpec(
     start=engine.start,
     layer=MODEL_LAYER,
     package=PACKAGE,
+    releases=ReleasePackage(name=PACKAGE, dependencies=True),
     variants=variants,
     reproduction=OPENVINO,
 )

@@ -21,6 +21,7 @@ from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
+from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
 from coldproof.adapters.spec.weight_promise import UNDOCUMENTED, WeightPromise
 
@@ -114,6 +115,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     layer: str = SERVER_LAYER
     more_layers: tuple[Layer, ...] = ()
     known_issues: Path | None = None  # the file with the engine's waivers
+    releases: ReleasePackage | None = None  # how other releases are installed; None: Coldproof cannot
     weights: WeightPromise = UNDOCUMENTED  # what the engine promises after an update of its weights
 
     @property

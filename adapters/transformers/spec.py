@@ -11,6 +11,7 @@ from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import MODEL_LAYER
+from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
@@ -53,6 +54,7 @@ ENGINE = EngineSpec(
     start=engine.start,
     layer=MODEL_LAYER,
     package="transformers peft",
+    releases=ReleasePackage(name="transformers", dependencies=True),
     variants=variants,
     reproduction=TRANSFORMERS,
     weights=WeightPromise(

@@ -19,6 +19,7 @@ from coldproof.adapters.server.probes import ProbeResult
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
+from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.vllm import server
 from coldproof.adapters.vllm.cells import (
@@ -199,6 +200,7 @@ VLLM = EngineSpec(
     cells=CELLS,
     start=start_server,
     package=PACKAGE,
+    releases=ReleasePackage(name=PACKAGE),
     quick=False,
     many_examples=False,
     workers=(MODEL, FINGERPRINT),

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from coldproof.harness.cli import bundles, fleet, freeze, listings, models, pages, power, run
+from coldproof.harness.cli import bundles, fleet, freeze, listings, models, pages, power, releases, run
 from coldproof.harness.cli.io import USAGE, Parser, Refusal
 from coldproof.harness.options import UsageError
 from coldproof.reports.format.text import one_line
@@ -28,6 +28,8 @@ SUBCOMMANDS = {
     "power": power.POWER,
     "noise": power.NOISE,
     "fleet": fleet.FLEET,
+    "history": releases.HISTORY,
+    "bisect": releases.BISECT,
 }
 PASSED_ON = {"run", "replay"}  # pytest reads the arguments of these
 

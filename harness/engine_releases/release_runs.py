@@ -1,0 +1,159 @@
+"""Runs one profile against each release of an engine, and collects the verdicts. A finished run is not repeated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
+from coldproof.harness.options import UsageError
+from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
+from coldproof.reports.schema.results import Results, read_results
+
+RESULTS = "results.json"
+STOPPED = 3  # exit code of a run that the harness ended
+
+
+class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs against each release. `arguments`: further options of `coldproof run`. `out`: the folder of all files.
+
+    `pythons`: interpreters of the user's, by release. `seconds`: after which a run is ended.
+    """
+
+    engine: EngineSpec
+    arguments: tuple[str, ...]
+    out: Path
+    seconds: float
+    pythons: Mapping[str, Path] = {}
+    say: Callable[[str], None]
+
+    def row(self, version: str) -> ReleaseRow:
+        """Return the verdicts of one release, from an earlier run or from a new one."""
+        folder = self.out / "runs" / version
+        results = finished(folder)
+        if results is None:
+            try:
+                python = self.python(version)
+            except NoEnvironment as problem:
+                return ReleaseRow(version=version, verdicts={}, problem=f"not installed: {problem}")
+            self.say(f"{version}: running the suites")
+            ended = run_suites([str(python), *self.words(folder)], folder, self.seconds)
+            results = finished(folder)
+            if results is None:
+                return ReleaseRow(version=version, verdicts={}, problem=ended, report=relative(folder, self.out))
+        return row_of(version, results, relative(folder, self.out))
+
+    def python(self, version: str) -> Path:
+        """Return the interpreter for a release. Raises NoEnvironment."""
+        if version in self.pythons:
+            return self.pythons[version]
+        if self.engine.releases is None:
+            raise NoEnvironment("Coldproof does not install releases of this engine; give an interpreter with --python")
+        return prepared(self.engine.releases, version, self.out / "environments" / version, self.say)
+
+    def words(self, folder: Path) -> list[str]:
+        """Return the command line of a run behind its interpreter."""
+        chosen = ("--engine", self.engine.name, "--report-dir", str(folder.absolute()))
+        return ["-m", "coldproof", "run", *chosen, *self.arguments]
+
+
+def run_suites(command: Sequence[str], folder: Path, seconds: float) -> str:
+    """Run the suites, with their output in a file of the folder. Return why they did not come to their end, or ""."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder.with_suffix(f"{folder.suffix}.log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # the run then writes its report
+            process.wait()
+            return f"ended after {seconds:.0f} s"
+        except BaseException:  # Ctrl-C
+            process.terminate()
+            process.wait()
+            raise
+    return f"the run ended with exit code {code}; its output is in {log.name}"
+
+
+def finished(folder: Path) -> Results | None:
+    """Return the results of a run that came to its end; None for any other."""
+    try:
+        results = read_results(folder / RESULTS)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return results if results.complete and results.exit_code < STOPPED else None
+
+
+def row_of(version: str, results: Results, report: str) -> ReleaseRow:
+    """Return the row of a release from its results. A known issue of another release is a violation like any other."""
+    cases = {case.id: case for case in results.cases}
+    verdicts = {
+        one.id: ReleaseVerdict(
+            verdict=one.verdict,
+            reason=one.reason,
+            examples=one.examples,
+            requests=one.requests,
+            cases=[
+                ReleaseCase(
+                    id=case.id,
+                    signature=case.signature,
+                    sentence=case.sentence,
+                    file=f"{report}/cases/{case.id}.json",
+                )
+                for case in map(cases.__getitem__, one.cases)
+            ],
+        )
+        for one in results.requirements
+    }
+    requests = results.totals.get("requests", sum(one.requests for one in results.requirements))
+    return ReleaseRow(version=version, verdicts=verdicts, requests=requests, seconds=results.duration_s, report=report)
+
+
+def heads(found: Sequence[Results]) -> dict[str, RequirementHead]:
+    """Return the requirements of several runs, sorted by id."""
+    all_of = {
+        one.id: RequirementHead(title=one.title, upstream=one.upstream) for run in found for one in run.requirements
+    }
+    return dict(sorted(all_of.items()))
+
+
+def history_of(
+    runs: ReleaseRuns, rows: Sequence[ReleaseRow], *, command: str, version: str, complete: bool
+) -> ReleaseHistory:
+    """Return the history of the releases that ran."""
+    stored = [results for row in rows if (results := finished(runs.out / "runs" / row.version)) is not None]
+    workers = dict.fromkeys(results.engine.worker for results in stored if results.engine is not None)
+    return ReleaseHistory(
+        engine=next((one.engine.name for one in stored if one.engine is not None), runs.engine.name),
+        worker=", ".join(workers),
+        profile=", ".join(dict.fromkeys(results.profile for results in stored)),
+        command=command,
+        coldproof_version=version,
+        requirements=heads(stored),
+        releases=list(rows),
+        complete=complete,
+    )
+
+
+def relative(folder: Path, out: Path) -> str:
+    """Return a folder's path from `out`."""
+    return folder.relative_to(out).as_posix()
+
+
+def interpreters(words: Sequence[str]) -> dict[str, Path]:
+    """Return the interpreters that the user gives as RELEASE=PATH. Raises UsageError."""
+    found = {}
+    for word in words:
+        release, mark, path = word.partition("=")
+        if not mark or not Path(path).is_file():
+            raise UsageError(f"--python {word}: give RELEASE=PATH, with the path of a Python interpreter")
+        found[release] = Path(os.path.abspath(path))  # a link into an environment stays one
+    return found

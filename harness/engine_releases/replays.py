@@ -1,0 +1,60 @@
+"""Replays one case on several releases of its engine: which is the first that fails, and which the last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from coldproof.harness.engine_releases.environment import NoEnvironment
+from coldproof.harness.engine_releases.release_runs import ReleaseRuns, finished, run_suites
+from coldproof.reports.schema.verdict import Verdict
+
+FAILS = (Verdict.VIOLATED, Verdict.KNOWN_ISSUE)
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """A case on one release. `fails`: None if that could not be found out. `words`: what happened."""
+
+    version: str
+    fails: bool | None
+    words: str
+
+
+def replayed(runs: ReleaseRuns, case: Path, version: str) -> Replay:
+    """Replay a case on one release, or read what an earlier replay found."""
+    folder = runs.out / "replays" / case.stem / version
+    results = finished(folder)
+    if results is None:
+        try:
+            python = runs.python(version)
+        except NoEnvironment as problem:
+            return Replay(version, None, f"not installed: {problem}")
+        words = ["-m", "coldproof", "replay", str(case.absolute()), "--report-dir", str(folder.absolute())]
+        ended = run_suites([str(python), *words, *runs.arguments], folder, runs.seconds)
+        results = finished(folder)
+        if results is None:
+            return Replay(version, None, ended)
+    verdict = next((one for one in results.requirements), None)
+    if verdict is None or verdict.verdict not in (*FAILS, Verdict.CONFORMS):
+        return Replay(version, None, f"{verdict.verdict.value}: {verdict.reason}" if verdict else "nothing was tested")
+    fails = verdict.verdict in FAILS
+    return Replay(version, fails, f"fails: {verdict.reason}" if fails else "does not fail")
+
+
+def summary(replays: list[Replay]) -> str:
+    """Return the first and the last release that fails, in words. The releases are in order."""
+    failing = [one.version for one in replays if one.fails]
+    if not failing:
+        return "the case fails on none of these releases"
+    tested = [one for one in replays if one.fails is not None]
+    places = [place for place, one in enumerate(tested) if one.fails]
+    gaps = any(not one.fails for one in tested[places[0] : places[-1]])
+    before, after = tested[: places[0]][-1:], tested[places[-1] + 1 :][:1]
+    return "; ".join(
+        [
+            f"first failing release: {failing[0]}" + (f" ({before[0].version} does not fail)" if before else ""),
+            f"last failing release: {failing[-1]}" + (f" ({after[0].version} does not fail)" if after else ""),
+            *(["releases between them do not fail"] if gaps else []),
+        ]
+    )

@@ -1,0 +1,1 @@
+"""Shows the verdicts of several releases of one engine."""

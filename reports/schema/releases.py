@@ -1,0 +1,60 @@
+"""The schema of history.json: the verdicts of several releases of one engine. Written by `coldproof history`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from coldproof.reports.schema.verdict import Verdict
+
+HISTORY_SCHEMA_VERSION = 1
+
+
+class ReleaseCase(msgspec.Struct, frozen=True, kw_only=True):
+    """A counterexample of one release. `file`: its case, relative to history.json."""
+
+    id: str
+    signature: str
+    sentence: str
+    file: str
+
+
+class ReleaseVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One requirement on one release."""
+
+    verdict: Verdict
+    reason: str
+    examples: int
+    requests: int
+    cases: list[ReleaseCase] = []
+
+
+class ReleaseRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One release. `problem`: why it has no verdicts, "" if it has. `report`: its own, relative to history.json."""
+
+    version: str
+    verdicts: dict[str, ReleaseVerdict]
+    requests: int = 0
+    seconds: float = 0.0
+    report: str = ""
+    problem: str = ""
+
+
+class RequirementHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a requirement says, and public reports of engines that broke it."""
+
+    title: str
+    upstream: list[str] = []
+
+
+class ReleaseHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Releases of one engine, oldest first, under one profile. `requirements`: by id, in the order of the table."""
+
+    engine: str
+    worker: str
+    profile: str
+    command: str
+    coldproof_version: str
+    requirements: dict[str, RequirementHead]
+    releases: list[ReleaseRow]
+    complete: bool = True
+    schema_version: int = HISTORY_SCHEMA_VERSION

@@ -1,0 +1,71 @@
+"""An environment has one release in front of what is installed. pip is the real one, over wheels of a folder."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from coldproof.adapters.spec.release_package import ReleasePackage
+from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
+
+TINY = ReleasePackage(name="coldproof-tiny-engine")
+
+
+def wheel(folder: Path, version: str) -> None:
+    """Write a wheel of a module that says its version."""
+    stem = f"coldproof_tiny_engine-{version}"
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as file:
+        file.writestr("tiny_engine.py", f"VERSION = {version!r}\n")
+        about = f"{stem}.dist-info"
+        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: coldproof-tiny-engine\nVersion: {version}\n")
+        file.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{about}/RECORD", "")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two releases, which is all that pip sees."""
+    folder = tmp_path / "wheels"
+    for version in ("1.0", "2.0"):
+        wheel(folder, version)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def output(python: Path, code: str) -> str:
+    """What a program prints in that environment."""
+    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_each_release_is_in_front_of_what_is_installed(wheels: Path, tmp_path: Path) -> None:
+    """The engine's package is the release's; all others, and Coldproof, are this interpreter's."""
+    said: list[str] = []
+    for version in ("1.0", "2.0"):
+        python = prepared(TINY, version, tmp_path / version, said.append)
+        assert output(python, "import tiny_engine; print(tiny_engine.VERSION)") == version
+        assert output(python, "import importlib.metadata as m; print(m.version('coldproof-tiny-engine'))") == version
+        assert output(python, "import msgspec, coldproof.harness.cli.main; print('both')") == "both"
+    assert said == ["installing coldproof-tiny-engine==1.0", "installing coldproof-tiny-engine==2.0"]
+
+
+def test_an_environment_is_made_once(wheels: Path, tmp_path: Path) -> None:
+    """And again if it has another release."""
+    said: list[str] = []
+    for version in ("1.0", "1.0", "2.0"):
+        python = prepared(TINY, version, tmp_path / "one", said.append)
+    assert len(said) == 2
+    assert output(python, "import tiny_engine; print(tiny_engine.VERSION)") == "2.0"
+
+
+def test_a_release_that_pip_does_not_find_leaves_nothing(wheels: Path, tmp_path: Path) -> None:
+    """Its message says which one."""
+    with pytest.raises(NoEnvironment, match=r"coldproof-tiny-engine==3\.0"):
+        prepared(TINY, "3.0", tmp_path / "three", lambda _: None)
+    assert not (tmp_path / "three").exists()

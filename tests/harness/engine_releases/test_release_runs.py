@@ -1,0 +1,156 @@
+"""A release is run once, whatever comes of it, and its verdicts are those of its own results."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples
+
+from coldproof.adapters.registry import ENGINES
+from coldproof.harness.engine_releases.release_runs import ReleaseRuns, history_of, interpreters
+from coldproof.harness.engine_releases.replays import Replay, replayed, summary
+from coldproof.harness.options import UsageError
+from coldproof.reports.schema.results import Results, write_results
+from coldproof.reports.schema.verdict import Verdict
+
+
+def interpreter(folder: Path, version: str, results: Results | None, *, does: str = "") -> Path:
+    """A program in place of an interpreter: it counts its calls, and copies results into the report folder."""
+    folder.mkdir(exist_ok=True)
+    file, python = folder / f"{version}.json", folder / f"python-{version}"
+    if results is not None:
+        write_results(results, file)
+    copies = f'cp "{file}" "$dir/results.json"' if results is not None else "echo broken; exit 3"
+    python.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" >> "{folder}/calls-{version}"\n'
+        f"{does}\n"
+        'while [ "$1" != "--report-dir" ]; do shift; done; dir="$2"\n'
+        f"{copies}\n"
+    )
+    python.chmod(0o755)
+    return python
+
+
+def calls(folder: Path, version: str) -> list[str]:
+    """The command lines of its runs."""
+    file = folder / f"calls-{version}"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def sample(verdict: Verdict = Verdict.CONFORMS, **changes: Any) -> Results:
+    """Results of a run with one requirement."""
+    one = report_samples.requirement("LORA-1", "answers as cold", report_samples.cell(verdict=verdict))
+    code = 1 if verdict is Verdict.VIOLATED else 0
+    base = report_samples.results()
+    return msgspec.structs.replace(base, requirements=[one], cases=[], exit_code=code, complete=True, **changes)
+
+
+def runs(
+    tmp_path: Path, pythons: dict[str, Path], *, seconds: float = 60, arguments: tuple[str, ...] = ()
+) -> ReleaseRuns:
+    """Runs of an engine that cannot be installed, over these interpreters."""
+    engine = msgspec.structs.replace(ENGINES["vllm-inproc"], releases=None)
+    return ReleaseRuns(
+        engine=engine, arguments=arguments, out=tmp_path / "out", seconds=seconds, pythons=pythons, say=lambda _: None
+    )
+
+
+def test_a_release_has_the_verdicts_of_its_run_and_runs_once(tmp_path: Path) -> None:
+    """With the user's arguments, in a folder of its own."""
+    python = interpreter(tmp_path / "bin", "1.0", sample(Verdict.VIOLATED))
+    plan = runs(tmp_path, {"1.0": python}, arguments=("--budget", "5s"))
+    first, second = plan.row("1.0"), plan.row("1.0")
+    assert first == second
+    assert first.verdicts["LORA-1"].verdict is Verdict.VIOLATED
+    assert (first.report, first.problem) == ("runs/1.0", "")
+    (call,) = calls(tmp_path / "bin", "1.0")
+    assert "coldproof run --engine vllm-inproc --report-dir" in call
+    assert call.endswith("--budget 5s")
+
+
+@pytest.mark.parametrize(
+    ("results", "does", "said"),
+    [
+        (None, "", "the run ended with exit code 3; its output is in 1.0.log"),
+        (sample(problem="lost"), "", ""),
+        (None, "exec sleep 30", "ended after 0 s"),
+    ],
+)
+def test_a_run_without_results_says_why(tmp_path: Path, results: Results | None, does: str, said: str) -> None:
+    """And is tried again the next time."""
+    python = interpreter(tmp_path / "bin", "1.0", results, does=does)
+    plan = runs(tmp_path, {"1.0": python}, seconds=0.5 if does else 60)
+    assert plan.row("1.0").problem == said
+    plan.row("1.0")
+    assert len(calls(tmp_path / "bin", "1.0")) == (2 if said else 1)
+
+
+def test_a_release_without_an_environment_has_no_verdicts(tmp_path: Path) -> None:
+    """The page says why."""
+    row = runs(tmp_path, {}).row("9.9")
+    assert row.verdicts == {}
+    assert row.problem.startswith("not installed: Coldproof does not install releases of this engine")
+
+
+def test_a_history_has_the_requirements_of_all_its_releases(tmp_path: Path) -> None:
+    """An older release may lack one."""
+    other = report_samples.requirement("SALT-1", "salts partition")
+    newer = sample()
+    newer = msgspec.structs.replace(newer, requirements=[other, *newer.requirements])
+    folder = tmp_path / "bin"
+    plan = runs(tmp_path, {"1.0": interpreter(folder, "1.0", sample()), "2.0": interpreter(folder, "2.0", newer)})
+    rows = [plan.row("1.0"), plan.row("2.0")]
+    history = history_of(plan, rows, command="coldproof history", version="0.1", complete=True)
+    assert list(history.requirements) == ["LORA-1", "SALT-1"]
+    assert "SALT-1" not in history.releases[0].verdicts
+
+
+def test_interpreters_are_given_by_release(tmp_path: Path) -> None:
+    """A path that is no file is refused."""
+    python = interpreter(tmp_path / "bin", "1.0", None)
+    assert interpreters([f"1.0={os.path.relpath(python)}"]) == {"1.0": Path(os.path.abspath(python))}
+    for wrong in ("1.0", f"1.0={tmp_path}"):
+        with pytest.raises(UsageError, match="give RELEASE=PATH"):
+            interpreters([wrong])
+
+
+@pytest.mark.parametrize(
+    ("results", "fails"),
+    [
+        (sample(Verdict.VIOLATED), True),
+        (sample(Verdict.KNOWN_ISSUE), True),
+        (sample(), False),
+        (sample(Verdict.NOT_EXERCISED), None),
+        (None, None),
+    ],
+)
+def test_a_replay_fails_or_not_or_says_nothing(tmp_path: Path, results: Results | None, fails: bool | None) -> None:
+    """By the verdict of the replay, which is kept."""
+    plan = runs(tmp_path, {"1.0": interpreter(tmp_path / "bin", "1.0", results)})
+    assert replayed(plan, tmp_path / "LORA-1-1.json", "1.0").fails is fails
+    assert f"coldproof replay {tmp_path / 'LORA-1-1.json'}" in calls(tmp_path / "bin", "1.0")[0]
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ({"1": False, "2": False}, "the case fails on none of these releases"),
+        (
+            {"1": False, "2": True, "3": True, "4": False},
+            "first failing release: 2 (1 does not fail); last failing release: 3 (4 does not fail)",
+        ),
+        ({"1": True, "2": None, "3": True}, "first failing release: 1; last failing release: 3"),
+        (
+            {"1": True, "2": False, "3": True},
+            "first failing release: 1; last failing release: 3; releases between them do not fail",
+        ),
+    ],
+)
+def test_the_first_and_the_last_failing_release_are_named(fails: dict[str, bool | None], said: str) -> None:
+    """A release that could not be tested is no border."""
+    assert summary([Replay(version, failed, "") for version, failed in fails.items()]) == said

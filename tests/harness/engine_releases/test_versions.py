@@ -1,0 +1,70 @@
+"""Releases are named one by one or as a range, and are always oldest first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from coldproof.harness.engine_releases import versions
+from coldproof.harness.engine_releases.versions import available, chosen_releases
+from coldproof.harness.options import UsageError
+
+TOLD = "tiny (0.10.0)\nAvailable versions: 0.10.0, 0.9.1, 0.9.0, 0.2.0\n  INSTALLED: 0.9.1\n"
+
+
+def pip_says(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let this program answer in pip's place."""
+    run = subprocess.run
+    monkeypatch.setattr(
+        versions.subprocess,
+        "run",
+        lambda *_, **how: run([sys.executable, "-c", code], **how),  # type: ignore[attr-defined]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("0.10.0, 0.9.0", ["0.9.0", "0.10.0"]),
+        ("0.9.0,0.9.0", ["0.9.0"]),
+        ("0.9..0.10", ["0.9.0", "0.9.1", "0.10.0"]),
+        ("0.9.1..1", ["0.9.1", "0.10.0"]),
+    ],
+)
+def test_releases_are_oldest_first(monkeypatch: pytest.MonkeyPatch, text: str, chosen: list[str]) -> None:
+    """As versions and not as text."""
+    pip_says(monkeypatch, f"print({TOLD!r})")
+    assert chosen_releases(text, "tiny") == chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("newest", "is no version"), ("1..x", "is no version"), ("3..4", "finds no release of tiny")]
+)
+def test_what_names_no_release_is_refused(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+    """In one line."""
+    pip_says(monkeypatch, f"print({TOLD!r})")
+    with pytest.raises(UsageError, match=said):
+        chosen_releases(text, "tiny")
+
+
+def test_a_pip_that_cannot_tell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network, for example."""
+    pip_says(monkeypatch, "raise SystemExit(1)")
+    with pytest.raises(UsageError, match="cannot list the releases of tiny"):
+        available("tiny")
+
+
+def test_pip_itself_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this interpreter."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, TOLD, "")
+
+    monkeypatch.setattr(versions.subprocess, "run", run)  # type: ignore[attr-defined]
+    assert available("tiny")[0] == "0.10.0"
+    assert commands == [[sys.executable, "-m", "pip", "index", "versions", "tiny"]]
