@@ -39,6 +39,13 @@ def in_slots(raw: Any, spec: Any) -> Any:
     return raw.view(-1, 1, slots, spec.page_size_bytes // slots)
 
 
+def copy_blocks(scheduled: Any, tensors: list[Any], blocks: int) -> None:
+    """Copy the blocks of a step that the scheduler names. Up to 0.24, it names none."""
+    if copies := getattr(scheduled, "kv_cache_block_copies", None):
+        utils = importlib.import_module("vllm.v1.worker.utils")
+        utils.copy_kv_cache_blocks_inplace(tensors, blocks, copies)
+
+
 def hit_alignment(cache_config: Any) -> int:
     """Return the unit of hits in tokens. Before 0.32, it is the block size."""
     return int(getattr(cache_config, "cache_hit_alignment_tokens", None) or cache_config.block_size)

@@ -17,7 +17,6 @@ from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_
 from vllm.forward_context import set_forward_context
 from vllm.v1.outputs import DraftTokenIds, LogprobsTensors, ModelRunnerOutput
 from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
-from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
 
 from coldproof.adapters.common.score_noise import noise_from_environment
 from coldproof.adapters.protocol.provenance import NO_BLOCK, WrongRead
@@ -37,6 +36,7 @@ from coldproof.adapters.vllm.fingerprint.lora import Loras
 from coldproof.adapters.vllm.fingerprint.sampler import SampledToken, Scores, grammar_rows, logprobs_of
 from coldproof.adapters.vllm.fingerprint.sequences import Sequence, WriteHistory, WriteRecord
 from coldproof.adapters.vllm.fingerprint.topology import LayerKind
+from coldproof.adapters.vllm.releases import copy_blocks
 
 WRONG_DRAFTS = 4  # on average one draft of this many is wrong on purpose, so that rejection is tested, too
 
@@ -118,8 +118,7 @@ class Runner:
         if scheduled.new_block_ids_to_zero:
             for tensor in self.tensors.values():
                 tensor[scheduled.new_block_ids_to_zero] = 0
-        if scheduled.kv_cache_block_copies:
-            copy_kv_cache_blocks_inplace(self.tensors.values(), self.blocks, scheduled.kv_cache_block_copies)
+        copy_blocks(scheduled, list(self.tensors.values()), self.blocks)
         for new in scheduled.scheduled_new_reqs:
             self.sequences[new.req_id] = Sequence(new)
         known = scheduled.scheduled_cached_reqs

@@ -160,7 +160,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                 preemptions=self._past_preemptions + sum(one.preemptions for one in self._live.values()),
                 running=running,
                 waiting=waiting,
-                pool_usage=parts.core.scheduler.get_kv_cache_usage(),
+                pool_usage=parts.core.scheduler.kv_cache_manager.usage,
             )
 
     def take_events(self) -> Published:
