@@ -19,6 +19,7 @@ from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.observer import Observer
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
@@ -219,6 +220,8 @@ class SystemUnderTest:
             findings=judgement.findings,
             noise=judgement.noise,
             permitted=judgement.permitted,
+            # Minimising repeats one failure many times: its examples would inflate the counts.
+            weight_pairs=pair_counts(judgement.history, judgement.findings) if trial.shrinking_since is None else [],
         )
 
     def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:

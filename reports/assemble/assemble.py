@@ -18,6 +18,7 @@ from coldproof.reports.assemble.distributions import History, tally
 from coldproof.reports.assemble.layers import layer_results, own_events
 from coldproof.reports.assemble.over_time import EvidenceSample, dropped_kinds, growths, losses, progress
 from coldproof.reports.assemble.requirement_results import requirement_results
+from coldproof.reports.assemble.weight_updates import PairFields, update_counts
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import (
@@ -47,6 +48,7 @@ class Example(msgspec.Struct, frozen=True):
     findings: tuple[msgspec.Raw, ...] = ()
     history: History = History()
     evidence: dict[str, float] = {}
+    weight_pairs: list[PairFields] = []
 
 
 def read_events(path: Path) -> list[Event]:
@@ -71,6 +73,7 @@ def read_events(path: Path) -> list[Event]:
                             "failed": bool(read.findings),
                             "tally": tally(read.history, read.evidence),
                             "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
+                            "weight_pairs": read.weight_pairs,
                         }
                     )
                 else:
@@ -118,6 +121,7 @@ def assemble(events: list[Event]) -> Results:
         losses=losses(events, first["at"]),
         dropped_kinds=dropped_kinds(events, first["at"]),
         growth=growths(events, first["at"]),
+        weight_updates=update_counts(events),
         layers=layer_results(events, requirements),
     )
     allowed = {Verdict(name) for name in first["allowed"]}
