@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from support.fake_reply import answer
 
 MODEL, ROOT, VERSION, LONGEST = "base", "/models/tiny", "0.5.23", 4090
 LOADED = "Failed to load LoRA adapter {} because it is already loaded"
+
+
+WEIGHT_ROUTES = ("/update_weights_from_disk", "/weights_checker", "/pause_generation", "/continue_generation")
 
 
 class Fault(enum.Enum):
@@ -48,6 +52,9 @@ class Manners:
     flush: tuple[int, str] = (200, "Cache flushed.\n")
     incremental: bool = False  # events tell the new tokens instead of all
     windows: int = 0  # tokens of sliding windows
+    routes: tuple[str, ...] = WEIGHT_ROUTES  # what /openapi.json lists
+    keeps: bool = False  # an update keeps the cache, whatever it was asked for
+    busy: bool = False  # a flush during a pause fails
     key: str | None = None
     refuses: tuple[str, ...] = ()  # fields that are answered with 400
 
@@ -61,6 +68,7 @@ class FakeSglang:
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     cached: set[tuple[object, ...]] = field(default_factory=set)
     adapters: dict[str, str] = field(default_factory=dict)
+    weights: str = ROOT
     queried: int = 0
     hits: int = 0
 
@@ -110,6 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/v1/models": {"data": [{"id": MODEL, "root": MODEL, "max_model_len": 4096}]},
             f"/{older}model_info": manners.model,
             f"/{older}server_info": server_info(manners),
+            "/openapi.json": {"paths": {route: {"post": {}} for route in manners.routes}} if manners.routes else None,
             "/metrics": metrics(fake) if manners.counters else None,
             "/v1/loads": {"loads": manners.loads} if manners.loads else None,
         }
@@ -130,6 +139,21 @@ class _Handler(BaseHTTPRequestHandler):
             case "/flush_cache":
                 fake.cached.clear()
                 self.say(*manners.flush)
+            case "/update_weights_from_disk":
+                fake.weights = body["model_path"]
+                if body.get("flush_cache", True) and not manners.keeps:
+                    fake.cached.clear()
+                self.say(200, {"success": True, "message": "Succeeded to update model weights."})
+            case "/weights_checker" if "/weights_checker" in manners.routes:
+                digest = hashlib.sha256(weights(fake).encode()).hexdigest()
+                self.say(
+                    200, {"success": True, "message": "", "ranks": [{"checksums": {}, "per_gpu_checksum": digest}]}
+                )
+            case "/pause_generation" | "/continue_generation":
+                self.say(200, {"status": "ok"})
+            case "/flush_cache?timeout=10":
+                fake.cached.clear()
+                self.say(400, "Flush cache failed.") if manners.busy else self.say(200, "Cache flushed.")
             case "/load_lora_adapter" if not manners.lora:
                 self.say(400, {"success": False, "error_message": "LoRA is not enabled."})
             case "/load_lora_adapter" if body["lora_name"] in fake.adapters:
@@ -179,7 +203,7 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
     if manners.fault is Fault.GARBLED:
         return [{"text": "f", "output_ids": [102]}]
     who = fake.adapters.get(body.get("lora_path", ""), "")
-    tokens = answer(who, prompt, sampling["max_new_tokens"])
+    tokens = answer(f"{who}{weights(fake)}", prompt, sampling["max_new_tokens"])
     end = next((i + 1 for i, token in enumerate(tokens) if chr(token) in sampling.get("stop", ())), None)
     hit, tokens = found(fake, who, body, prompt), tokens[:end]
     said = []
@@ -197,6 +221,11 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
         ids = tokens[first:count]
         said.append({"text": "".join(map(chr, ids)), "output_ids": ids, "meta_info": about})
     return said
+
+
+def weights(fake: FakeSglang) -> str:
+    """The content of the weights: what their folder had when they were loaded; nothing for those of the start."""
+    return "" if fake.weights == ROOT else fake.weights
 
 
 def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, ...]) -> int:

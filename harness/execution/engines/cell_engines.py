@@ -135,6 +135,7 @@ class CellEngines:
         on_request: Callable[[Outcome], None] = lambda _: None,
     ) -> WorkloadRun:
         """Return a run of a workload on an engine. `next_engine`: starts the engine that follows at a restart."""
+        engine.flush_with_updates(self.promise.policy)
         return WorkloadRun(
             engine,
             workload,
