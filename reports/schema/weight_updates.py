@@ -61,8 +61,8 @@ class UpdateCount(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one requirement in one cell for one pair of route and invalidation.
 
     `requests`: those that share a block of their prompt with what other weights computed before. `wrong`: those of them
-    that a finding names. After NOTHING, no answer is compared, and `hits` counts the requests that hit old KV; None:
-    the engine does not report hits.
+    with a wrong answer, or with a hit that must not be. After NOTHING, no answer is compared, and `hits` counts the
+    requests that hit old KV; None: the engine does not report hits.
     `policy`: what the engine promises, by its name.
     """
 

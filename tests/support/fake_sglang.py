@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from support.fake_reply import answer
@@ -21,6 +22,7 @@ MODEL, ROOT, VERSION, LONGEST = "base", "/models/tiny", "0.5.23", 4090
 LOADED = "Failed to load LoRA adapter {} because it is already loaded"
 
 
+PAUSE_SECONDS = 10  # a request waits so long for the end of a pause
 WEIGHT_ROUTES = ("/update_weights_from_disk", "/weights_checker", "/pause_generation", "/continue_generation")
 
 
@@ -68,7 +70,8 @@ class FakeSglang:
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     cached: set[tuple[object, ...]] = field(default_factory=set)
     adapters: dict[str, str] = field(default_factory=dict)
-    weights: str = ROOT
+    weights: str = ""  # the content of the current ones; nothing for those of the start
+    running: threading.Event = field(default_factory=threading.Event)  # not paused
     queried: int = 0
     hits: int = 0
 
@@ -81,6 +84,7 @@ class FakeSglang:
 def serving(manners: Manners | None = None, **changes: Any) -> Iterator[FakeSglang]:
     """A stand-in on a free port of this machine for as long as the block runs."""
     fake = FakeSglang(replace(manners or Manners(), **changes))
+    fake.running.set()
 
     class Handler(_Handler):
         state = fake
@@ -140,16 +144,17 @@ class _Handler(BaseHTTPRequestHandler):
                 fake.cached.clear()
                 self.say(*manners.flush)
             case "/update_weights_from_disk":
-                fake.weights = body["model_path"]
+                fake.weights = content(body["model_path"], start=(manners.model or {}).get("model_path", ROOT))
                 if body.get("flush_cache", True) and not manners.keeps:
                     fake.cached.clear()
                 self.say(200, {"success": True, "message": "Succeeded to update model weights."})
             case "/weights_checker" if "/weights_checker" in manners.routes:
-                digest = hashlib.sha256(weights(fake).encode()).hexdigest()
+                digest = hashlib.sha256(fake.weights.encode()).hexdigest()
                 self.say(
                     200, {"success": True, "message": "", "ranks": [{"checksums": {}, "per_gpu_checksum": digest}]}
                 )
             case "/pause_generation" | "/continue_generation":
+                fake.running.clear() if self.path == "/pause_generation" else fake.running.set()
                 self.say(200, {"status": "ok"})
             case "/flush_cache?timeout=10":
                 fake.cached.clear()
@@ -176,6 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
     def generate(self, body: dict[str, Any]) -> None:
         """One answer, streamed or whole."""
         fake = self.state
+        fake.running.wait(PAUSE_SECONDS)
         refused = [name for name in fake.manners.refuses if name in {**body, **body["sampling_params"]}]
         if refused:
             return self.say(400, {"error": {"message": f"{refused[0]} is off"}})
@@ -203,9 +209,10 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
     if manners.fault is Fault.GARBLED:
         return [{"text": "f", "output_ids": [102]}]
     who = fake.adapters.get(body.get("lora_path", ""), "")
-    tokens = answer(f"{who}{weights(fake)}", prompt, sampling["max_new_tokens"])
+    tokens = answer(f"{who}{fake.weights}", prompt, sampling["max_new_tokens"])
     end = next((i + 1 for i, token in enumerate(tokens) if chr(token) in sampling.get("stop", ())), None)
-    hit, tokens = found(fake, who, body, prompt), tokens[:end]
+    tokens = tokens[:end]
+    hit = found(fake, who, body, prompt, (*prompt, *tokens[:-1]))
     said = []
     for count in range(1, len(tokens) + 1):
         first = count - 1 if manners.incremental else 0
@@ -223,17 +230,26 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
     return said
 
 
-def weights(fake: FakeSglang) -> str:
-    """The content of the weights: what their folder had when they were loaded; nothing for those of the start."""
-    return "" if fake.weights == ROOT else fake.weights
+def content(folder: str, *, start: str) -> str:
+    """The content of the weights in a folder as it is now; nothing if it is that of the start."""
+    found = digest_of_weights(folder)
+    return "" if found == digest_of_weights(start) else found
 
 
-def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, ...]) -> int:
-    """Tokens of the longest prefix that was asked before of the same content under the same salts."""
+def digest_of_weights(folder: str) -> str:
+    """A digest of a folder's files; the path of a folder that is only a name."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else folder
+
+
+def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, ...], written: tuple[int, ...]) -> int:
+    """Tokens of the longest prefix that was computed before for the same content under the same salts. `written`: what
+    is computed now.
+    """
     salts = tuple(body.get(name) for name in ("cache_salt", "extra_key") if name in fake.manners.salts)
     keys = [(who, salts, prompt[:end]) for end in range(1, len(prompt))]
     hit = max((len(key[2]) for key in keys if key in fake.cached), default=0)
-    fake.cached.update(keys)
+    fake.cached.update((who, salts, written[:end]) for end in range(1, len(written) + 1))
     fake.queried, fake.hits = fake.queried + len(prompt), fake.hits + hit
     return hit
 

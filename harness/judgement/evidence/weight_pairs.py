@@ -24,6 +24,7 @@ from coldproof.harness.history.weights import (
 from coldproof.harness.judgement.evidence.weights import could_hit_others
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.workload.steps import Pause, Reset, Sleep, Step, UpdateWeights, all_changes
+from coldproof.reports.schema.verdict import FailureClass
 from coldproof.reports.schema.weight_updates import Invalidation
 
 PAUSES = {  # mode -> for an update during the pause, for a pause after the update
@@ -31,6 +32,14 @@ PAUSES = {  # mode -> for an update during the pause, for a pause after the upda
     PauseMode.ABORT: (Invalidation.ABORT_AROUND, Invalidation.ABORT_AFTER),
     PauseMode.WAIT: (Invalidation.WAIT_AROUND, Invalidation.WAIT_AFTER),
 }
+# The classes of a wrong answer and of a hit that must not be. Other findings say nothing about old KV.
+WRONG = (
+    FailureClass.STALE_STATE,
+    FailureClass.CROSS_REQUEST,
+    FailureClass.CORRUPT,
+    FailureClass.NOT_THE_CACHE,
+    FailureClass.ACCOUNTING,
+)
 
 
 class PairCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,14 +62,14 @@ def pair_counts(history: History, findings: Iterable[Finding]) -> list[PairCount
             continue
         if could_hit_others(history, outcome):
             pairs[update.route.value, invalidation_of(history, outcome, update)].append(outcome)
-    named = {found.request for found in findings}
+    named = {found.request for found in findings if found.failure_class in WRONG}
     return [pair_count(history, pair, outcomes, named) for pair, outcomes in pairs.items()]
 
 
 def pair_count(
     history: History, pair: tuple[str, Invalidation], outcomes: list[Outcome], named: set[int | None]
 ) -> PairCount:
-    """Return the counts of one pair. `named`: the requests that a finding names."""
+    """Return the counts of one pair. `named`: the requests that a finding calls wrong."""
     route, by = pair
     compared = by is not Invalidation.NOTHING
     counted = [outcome.hit_at_least for outcome in outcomes if outcome.hit_at_most is not None]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,11 @@ import pytest
 from support import report_samples
 from support.fake_sglang import MODEL, WEIGHT_ROUTES, FakeSglang, Manners, serving
 from support.histories import ask, burst, contents
+from support.paths import ROOT
 from support.weights import SGLANG_CONTROLS
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.common.tiny_model import make_model
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
@@ -30,6 +35,7 @@ from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.session.selftest.selftest import write_versions
 from coldproof.harness.workload.steps import START_WEIGHTS, Pause, Reset, Resume, Step, UpdateWeights, Workload
+from coldproof.reports.schema.results import read_results
 from coldproof.reports.schema.weight_updates import Invalidation
 
 UPDATES = {Capability.WEIGHT_UPDATES, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_SAME_PATH}
@@ -180,6 +186,32 @@ def test_a_server_that_keeps_the_cache_over_an_update_is_detected(tmp_path: Path
     assert found.request == 1
     (pair,) = pair_counts(seen, [found])
     assert (pair.invalidation, pair.requests, pair.wrong) == (Invalidation.UPDATE, 1, 1)
+
+
+@pytest.mark.parametrize(("keeps", "verdict"), [(False, "CONFORMS"), (True, "VIOLATED")])
+def test_a_run_on_a_server_tests_its_promise(tmp_path: Path, keeps: bool, verdict: str) -> None:
+    """From the command line to the report, with two checkpoints of a model."""
+    model, other = tmp_path / "step-0", tmp_path / "step-1"
+    make_model(model)
+    make_model(other, seed=1)
+    served = {"model_path": str(model), "served_model_name": MODEL, "is_generation": True}
+    command = [sys.executable, "-m", "coldproof", "run", "--engine", "sglang", "--model", str(model)]
+    command += ["--weights", str(other), "--requirements", "WEIGHT-1", "--budget", "10s", "--diagnose", "none"]
+    with serving(model=served, lora=False, keeps=keeps) as fake:
+        subprocess.run(
+            [*command, "--engine-url", fake.url, "--report-dir", str(tmp_path / "report")],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+    results = read_results(tmp_path / "report" / "results.json")
+    (requirement,) = results.requirements
+    assert requirement.verdict == verdict, requirement.reason
+    assert results.engine is not None
+    assert results.engine.weight_promise == str(ENGINES["sglang"].weights)
+    assert {count.invalidation for count in results.weight_updates} == {Invalidation.UPDATE}
+    assert any(count.wrong for count in results.weight_updates) is keeps
 
 
 def test_an_aborted_answer_ends_without_a_token_that_is_not_its_own() -> None:

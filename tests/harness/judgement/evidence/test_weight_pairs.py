@@ -24,9 +24,9 @@ def asked(number: int, prompt: range = range(40), **more: Any) -> Outcome:
     return outcome(number, prompt, **more)
 
 
-def wrong(request: int | None) -> Finding:
+def wrong(request: int | None, failure_class: FailureClass = FailureClass.STALE_STATE) -> Finding:
     """A finding about a request."""
-    return Finding(checker="tokens", failure_class=FailureClass.STALE_STATE, request=request, sentence="it differs")
+    return Finding(checker="tokens", failure_class=failure_class, request=request, sentence="it differs")
 
 
 def updated(**changes: Any) -> History:
@@ -62,6 +62,12 @@ def test_a_request_belongs_to_what_made_the_engine_forget(by: Invalidation) -> N
     compared = by is not Invalidation.NOTHING
     assert pairs(PAIRS[by], wrong(1)) == [(by, 1, int(compared), None if compared else 0)]
     assert pairs(PAIRS[by], wrong(0), wrong(None)) == [(by, 1, 0, None if compared else 0)]
+
+
+@pytest.mark.parametrize("failure_class", [FailureClass.LOST_REUSE, FailureClass.API, FailureClass.HANG])
+def test_a_finding_that_says_nothing_about_old_kv_makes_no_request_wrong(failure_class: FailureClass) -> None:
+    """A lost hit is the opposite of one that must not be."""
+    assert pairs(PAIRS[Invalidation.RESET], wrong(1, failure_class)) == [(Invalidation.RESET, 1, 0, None)]
 
 
 def test_the_route_is_that_of_the_last_update() -> None:
