@@ -9,6 +9,7 @@ Then it runs again without each call that could make it safe. Everything after a
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -147,6 +148,27 @@ def variants(calls: Sequence[Call]) -> dict[str, list[Call]]:
     return found
 
 
+def workloads(calls: Sequence[Call], versions: Sequence[str]) -> dict[str, Workload]:
+    """Return the workload of each variant, and the recorded one while another client has a request in flight."""
+    found = {name: workload_of(kept, versions) for name, kept in variants(calls).items()}
+    if Reset() in found["as recorded"].steps:
+        found["as recorded, with another client's request in flight"] = beside_another(found["as recorded"])
+    return found
+
+
+def beside_another(workload: Workload) -> Workload:
+    """Return a workload in which all changes between two bursts are made while another request is in flight."""
+    steps: list[Burst | Change] = []
+    for quiet, group in itertools.groupby(workload.steps, lambda step: not isinstance(step, Burst)):
+        if not quiet:
+            steps += group
+            continue
+        first, *then = group
+        other = Request(prompt=Prompt((Segment("another client", 40),)), max_tokens=64)
+        steps.append(Burst(requests=(other,), meanwhile=Meanwhile(change=first, after_tokens=1, then=tuple(then))))
+    return Workload(tuple(steps))
+
+
 def keeping(query: str) -> str:
     """Return the query of a pause that does not clear the cache."""
     return f"{query}&clear_cache=false".removeprefix("&")
@@ -198,8 +220,7 @@ def main(files: Sequence[str]) -> None:
         engine = CheckedEngine(vllm_inproc.start(options))
         oracle = ClosedForm(NoEngine())
         for file in files:
-            for name, calls in variants(read_calls(Path(file))).items():
-                workload = workload_of(calls, names)
+            for name, workload in workloads(read_calls(Path(file)), names).items():
                 judgement = judged(engine, oracle, workload, versions, Path(folder) / "run")
                 sys.stdout.write(f"{Path(file).name}, {name}: {summary(judgement)}\n")
         engine.stop()

@@ -118,11 +118,23 @@ def test_each_kind_of_call_is_left_out_once() -> None:
     assert list(LOOP.variants([call(LOOP.UPDATE, 1)])) == ["as recorded"]
 
 
+def test_another_client_has_a_request_in_flight_over_the_changes() -> None:
+    """A reset then fails, which the loop would have to notice. Without a reset there is nothing to show."""
+    calls = [generation(1, 2, STEM), call(LOOP.UPDATE, 3), call(LOOP.RESET, 4), generation(5, 6, STEM)]
+    found = LOOP.workloads(calls, ["A"])
+    recorded, *_, busy = found.values()
+    first, flight, last = busy.steps
+    assert (first, last) == (recorded.steps[0], recorded.steps[-1])
+    assert flight.meanwhile.changes == (UpdateWeights(version="A"), Reset())
+    assert is_valid(busy)
+    assert len(LOOP.workloads([calls[0], calls[1], calls[3]], ["A"])) == 1
+
+
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.name)
 def test_a_recorded_loop_is_a_valid_workload(file: Path) -> None:
     """With several updates, and requests after them."""
-    for calls in LOOP.variants(LOOP.read_calls(file)).values():
-        workload: Workload = LOOP.workload_of(calls, ["A", "B"])
+    workloads: dict[str, Workload] = LOOP.workloads(LOOP.read_calls(file), ["A", "B"])
+    for workload in workloads.values():
         assert is_valid(workload)
         changes = [
             change
