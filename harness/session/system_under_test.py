@@ -217,11 +217,11 @@ class SystemUnderTest:
             history=judgement.history,
             answers=[[asked, answer] for asked, answer in judgement.answers.items()],
             evidence=judgement.evidence,
+            # Minimising repeats one failure many times: its examples would inflate the counts.
+            weight_pairs=pair_counts(judgement.history, judgement.findings) if trial.shrinking_since is None else [],
             findings=judgement.findings,
             noise=judgement.noise,
             permitted=judgement.permitted,
-            # Minimising repeats one failure many times: its examples would inflate the counts.
-            weight_pairs=pair_counts(judgement.history, judgement.findings) if trial.shrinking_since is None else [],
         )
 
     def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:

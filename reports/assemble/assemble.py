@@ -45,10 +45,10 @@ class Example(msgspec.Struct, frozen=True):
     requirement: str = ""
     cell: str = ""
     layer: str = ""
+    weight_pairs: list[PairFields] = []
     findings: tuple[msgspec.Raw, ...] = ()
     history: History = History()
     evidence: dict[str, float] = {}
-    weight_pairs: list[PairFields] = []
 
 
 def read_events(path: Path) -> list[Event]:
@@ -70,10 +70,10 @@ def read_events(path: Path) -> list[Event]:
                             "cell": read.cell,
                             "layer": read.layer,
                             "requests": len(read.history.outcomes),
+                            "weight_pairs": read.weight_pairs,
                             "failed": bool(read.findings),
                             "tally": tally(read.history, read.evidence),
                             "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
-                            "weight_pairs": read.weight_pairs,
                         }
                     )
                 else:
@@ -116,12 +116,12 @@ def assemble(events: list[Event]) -> Results:
         waivers=msgspec.convert((last_of(events, "waivers") or {}).get("waivers", []), list[Waiver]),
         totals=totals(requirements, events),
         timing=timing(events, first["at"]),
+        weight_updates=update_counts(events),
         fault=injected_fault(first.get("fault"), events),
         progress=progress(events, first["at"]),
         losses=losses(events, first["at"]),
         dropped_kinds=dropped_kinds(events, first["at"]),
         growth=growths(events, first["at"]),
-        weight_updates=update_counts(events),
         layers=layer_results(events, requirements),
     )
     allowed = {Verdict(name) for name in first["allowed"]}
