@@ -30,15 +30,7 @@ from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetScope, ResetsMore
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.protocol.weights import (
-    ChangesWeights,
-    FlushesOnUpdate,
-    PauseMode,
-    Pauses,
-    Sleeps,
-    WeightPolicy,
-    WeightRoute,
-)
+from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, Sleeps, WeightRoute
 
 PAUSES = {
     PauseMode.ABORT: Capability.PAUSE_ABORT,
@@ -181,11 +173,6 @@ class CheckedEngine:
         engine = self._with(ChangesWeights, Capability.WEIGHT_UPDATES)
         with self._engine_errors_only("update_weights"):
             engine.update_weights(path, route)
-
-    def flush_with_updates(self, policy: WeightPolicy) -> None:
-        """Let updates clear the cache only if that is the promise that is tested. Most engines have no such choice."""
-        if isinstance(self.engine, FlushesOnUpdate):
-            self.engine.flush_on_update = policy is WeightPolicy.INVALIDATES
 
     def weights_checksum(self) -> str | None:
         """Return a checksum of the weights; None if the engine has none."""

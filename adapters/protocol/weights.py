@@ -55,6 +55,12 @@ class FlushesOnUpdate(Protocol):
     flush_on_update: bool
 
 
+def flush_with_updates(engine: object, policy: WeightPolicy) -> None:
+    """Let an engine's updates clear the cache only if that is the promise that is tested. Most have no such choice."""
+    if isinstance(engine, FlushesOnUpdate):
+        engine.flush_on_update = policy is WeightPolicy.INVALIDATES
+
+
 @runtime_checkable
 class Pauses(Protocol):
     """An engine whose generation can be paused (PAUSE_ABORT, PAUSE_WAIT, PAUSE_KEEP).

@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.weights import flush_with_updates
 from coldproof.adapters.registry import promise_of
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.weight_promise import WeightPromise, chosen_promise
@@ -135,7 +136,7 @@ class CellEngines:
         on_request: Callable[[Outcome], None] = lambda _: None,
     ) -> WorkloadRun:
         """Return a run of a workload on an engine. `next_engine`: starts the engine that follows at a restart."""
-        engine.flush_with_updates(self.promise.policy)
+        flush_with_updates(engine.engine, self.promise.policy)
         return WorkloadRun(
             engine,
             workload,

@@ -21,7 +21,14 @@ from coldproof.adapters.common.tiny_model import make_model
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
-from coldproof.adapters.protocol.weights import FlushesOnUpdate, PauseMode, Pauses, WeightPolicy, WeightRoute
+from coldproof.adapters.protocol.weights import (
+    FlushesOnUpdate,
+    PauseMode,
+    Pauses,
+    WeightPolicy,
+    WeightRoute,
+    flush_with_updates,
+)
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.sglang.client import SglangReader
@@ -58,7 +65,7 @@ def attached(fake: FakeSglang) -> ServerEngine:
 def run(fake: FakeSglang, folder: Path, policy: WeightPolicy, *steps: Step) -> History:
     """Run these steps as a promise demands it."""
     engine = CheckedEngine(attached(fake))
-    engine.flush_with_updates(policy)
+    flush_with_updates(engine.engine, policy)
     versions = write_versions(folder)
     workload = Workload(steps)
     return WorkloadRun(
