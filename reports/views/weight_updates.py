@@ -1,6 +1,7 @@
 """Updates of the weights as a table: what the caller did x how the new weights came, in each layer.
 
-Fail closed: a pair that the engine has and no request exercised is NOT EXERCISED.
+Fail closed: a pair that the engine has and no request exercised is NOT EXERCISED, also if no other pair of its route
+was exercised.
 """
 
 from __future__ import annotations
@@ -85,14 +86,20 @@ def update_matrix(results: Results) -> UpdateMatrix | None:
     counts = results.weight_updates
     if not counts:
         return None
-    routes = sorted({one.route for one in counts}, key=[*ROUTE_NEEDS, *(one.route for one in counts)].index)
     layers = sorted({one.layer for one in counts}, key=[*LAYER_ORDER, *(one.layer for one in counts)].index)
-    engines = [engine_of(results, layer) for layer in layers]
+    engines = [engine for layer in layers if (engine := engine_of(results, layer)) is not None]
+    there = {route for route, need in ROUTE_NEEDS.items() if any(has(engine, need) for engine in engines)}
+    routes = sorted(there | {one.route for one in counts}, key=[*ROUTE_NEEDS, *(one.route for one in counts)].index)
     return UpdateMatrix(
         routes=routes,
         groups=[group(results, layer, routes) for layer in layers],
-        promises=list(dict.fromkeys(engine.weight_promise for engine in engines if engine and engine.weight_promise)),
+        promises=list(dict.fromkeys(engine.weight_promise for engine in engines if engine.weight_promise)),
     )
+
+
+def has(engine: EngineResult, capability: str) -> bool:
+    """Return whether an engine is known to have a capability."""
+    return engine.capabilities.get(capability, {}).get("present") is True
 
 
 def engine_of(results: Results, layer: str) -> EngineResult | None:

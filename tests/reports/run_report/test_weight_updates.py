@@ -112,6 +112,13 @@ def test_a_pair_that_the_engine_does_not_have_says_what_it_lacks() -> None:
     assert seen["", Invalidation.KEEP_AROUND, PATH].verdict is Verdict.NOT_EXERCISED
 
 
+def test_a_route_that_the_engine_has_is_a_column_without_any_request() -> None:
+    """What it has and nobody tried must not look like what it does not have."""
+    seen = fields(run(count(), WEIGHTS_SAME_PATH=True, WEIGHTS_IN_PLACE=False))
+    assert {route for _, _, route in seen} == {PATH, SAME_PATH}
+    assert seen["", Invalidation.RESET, SAME_PATH] == PairField(Verdict.NOT_EXERCISED, "no request")
+
+
 def test_the_rows_follow_the_promise() -> None:
     """A run that tests the salt says nothing about resets."""
     names = [
