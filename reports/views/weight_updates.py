@@ -86,7 +86,7 @@ def update_matrix(results: Results) -> UpdateMatrix | None:
     counts = results.weight_updates
     if not counts:
         return None
-    layers = sorted({one.layer for one in counts}, key=[*LAYER_ORDER, *(one.layer for one in counts)].index)
+    layers = layers_of(results)
     engines = [engine for layer in layers if (engine := engine_of(results, layer)) is not None]
     there = {route for route, need in ROUTE_NEEDS.items() if any(has(engine, need) for engine in engines)}
     routes = sorted(there | {one.route for one in counts}, key=[*ROUTE_NEEDS, *(one.route for one in counts)].index)
@@ -95,6 +95,15 @@ def update_matrix(results: Results) -> UpdateMatrix | None:
         groups=[group(results, layer, routes) for layer in layers],
         promises=list(dict.fromkeys(engine.weight_promise for engine in engines if engine.weight_promise)),
     )
+
+
+def layers_of(results: Results) -> list[str]:
+    """Return the layers in which the requirements of these counts ran, with or without a request that counts."""
+    ids = {one.requirement for one in results.weight_updates}
+    cells = [cell for requirement in results.requirements if requirement.id in ids for cell in requirement.cells]
+    ran = {cell.layer for cell in cells if cell.verdict is not Verdict.UNSUPPORTED}
+    layers = {one.layer for one in results.weight_updates} | ran
+    return sorted(layers, key=[*LAYER_ORDER, *sorted(layers)].index)
 
 
 def has(engine: EngineResult, capability: str) -> bool:
@@ -109,7 +118,7 @@ def engine_of(results: Results, layer: str) -> EngineResult | None:
 
 def group(results: Results, layer: str, routes: Sequence[str]) -> PairGroup:
     """Return the rows of one layer: what was exercised, and what the promise would have allowed."""
-    counts = [one for one in results.weight_updates if one.layer == layer]
+    counts = [one for one in results.weight_updates if one.layer == layer] or results.weight_updates
     shown = {one.invalidation for one in counts} | {by for one in counts for by in PROMISED.get(one.policy, ())}
     rows = [
         PairRow(name=by.value, about=ABOUT.get(by, ""), fields=[field(results, layer, by, route) for route in routes])

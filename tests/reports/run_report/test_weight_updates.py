@@ -171,6 +171,21 @@ def test_layers_are_counted_apart() -> None:
     assert seen["server", Invalidation.RESET, PATH].verdict is Verdict.CONFORMS
 
 
+def test_a_layer_in_which_no_request_counts_is_shown() -> None:
+    """Its requirement ran there. A layer without it, or that cannot have it, is not."""
+    shown = layered()
+    only = [one for one in shown.weight_updates if one.layer == "exact"]
+    layers = {layer for layer, _, _ in fields(msgspec.structs.replace(shown, weight_updates=only))}
+    assert layers == {"exact", "server"}
+    (requirement,) = shown.requirements
+    exact, server = requirement.cells
+    absent = msgspec.structs.replace(server, verdict=Verdict.UNSUPPORTED)
+    for cells in ([exact], [exact, absent]):
+        changed = msgspec.structs.replace(requirement, cells=cells)
+        run_there = msgspec.structs.replace(shown, weight_updates=only, requirements=[changed])
+        assert {layer for layer, _, _ in fields(run_there)} == {"exact"}
+
+
 def test_the_page_and_the_summary_show_the_table() -> None:
     """With the promise, a link to the requirement, and wrong ones marked. A run without updates has none of it."""
     source, summary = render_html(layered()), summary_markdown(layered())
