@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 
 from coldproof import adapters as package
@@ -20,6 +20,7 @@ from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.engine_spec import ATTACH, MODEL, EngineSpec, FaultCatalogue
 from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
+from coldproof.adapters.spec.weight_promise import UNDOCUMENTED, WeightPromise
 
 ATTACHED = Cell(name="attached", about="the server as its owner configured it")
 
@@ -108,6 +109,17 @@ def curl_of(engine: RecordedEngine) -> CurlSteps:
 def title_of(engine: str) -> str:
     """Return the name of an engine in reports."""
     return (ENGINES[engine].title if engine in ENGINES else "") or engine
+
+
+def promise_of(engine: str, config: Mapping[str, str]) -> WeightPromise:
+    """Return what an engine promises after an update of its weights. `config`: its configuration.
+
+    An adapter for servers of several engines documents nothing itself. The engine that recognises the server does.
+    """
+    own = ENGINES[engine].weights
+    if own is not UNDOCUMENTED:
+        return own
+    return next((spec.weights for spec in ENGINES.values() if spec.recognises(config)), own)
 
 
 def cell_type(engine: str) -> type[Cell]:

@@ -42,10 +42,23 @@ class ChangesWeights(Protocol):
     """
 
     def update_weights(self, path: str, route: WeightRoute) -> None:
-        """Load the weights in a folder. Return after the engine acknowledged it. Must not reset any cache."""
+        """Load the weights in a folder. Return after the engine acknowledged it. Must not call a reset beside it."""
 
     def weights_checksum(self) -> str | None:
         """Return a checksum of the weights that the engine computes from them; None if it has none."""
+
+
+@runtime_checkable
+class FlushesOnUpdate(Protocol):
+    """An engine whose updates clear the prefix cache if the caller wants that. `flush_on_update`: whether they do."""
+
+    flush_on_update: bool
+
+
+def flush_with_updates(engine: object, policy: WeightPolicy) -> None:
+    """Let an engine's updates clear the cache only if that is the promise that is tested. Most have no such choice."""
+    if isinstance(engine, FlushesOnUpdate):
+        engine.flush_on_update = policy is WeightPolicy.INVALIDATES
 
 
 @runtime_checkable

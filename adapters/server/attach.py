@@ -22,9 +22,14 @@ AnyClient = TypeVar("AnyClient", bound=HttpClient)
 
 
 def attach_server(
-    url: str, *, name: str, kind: type[AnyClient], probe: Callable[[AnyClient], ProbeResult]
+    url: str,
+    *,
+    name: str,
+    kind: type[AnyClient],
+    probe: Callable[[AnyClient], ProbeResult],
+    engine: type[ServerEngine] = ServerEngine,
 ) -> ServerEngine:
-    """Return the server at `url` after probing it with a client of class `kind`.
+    """Return the server at `url` as an `engine`, after probing it with a client of class `kind`.
 
     Raises EngineStartError if no server answers there, or if a probe raises EngineError.
     """
@@ -34,7 +39,7 @@ def attach_server(
     except EngineError as problem:
         raise EngineStartError(str(problem)) from problem
     config = {"url": client.printable_url, "api key": "given" if os.environ.get(KEY_VARIABLE) else "none"}
-    return ServerEngine(name=name, client=client, probed=probed, config=config)
+    return engine(name=name, client=client, probed=probed, config=config)
 
 
 def connect(url: str, kind: type[AnyClient]) -> AnyClient:

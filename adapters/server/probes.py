@@ -23,6 +23,7 @@ from coldproof.adapters.server.weights import probe_weights
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 OPENAPI = "/openapi.json"  # the description of all routes, where a server has it
+CACHE_CONFIG = "cache."  # before the names of what vLLM's metrics report about its cache
 PROBE_TOKENS = 512  # at least two blocks of any usual size (16 ... 256), so that the second request must hit
 NO_ADAPTER = "no adapter to try: give the folder of the served model with --model, or two adapters with --adapter"
 NO_SWITCH = "each request names its adapter; no adapter can be switched on for all requests"
@@ -102,7 +103,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             counts_first_lookups=found[Capability.METRICS].present is True and counts_first_lookups(version),
         ),
         capabilities=found,
-        cache_config={f"cache.{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
+        cache_config={f"{CACHE_CONFIG}{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
         null_is_miss=null_is_miss,
     )
 

@@ -188,10 +188,14 @@ class SglangReader(Reader):
         self.error, self.status = message, int(str(status or 500))
 
     def extend(self, event: dict[str, Any], about: dict[str, Any]) -> None:
-        """Add an event's new tokens. An event has either all tokens so far or only the new ones."""
+        """Add an event's new tokens. An event has either all tokens so far or only the new ones.
+
+        With only new ones, the event that ends an aborted request repeats its last token (0.5.23: _handle_abort_req).
+        """
         known, ids = self.answers.setdefault(0, []), event["output_ids"]
-        cumulative = len(ids) == about.get("completion_tokens", len(ids))
-        new = ids[len(known) :] if cumulative else ids
+        count = about.get("completion_tokens", len(ids))
+        cumulative = len(ids) == count
+        new = ids[len(known) :] if cumulative else ids[: max(0, count - len(known))]
         self.text = event["text"] if cumulative else self.text + event["text"]
         at = round(time.monotonic() - self.start_time, 6)
         scores = token_scores(about, len(new))

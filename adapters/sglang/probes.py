@@ -23,6 +23,7 @@ from coldproof.adapters.server.probes import (
 )
 from coldproof.adapters.server.served_model import served_model
 from coldproof.adapters.sglang.client import HITS, NO_CHAT, NO_SAMPLING_SEED, OTHER_LAYERS, QUERIES, SglangClient
+from coldproof.adapters.sglang.weights import probe_weights
 
 NOT_SGLANG = "SGLang's model_path: for another OpenAI-compatible server use --engine endpoint"
 SALT_FIELDS = ("cache_salt", "extra_key")  # the newer name first
@@ -116,6 +117,7 @@ def probe(client: SglangClient, facts: ServerFacts, adapter_path: str | None) ->
     tiers = facts.flag("enable_hierarchical_cache")
     found[Capability.SECOND_TIER] = Support(tiers, f"/server_info: enable_hierarchical_cache {tiers}")
     found |= metric_capabilities(client)
+    found |= probe_weights(client)
     radix_off = facts.flag("disable_radix_cache")
     return ProbeResult(
         version=None if version is None else str(version),

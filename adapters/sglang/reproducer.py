@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping
+
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.adapters.spec.curl import CurlRequest, LoraRouteCurl, post_prompt
-from coldproof.adapters.spec.reproduction import Reproduction, attached_command, template_beside
+from coldproof.adapters.protocol.weights import PauseMode
+from coldproof.adapters.sglang.weights import CONTINUE, PAUSE, UPDATE, pause_mode, updates_flush
+from coldproof.adapters.spec.curl import CurlRequest, LoraRouteCurl, no_control, post, post_prompt
+from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, attached_command, template_beside
 
 SGLANG = Reproduction(template=template_beside(__file__), command=attached_command)
 
@@ -14,9 +20,29 @@ class SglangCurl(LoraRouteCurl):
 
     load_path, unload_path = "/load_lora_adapter", "/unload_lora_adapter"
 
+    def __init__(self, engine: RecordedEngine) -> None:
+        super().__init__(engine)
+        self.flushes = updates_flush(engine.config)
+
     def reset(self, _scope: tuple[ResetScope, ...]) -> str:
         """Return the command that empties the cache."""
         return 'curl -X POST "$SERVER/flush_cache"'
+
+    def control(self, action: str, options: Mapping[str, str]) -> str:
+        """Return the command for the weights or a pause. The script of the case writes the folders of weights."""
+        match action:
+            case "update_weights":
+                body = {"model_path": f"@/weights-{options['version']}", "flush_cache": self.flushes}
+                before, _, after = json.dumps(body).partition("@")
+                return post(UPDATE, f'{shlex.quote(before)}"$FILES"{shlex.quote(after)}')
+            case "pause" if options["mode"] != PauseMode.WAIT.value:
+                clear = options["clear_cache"] == "true"
+                mode = pause_mode(options["mode"], clear=clear, flushes=self.flushes)
+                command = post(PAUSE, shlex.quote(json.dumps({"mode": mode})))
+                return f"{command}\n{self.reset(())}" if clear else command
+            case "resume":
+                return post(CONTINUE, "'{}'")
+        return no_control(action, options)
 
     def request(self, request: CurlRequest) -> str:
         """Return the command that sends a request to /generate."""

@@ -12,6 +12,7 @@ from coldproof.adapters.server.probes import ProbeResult
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.probes import probe, read_facts
 from coldproof.adapters.sglang.reproducer import SGLANG, SglangCurl
+from coldproof.adapters.sglang.weights import WEIGHTS, SglangEngine
 from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec
 
 
@@ -23,7 +24,7 @@ def attach(url: str, *, adapter_for: AdapterFor) -> ServerEngine:
         client.base_model = facts.name
         return probe(client, facts, adapter_for(facts.root))
 
-    return attach_server(url, name="sglang", kind=SglangClient, probe=probe_server)
+    return attach_server(url, name="sglang", kind=SglangClient, probe=probe_server, engine=SglangEngine)
 
 
 ENGINE = EngineSpec(
@@ -33,4 +34,5 @@ ENGINE = EngineSpec(
     quick=False,
     reproduction=SGLANG,
     curl=SglangCurl,
+    weights=WEIGHTS,
 )

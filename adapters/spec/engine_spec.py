@@ -91,6 +91,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     `reproduction`: how a stand-alone script uses the engine. None: in the same way as the default engine's server.
     `layer`: the name of the layer that this engine is. `more_layers`: layers that run beside it, first ones first.
     `preload` imports the modules for a start, in processes that fork before they start engines.
+    `recognises`: whether a server that another adapter is attached to is this engine, by that adapter's configuration.
     """
 
     name: str
@@ -117,6 +118,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     known_issues: Path | None = None  # the file with the engine's waivers
     releases: ReleasePackage | None = None  # how other releases are installed; None: Coldproof cannot
     weights: WeightPromise = UNDOCUMENTED  # what the engine promises after an update of its weights
+    recognises: Callable[[Mapping[str, str]], bool] = lambda _config: False
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,7 @@ from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.protocol.weights import WeightPolicy
-from coldproof.adapters.server.probes import ProbeResult
+from coldproof.adapters.server.probes import CACHE_CONFIG, ProbeResult
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
@@ -58,6 +58,11 @@ WEIGHTS = WeightPromise(
     link="https://docs.vllm.ai/en/latest/training/async_rl/",
 )
 Started = TypeVar("Started", bound=Engine)
+
+
+def publishes_cache_config(config: Mapping[str, str]) -> bool:
+    """Return whether a server publishes vLLM's metrics of its cache. The probes of any server look for them."""
+    return any(name.startswith(CACHE_CONFIG) for name in config)
 
 
 def start_server(options: StartOptions) -> Engine:
@@ -217,6 +222,7 @@ VLLM = EngineSpec(
     ),
     known_issues=Path(__file__).with_name("known_issues.toml"),
     weights=WEIGHTS,
+    recognises=publishes_cache_config,
 )
 VLLM_INPROC = msgspec.structs.replace(
     VLLM,

@@ -303,4 +303,5 @@ def engine_facts(engines: CellEngines) -> dict[str, object]:
         "capabilities": {
             c.value: {"present": s.present, "evidence": s.evidence} for c, s in engine.capabilities.items()
         },
+        "weight_promise": str(engines.promise),
     }

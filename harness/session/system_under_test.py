@@ -19,6 +19,7 @@ from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.observer import Observer
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
@@ -217,6 +218,8 @@ class SystemUnderTest:
             history=judgement.history,
             answers=[[asked, answer] for asked, answer in judgement.answers.items()],
             evidence=judgement.evidence,
+            # Minimising repeats one failure many times: its examples would inflate the counts.
+            weight_pairs=pair_counts(judgement.history, judgement.findings) if trial.shrinking_since is None else [],
             findings=judgement.findings,
             noise=judgement.noise,
             permitted=judgement.permitted,

@@ -18,6 +18,7 @@ from coldproof.reports.assemble.distributions import History, tally
 from coldproof.reports.assemble.layers import layer_results, own_events
 from coldproof.reports.assemble.over_time import EvidenceSample, dropped_kinds, growths, losses, progress
 from coldproof.reports.assemble.requirement_results import requirement_results
+from coldproof.reports.assemble.weight_updates import PairFields, update_counts
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import (
@@ -44,6 +45,7 @@ class Example(msgspec.Struct, frozen=True):
     requirement: str = ""
     cell: str = ""
     layer: str = ""
+    weight_pairs: list[PairFields] = []
     findings: tuple[msgspec.Raw, ...] = ()
     history: History = History()
     evidence: dict[str, float] = {}
@@ -68,6 +70,7 @@ def read_events(path: Path) -> list[Event]:
                             "cell": read.cell,
                             "layer": read.layer,
                             "requests": len(read.history.outcomes),
+                            "weight_pairs": read.weight_pairs,
                             "failed": bool(read.findings),
                             "tally": tally(read.history, read.evidence),
                             "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
@@ -113,6 +116,7 @@ def assemble(events: list[Event]) -> Results:
         waivers=msgspec.convert((last_of(events, "waivers") or {}).get("waivers", []), list[Waiver]),
         totals=totals(requirements, events),
         timing=timing(events, first["at"]),
+        weight_updates=update_counts(events),
         fault=injected_fault(first.get("fault"), events),
         progress=progress(events, first["at"]),
         losses=losses(events, first["at"]),

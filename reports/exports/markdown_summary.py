@@ -6,6 +6,7 @@ import functools
 
 from coldproof.reports.assemble.causes import cause_places, cause_summary, causes_of
 from coldproof.reports.assemble.over_time import growth_text
+from coldproof.reports.exports.weight_updates import weight_updates_markdown
 from coldproof.reports.format.markdown import code, escaped, section, table
 from coldproof.reports.format.text import duration, many, number
 from coldproof.reports.schema.case import Case
@@ -27,6 +28,7 @@ def summary_markdown(results: Results) -> str:
         blocks += _self_test(results)
     else:
         blocks += [*_counts(results), *_table(results), *_conforming(results)]
+        blocks += weight_updates_markdown(results)
         violations = [case for case in overview.ordered_cases(results.cases) if case.known_issue is None]
         blocks += [*_causes(results), *_section("Violations", map(_violation, violations))]
         blocks += _section("Waivers", map(_waiver, overview.waivers(results)))

@@ -18,6 +18,7 @@ from coldproof.reports.schema.results import Results
 from coldproof.reports.views import overview
 from coldproof.reports.views import requirements as requirementview
 from coldproof.reports.views.requirements import main_figures
+from coldproof.reports.views.weight_updates import update_matrix
 
 _UNFOLDED = 3  # the first cases are open, all others are folded
 _DRAWN = 100  # cases with all charts: 4 MB; a page with a thousand would be ten times as large
@@ -44,6 +45,8 @@ def render_html(results: Results) -> str:
         + [(case, file_link("cases", f"{case.id}.md")) for case in listed],
         requirements=requirements,
         matrix=requirementview.matrix(requirements),
+        weight_updates=update_matrix(results),
+        requirement_anchors={view.requirement.id: view.anchor for view in requirements},
         found=[verdict for verdict, count in overview.counts(results) if count],
         filtered="rows and cases",
         causes=causes.causes_of(results),

@@ -13,6 +13,7 @@ import msgspec
 
 from coldproof.reports.schema.case import SCHEMA_VERSION, Case, NoiseBand
 from coldproof.reports.schema.verdict import Verdict
+from coldproof.reports.schema.weight_updates import UpdateCount
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +128,7 @@ class EngineResult(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     config: dict[str, str]
     capabilities: dict[str, dict[str, Any]]
+    weight_promise: str = ""  # what it promises about its cache after an update of its weights, as the run tests it
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,6 +319,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     losses: list[EngineLoss] = []
     dropped_kinds: list[DroppedKind] = []
     growth: list[Growth] = []  # of a soak
+    weight_updates: list[UpdateCount] = []  # requests after updates of the weights, in judged examples
     layers: list[LayerResult] = []  # of a run of several layers; the last one's engine and calibration are the run's
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 

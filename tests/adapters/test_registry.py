@@ -8,11 +8,21 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from support import fake_reply, fake_server
 from support.paths import ROOT
 
 from coldproof.adapters import registry
-from coldproof.adapters.registry import ENGINES, catalogue, default_engine, fault_of, measured_engine, title_of
+from coldproof.adapters.registry import (
+    ENGINES,
+    catalogue,
+    default_engine,
+    fault_of,
+    measured_engine,
+    promise_of,
+    title_of,
+)
 from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.spec.weight_promise import UNDOCUMENTED, WeightPromise
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.run.record import packages
 from coldproof.harness.selection.validation import check_options
@@ -95,3 +105,23 @@ def test_reports_name_engines_and_their_packages(monkeypatch: pytest.MonkeyPatch
     assert packages("endpoint") == packages("forgotten") == ()
     monkeypatch.setitem(ENGINES, "toy", EngineSpec(name="toy", about="x", package="msgspec"))
     assert "msgspec" in environment()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "promise"),
+    [(fake_reply.METRICS, ENGINES["vllm"].weights), (fake_reply.BARE_METRICS, UNDOCUMENTED), (None, UNDOCUMENTED)],
+    ids=["vLLM's metrics", "other metrics", "no metrics"],
+)
+def test_an_attached_server_promises_what_its_engine_documents(metrics: str | None, promise: WeightPromise) -> None:
+    """The adapter for any server documents nothing; vLLM recognises its own."""
+    with fake_server.serving(fake_reply.Manners(metrics=metrics)) as fake:
+        attach = default_engine(attached=True).attach
+        assert attach is not None
+        engine = attach(fake.url, adapter_for=lambda _: None)
+    assert promise_of(default_engine(attached=True).name, engine.config) is promise
+
+
+def test_an_engine_with_a_promise_keeps_its_own() -> None:
+    """Whatever its configuration looks like."""
+    assert promise_of("transformers", {"cache.block_size": "16"}) is ENGINES["transformers"].weights
+    assert promise_of("vllm", {}) is ENGINES["vllm"].weights

@@ -12,7 +12,9 @@ from support.faults import plant
 from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, opened, requirement_of
 
 from coldproof.adapters.registry import CELLS
+from coldproof.harness.judgement.evidence.weight_pairs import PairCount
 from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.reports.schema.weight_updates import Invalidation
 from coldproof.suites import test_weights as weights
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -73,3 +75,20 @@ def test_the_unmodified_engine_conforms(bench: Bench, test: Callable[..., None])
     said = "tested promise: on reset" in reason
     assert verdict is Verdict.NOT_EXERCISED or said is (test is not weights.test_pauses)
     assert cases == []
+    pairs = [pair for counted in counted_pairs(bench) for pair in counted]
+    assert bool(pairs) is (test is not weights.test_pauses)
+    assert not any(pair.wrong for pair in pairs)
+
+
+def test_the_table_of_updates_marks_the_pair_that_is_wrong(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other one, in one example: those of minimising repeat the same failure, and do not count."""
+    plant("a-reset-only-says-so", monkeypatch)
+    bench.violation(weights.test_new_weights, DEFAULT, examples=2 * EXAMPLES)
+    counted = counted_pairs(bench)
+    assert {pair.invalidation for pairs in counted for pair in pairs if pair.wrong} == {Invalidation.RESET}
+    assert sum(any(pair.wrong for pair in pairs) for pairs in counted) == 1
+
+
+def counted_pairs(bench: Bench) -> list[list[PairCount]]:
+    """The counts of each example that has some."""
+    return [fields["weight_pairs"] for kind, fields in bench.told if kind == "example" and fields["weight_pairs"]]

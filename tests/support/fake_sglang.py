@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from support.fake_reply import answer
 
 MODEL, ROOT, VERSION, LONGEST = "base", "/models/tiny", "0.5.23", 4090
 LOADED = "Failed to load LoRA adapter {} because it is already loaded"
+
+
+PAUSE_SECONDS = 10  # a request waits so long for the end of a pause
+WEIGHT_ROUTES = ("/update_weights_from_disk", "/weights_checker", "/pause_generation", "/continue_generation")
 
 
 class Fault(enum.Enum):
@@ -48,6 +54,9 @@ class Manners:
     flush: tuple[int, str] = (200, "Cache flushed.\n")
     incremental: bool = False  # events tell the new tokens instead of all
     windows: int = 0  # tokens of sliding windows
+    routes: tuple[str, ...] = WEIGHT_ROUTES  # what /openapi.json lists
+    keeps: bool = False  # an update keeps the cache, whatever it was asked for
+    busy: bool = False  # a flush during a pause fails
     key: str | None = None
     refuses: tuple[str, ...] = ()  # fields that are answered with 400
 
@@ -61,6 +70,8 @@ class FakeSglang:
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     cached: set[tuple[object, ...]] = field(default_factory=set)
     adapters: dict[str, str] = field(default_factory=dict)
+    weights: str = ""  # the content of the current ones; nothing for those of the start
+    running: threading.Event = field(default_factory=threading.Event)  # not paused
     queried: int = 0
     hits: int = 0
 
@@ -73,6 +84,7 @@ class FakeSglang:
 def serving(manners: Manners | None = None, **changes: Any) -> Iterator[FakeSglang]:
     """A stand-in on a free port of this machine for as long as the block runs."""
     fake = FakeSglang(replace(manners or Manners(), **changes))
+    fake.running.set()
 
     class Handler(_Handler):
         state = fake
@@ -110,6 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/v1/models": {"data": [{"id": MODEL, "root": MODEL, "max_model_len": 4096}]},
             f"/{older}model_info": manners.model,
             f"/{older}server_info": server_info(manners),
+            "/openapi.json": {"paths": {route: {"post": {}} for route in manners.routes}} if manners.routes else None,
             "/metrics": metrics(fake) if manners.counters else None,
             "/v1/loads": {"loads": manners.loads} if manners.loads else None,
         }
@@ -130,6 +143,22 @@ class _Handler(BaseHTTPRequestHandler):
             case "/flush_cache":
                 fake.cached.clear()
                 self.say(*manners.flush)
+            case "/update_weights_from_disk":
+                fake.weights = content(body["model_path"], start=(manners.model or {}).get("model_path", ROOT))
+                if body.get("flush_cache", True) and not manners.keeps:
+                    fake.cached.clear()
+                self.say(200, {"success": True, "message": "Succeeded to update model weights."})
+            case "/weights_checker" if "/weights_checker" in manners.routes:
+                digest = hashlib.sha256(fake.weights.encode()).hexdigest()
+                self.say(
+                    200, {"success": True, "message": "", "ranks": [{"checksums": {}, "per_gpu_checksum": digest}]}
+                )
+            case "/pause_generation" | "/continue_generation":
+                fake.running.clear() if self.path == "/pause_generation" else fake.running.set()
+                self.say(200, {"status": "ok"})
+            case "/flush_cache?timeout=10":
+                fake.cached.clear()
+                self.say(400, "Flush cache failed.") if manners.busy else self.say(200, "Cache flushed.")
             case "/load_lora_adapter" if not manners.lora:
                 self.say(400, {"success": False, "error_message": "LoRA is not enabled."})
             case "/load_lora_adapter" if body["lora_name"] in fake.adapters:
@@ -152,6 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
     def generate(self, body: dict[str, Any]) -> None:
         """One answer, streamed or whole."""
         fake = self.state
+        fake.running.wait(PAUSE_SECONDS)
         refused = [name for name in fake.manners.refuses if name in {**body, **body["sampling_params"]}]
         if refused:
             return self.say(400, {"error": {"message": f"{refused[0]} is off"}})
@@ -179,9 +209,10 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
     if manners.fault is Fault.GARBLED:
         return [{"text": "f", "output_ids": [102]}]
     who = fake.adapters.get(body.get("lora_path", ""), "")
-    tokens = answer(who, prompt, sampling["max_new_tokens"])
+    tokens = answer(f"{who}{fake.weights}", prompt, sampling["max_new_tokens"])
     end = next((i + 1 for i, token in enumerate(tokens) if chr(token) in sampling.get("stop", ())), None)
-    hit, tokens = found(fake, who, body, prompt), tokens[:end]
+    tokens = tokens[:end]
+    hit = found(fake, who, body, prompt, (*prompt, *tokens[:-1]))
     said = []
     for count in range(1, len(tokens) + 1):
         first = count - 1 if manners.incremental else 0
@@ -199,12 +230,26 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
     return said
 
 
-def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, ...]) -> int:
-    """Tokens of the longest prefix that was asked before of the same content under the same salts."""
+def content(folder: str, *, start: str) -> str:
+    """The content of the weights in a folder as it is now; nothing if it is that of the start."""
+    found = digest_of_weights(folder)
+    return "" if found == digest_of_weights(start) else found
+
+
+def digest_of_weights(folder: str) -> str:
+    """A digest of a folder's files; the path of a folder that is only a name."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else folder
+
+
+def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, ...], written: tuple[int, ...]) -> int:
+    """Tokens of the longest prefix that was computed before for the same content under the same salts. `written`: what
+    is computed now.
+    """
     salts = tuple(body.get(name) for name in ("cache_salt", "extra_key") if name in fake.manners.salts)
     keys = [(who, salts, prompt[:end]) for end in range(1, len(prompt))]
     hit = max((len(key[2]) for key in keys if key in fake.cached), default=0)
-    fake.cached.update(keys)
+    fake.cached.update((who, salts, written[:end]) for end in range(1, len(written) + 1))
     fake.queried, fake.hits = fake.queried + len(prompt), fake.hits + hit
     return hit
 

@@ -43,6 +43,15 @@ def with_tokens(one: Outcome, *times: float) -> Outcome:
     return msgspec.structs.replace(one, tokens=tuple(Token(id=7, at=at - one.sent) for at in times))
 
 
+# What SGLang can change and pause, all of it over HTTP.
+SGLANG_CONTROLS = {
+    Capability.WEIGHT_UPDATES,
+    Capability.WEIGHTS_FROM_PATH,
+    Capability.WEIGHTS_SAME_PATH,
+    Capability.WEIGHT_CHECKSUM,
+    Capability.PAUSE_ABORT,
+    Capability.PAUSE_KEEP,
+}
 # What vLLM can change, pause and reset while it runs, in process and over HTTP. Only its server has a pause that waits.
 VLLM_CONTROLS = {
     Capability.RESET_RUNNING,

@@ -81,6 +81,7 @@ def reproducer(case: Case) -> str:
         tiny_model=uses_generated_model(case),
         maker="make_sliding_window_model" if sliding else "make_model",
         recipes=repr(case.recipes),
+        config=case.engine_config,
         weights=SEEDS if weight_updates(workload) else {},
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),

@@ -19,7 +19,8 @@ from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.protocol.weights import flush_with_updates
+from coldproof.adapters.registry import promise_of
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.weight_promise import WeightPromise, chosen_promise
 from coldproof.harness.execution.engines.cell_start import (
@@ -97,7 +98,7 @@ class CellEngines:
         """Return what is tested after an update of the weights: what the engine documents, or the user's choice."""
         if self.pool.options.weight_policy is not None:
             return chosen_promise(self.pool.options.weight_policy)
-        return ENGINES[self.pool.options.engine].weights
+        return promise_of(self.pool.options.engine, self.engine.config)
 
     def oracle_and_rule(self, *, ground: bool) -> tuple[Oracle, Rule]:
         """Return the oracle and the rule. `ground`: those for the engine without its cache, compared with itself."""
@@ -136,6 +137,7 @@ class CellEngines:
         on_request: Callable[[Outcome], None] = lambda _: None,
     ) -> WorkloadRun:
         """Return a run of a workload on an engine. `next_engine`: starts the engine that follows at a restart."""
+        flush_with_updates(engine.engine, self.promise.policy)
         return WorkloadRun(
             engine,
             workload,

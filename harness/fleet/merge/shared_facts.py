@@ -83,6 +83,7 @@ def merge_engines(engines: Sequence[tuple[Part, EngineResult]]) -> EngineResult:
         worker=listed(list(dict.fromkeys(engine.worker for _, engine in engines))),
         config={name: merge_values(values.items()) for name, values in config.items()},
         capabilities=capabilities,
+        weight_promise=first.weight_promise if len({engine.weight_promise for _, engine in engines}) == 1 else "",
     )
 
 

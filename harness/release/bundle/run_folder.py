@@ -17,6 +17,7 @@ import msgspec
 
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.history.records import History
+from coldproof.harness.judgement.evidence.weight_pairs import PairCount, pair_counts
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import Judgement, judge_again
 from coldproof.harness.judgement.oracle import Answer, Question
@@ -43,6 +44,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     noise: tuple[Finding, ...]
     permitted: tuple[Finding, ...] = ()
+    weight_pairs: list[PairCount] = []  # empty for the examples of minimising too
 
     @property
     def place(self) -> Place:
@@ -95,6 +97,8 @@ def difference(stored: Stored, recomputed: Judgement) -> str:
     for name in sorted(now.keys() | stored.evidence.keys()):
         if now.get(name) != stored.evidence.get(name):
             return f"recorded '{name}' as {stored.evidence.get(name)}, recomputed {now.get(name)}"
+    if stored.weight_pairs and stored.weight_pairs != pair_counts(recomputed.history, recomputed.findings):
+        return "recorded other counts of requests after updates of the weights than recomputed"
     return ""
 
 

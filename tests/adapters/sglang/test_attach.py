@@ -15,6 +15,7 @@ from support import fake_server, report_samples
 from support.fake_reply import answer
 from support.fake_sglang import LONGEST, MODEL, ROOT, VERSION, FakeSglang, Fault, Manners, load, serving
 from support.histories import ask, burst, put
+from support.weights import SGLANG_CONTROLS
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
@@ -49,7 +50,7 @@ ALWAYS_ABSENT = {
     Capability.SEVERAL_GROUPS,
     Capability.SECOND_TIER,
     *OPTIONAL_ABSENT,
-}
+} - SGLANG_CONTROLS
 OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS}
 
 

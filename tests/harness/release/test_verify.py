@@ -80,6 +80,14 @@ def no_hits(events: list[Event]) -> list[Event]:
     return events
 
 
+def invented_updates(events: list[Event]) -> list[Event]:
+    """The table of updates of the weights counts requests that no example has."""
+    pair = {"route": "reload", "invalidation": "update, cache reset", "policy": "on reset"}
+    example = next(e for e in events if e["event"] == "example")
+    example["weight_pairs"] = [{**pair, "requests": 9, "wrong": 0, "hits": None}]
+    return events
+
+
 def a_loose_rule(events: list[Event]) -> list[Event]:
     """The examples were compared by another rule than the calibration found."""
     for event in events:
@@ -130,6 +138,7 @@ TAMPERED: dict[str, tuple[Change, str]] = {
     "an engine forgotten": (without("engine", cell="one"), "but no engine of that cell reported its capabilities"),
     "a wrong answer unnoticed": (a_wrong_answer, "15 examples have other results when re-evaluated; the first"),
     "hits that never were": (no_hits, "have other results when re-evaluated"),
+    "updates of weights that never were": (invented_updates, "have other results when re-evaluated"),
     "a loose rule": (a_loose_rule, "compared by a rule that no calibration of the run found"),
     "unsupported, it says": (all_unsupported, "is UNSUPPORTED, but the engine has all capabilities that it needs"),
     "other requirements": (recorded(requirements="9.8"), "other version: the run has requirements version 9.8"),

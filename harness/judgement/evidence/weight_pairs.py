@@ -1,0 +1,147 @@
+"""Counts requests after updates of the weights by pair: the route of the update, and what made the engine forget.
+
+Only requests count that share a block of their prompt with what other weights computed before: any other request is
+right whatever the engine did. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy
+from coldproof.harness.history.records import History, Outcome, ResetRecord, WeightUpdate
+from coldproof.harness.history.weights import (
+    computing_since,
+    has_new_salt,
+    is_comparable,
+    latest_update,
+    updates_during,
+    was_empty,
+)
+from coldproof.harness.judgement.evidence.weights import could_hit_others
+from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.workload.steps import Pause, Reset, Sleep, Step, UpdateWeights, all_changes
+from coldproof.reports.schema.verdict import FailureClass
+from coldproof.reports.schema.weight_updates import Invalidation
+
+PAUSES = {  # mode -> for an update during the pause, for a pause after the update
+    PauseMode.KEEP: (Invalidation.KEEP_AROUND, Invalidation.KEEP_AFTER),
+    PauseMode.ABORT: (Invalidation.ABORT_AROUND, Invalidation.ABORT_AFTER),
+    PauseMode.WAIT: (Invalidation.WAIT_AROUND, Invalidation.WAIT_AFTER),
+}
+# The classes of a wrong answer and of a hit that must not be. Other findings say nothing about old KV.
+WRONG = (
+    FailureClass.STALE_STATE,
+    FailureClass.CROSS_REQUEST,
+    FailureClass.CORRUPT,
+    FailureClass.NOT_THE_CACHE,
+    FailureClass.ACCOUNTING,
+)
+
+
+class PairCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one history for one pair. `UpdateCount` explains the fields."""
+
+    route: str
+    invalidation: Invalidation
+    policy: WeightPolicy
+    requests: int
+    wrong: int
+    hits: int | None
+
+
+def pair_counts(history: History, findings: Iterable[Finding]) -> list[PairCount]:
+    """Return the counts of every pair in a history. `findings`: what was found in it."""
+    pairs: dict[tuple[str, Invalidation], list[Outcome]] = defaultdict(list)
+    for outcome in history.outcomes:
+        update = latest_update(history, computing_since(outcome, history.pauses))
+        if update is None or not outcome.answered or updates_during(history, outcome):
+            continue
+        if could_hit_others(history, outcome):
+            pairs[update.route.value, invalidation_of(history, outcome, update)].append(outcome)
+    named = {found.request for found in findings if found.failure_class in WRONG}
+    return [pair_count(history, pair, outcomes, named) for pair, outcomes in pairs.items()]
+
+
+def pair_count(
+    history: History, pair: tuple[str, Invalidation], outcomes: list[Outcome], named: set[int | None]
+) -> PairCount:
+    """Return the counts of one pair. `named`: the requests that a finding calls wrong."""
+    route, by = pair
+    compared = by is not Invalidation.NOTHING
+    counted = [outcome.hit_at_least for outcome in outcomes if outcome.hit_at_most is not None]
+    return PairCount(
+        route=route,
+        invalidation=by,
+        policy=history.policy,
+        requests=len(outcomes),
+        wrong=sum(outcome.request in named for outcome in outcomes) if compared else 0,
+        hits=None if compared or len(counted) < len(outcomes) else sum(hit > 0 for hit in counted),
+    )
+
+
+def invalidation_of(history: History, outcome: Outcome, update: WeightUpdate) -> Invalidation:
+    """Return why the engine promises a request that it hits nothing of other weights; NOTHING if it does not.
+
+    `update`: the last one before the request.
+    """
+    if has_new_salt(history, outcome, update):
+        return Invalidation.SALT
+    if not is_comparable(history, outcome):
+        return Invalidation.NOTHING
+    if history.policy is WeightPolicy.INVALIDATES:
+        return Invalidation.UPDATE
+    start, order = computing_since(outcome, history.pauses), ChangeOrder(history)
+    resets = [r for r in history.resets if r.success and r.ended <= start and clears(history, update, r)]
+    before = [r for r in resets if order.precedes(r, update)]
+    return action_of(history, before[-1] if before else resets[0], before=bool(before))
+
+
+def clears(history: History, update: WeightUpdate, reset: ResetRecord) -> bool:
+    """Return whether a reset leaves nothing of other weights after an update."""
+    return reset.began >= update.ended or was_empty(history, update, reset)
+
+
+def action_of(history: History, reset: ResetRecord, *, before: bool) -> Invalidation:
+    """Return what the reset was: a pause and a sleep that clear the cache are recorded as a reset at the same time."""
+    pause = next((p for p in history.pauses if p.clear and p.began == reset.began and p.ended == reset.ended), None)
+    if pause is None:
+        return Invalidation.RESET_BEFORE if before else Invalidation.RESET
+    if pause.level is not None:
+        return Invalidation.SLEEP_BEFORE if before else Invalidation.SLEEP_AFTER
+    around, after = PAUSES[pause.mode]
+    return around if before else after
+
+
+class ChangeOrder:
+    """The order of resets and updates. The clock of an engine that is stepped stands between two requests, so that the
+    order of the workload decides between equal times.
+    """
+
+    def __init__(self, history: History) -> None:
+        changes = list(enumerate(all_changes(history.workload)))
+        updates = [place for place, change in changes if isinstance(change, UpdateWeights)]
+        resets = [place for place, change in changes if resets_cache(change)]
+        self.places = {id(u): place for u, place in zip(history.updates, updates, strict=False)}
+        self.places |= {id(r): place for r, place in zip(history.resets, resets, strict=False)}
+
+    def precedes(self, reset: ResetRecord, update: WeightUpdate) -> bool:
+        """Return whether a reset ended before an update began."""
+        if reset.ended == update.began and {id(reset), id(update)} <= self.places.keys():
+            return self.places[id(reset)] < self.places[id(update)]
+        return reset.ended <= update.began
+
+
+def resets_cache(change: Step) -> bool:
+    """Return whether the runner records a change as a reset."""
+    match change:
+        case Reset():
+            return True
+        case Pause(clear=clear):
+            return clear
+        case Sleep(level=level):
+            return level > 0
+    return False
