@@ -55,10 +55,13 @@ class Capability(enum.StrEnum):
     WEIGHTS_SAME_PATH = "weights reloaded from the same path"
     WEIGHTS_IN_PLACE = "weights changed in place"
     WEIGHT_CHECKSUM = "weight checksums"
+    WEIGHTS_TRANSFER = "weights transferred"
     PAUSE_ABORT = "pause that aborts requests"
     PAUSE_WAIT = "pause that waits for requests"
     PAUSE_KEEP = "pause that keeps requests"
     SLEEP = "sleep and wake"
+
+    SLEEP_DISCARDS = "sleep that discards the weights"
 
 
 # Capabilities that do not depend on how an engine is started: what one cell lacks, all its cells lack.
@@ -93,11 +96,18 @@ OPTIONAL_ABSENT = {
             Capability.WEIGHTS_SAME_PATH,
             Capability.WEIGHTS_IN_PLACE,
             Capability.WEIGHT_CHECKSUM,
+            Capability.WEIGHTS_TRANSFER,
         ),
         "the adapter knows no way to change the weights of this engine while it runs",
     ),
     **dict.fromkeys(
-        (Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.SLEEP),
+        (
+            Capability.PAUSE_ABORT,
+            Capability.PAUSE_WAIT,
+            Capability.PAUSE_KEEP,
+            Capability.SLEEP,
+            Capability.SLEEP_DISCARDS,
+        ),
         "the adapter knows no way to pause this engine",
     ),
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",

@@ -21,6 +21,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     tier: str | None = None  # the second KV tier: see adapters/vllm/kv_tiers.py
     numeric: bool = False  # tests number formats, which the fingerprint worker does not use
     events: bool = False  # the engine publishes KV events
+    weight_transfer: bool = False  # with Coldproof's backend, which reads weights from a folder
     environment: Variables = ()  # variables, which replace the user's
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
     engine: str = SERVER
@@ -155,6 +156,12 @@ CELLS = (
         name="default",
         about="blocks of 32 tokens, a pool that never evicts, default scheduler",
         areas=(*KEYS, "WEIGHT"),
+    ),
+    VllmCell(
+        name="weight-transfer",
+        about="weights can be transferred, by a backend that reads them from a folder; a pool that never evicts",
+        areas=("WEIGHT-1", "WEIGHT-3", "WEIGHT-4"),  # those in which the route makes a difference
+        weight_transfer=True,
     ),
     VllmCell(
         name="tight",

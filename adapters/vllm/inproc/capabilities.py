@@ -70,7 +70,12 @@ def capabilities(
         Capability.PROVENANCE: provenance_support(digests=digests),
         Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
-        **weight_controls(parts, memory_stays=digests or vllm_module("platforms").current_platform.is_cpu()),
+        **weight_controls(
+            parts,
+            digests=digests,
+            on_cpu=vllm_module("platforms").current_platform.is_cpu(),
+            transfers=getattr(settings, "weight_transfer_config", None) is not None,
+        ),
         Capability.PERSISTENT_KV: persistent,
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
     }

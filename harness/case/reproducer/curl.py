@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.requests import Message
 from coldproof.adapters.registry import curl_of, reproduction_of
 from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, CurlSteps
@@ -128,8 +129,8 @@ class CurlScript:
                 return engine.control("resume", {})
             case Sleep(level=level):
                 return engine.control("sleep", {"level": str(level)})
-            case Wake():
-                return engine.control("wake_up", {})
+            case Wake(part=part):
+                return engine.control("wake_up", {"tags": WAKE_TAGS[part]} if part in WAKE_TAGS else {})
             case Burst():
                 return self.burst(engine, step, first)
 

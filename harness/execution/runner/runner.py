@@ -238,7 +238,7 @@ class WorkloadRun:
             case Sleep():
                 self.weights.sleep(change)
             case Wake():
-                self.weights.wake()
+                self.weights.wake(change)
 
     def burst(self, number: int, step: Burst, first_request: int) -> StepEffects:
         """Send all requests, make the change during them if the step has one, and wait for all."""

@@ -85,6 +85,7 @@ class Evidence(enum.StrEnum):
     UPDATES_SAME_PATH = "updates of the weights from the same path"
     UPDATES_IN_PLACE = "updates of the weights in place"
     AFTER_UPDATE = "requests that could have hit blocks of other weights"
+    UPDATES_TRANSFER = "updates of the weights by transfer"
     WEIGHT_RETURNS = "requests after earlier weights came back"
     ADAPTERS_AFTER_UPDATE = "adapter requests that could have hit blocks of other base weights"
     OLD_HITS = "hits after an update, before the invalidation (not compared)"
@@ -97,3 +98,4 @@ class Evidence(enum.StrEnum):
     KEPT_OVER_PAUSE = "requests kept over a pause"
     QUEUED_IN_PAUSE = "requests that waited during a pause"
     SLEEPS = "sleeps that discarded the KV"
+    DEEP_SLEEPS = "sleeps that discarded the weights"
