@@ -39,6 +39,7 @@ class Capability(enum.StrEnum):
     PREEMPTION_COUNTS = "preemption counts"
     POOL_USAGE = "pool usage gauge"
     KV_EVENTS = "published KV events"
+    EVENT_RESTARTS = "KV events of a restarted engine"
     VERSION = "engine version"
     BLOCK_SIZE = "cache block size"
     POOL_SIZE = "cache pool size"
@@ -54,13 +55,12 @@ class Capability(enum.StrEnum):
     WEIGHTS_FROM_PATH = "weights reloaded from another path"
     WEIGHTS_SAME_PATH = "weights reloaded from the same path"
     WEIGHTS_IN_PLACE = "weights changed in place"
-    WEIGHT_CHECKSUM = "weight checksums"
     WEIGHTS_TRANSFER = "weights transferred"
+    WEIGHT_CHECKSUM = "weight checksums"
     PAUSE_ABORT = "pause that aborts requests"
     PAUSE_WAIT = "pause that waits for requests"
     PAUSE_KEEP = "pause that keeps requests"
     SLEEP = "sleep and wake"
-
     SLEEP_DISCARDS = "sleep that discards the weights"
 
 
@@ -95,8 +95,8 @@ OPTIONAL_ABSENT = {
             Capability.WEIGHTS_FROM_PATH,
             Capability.WEIGHTS_SAME_PATH,
             Capability.WEIGHTS_IN_PLACE,
-            Capability.WEIGHT_CHECKSUM,
             Capability.WEIGHTS_TRANSFER,
+            Capability.WEIGHT_CHECKSUM,
         ),
         "the adapter knows no way to change the weights of this engine while it runs",
     ),
@@ -110,6 +110,7 @@ OPTIONAL_ABSENT = {
         ),
         "the adapter knows no way to pause this engine",
     ),
+    Capability.EVENT_RESTARTS: "no engine that publishes events is restarted here",
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",
     Capability.RESET_SECOND_TIER: "no reset empties a second tier",
     Capability.RESET_ENCODER: "no request has an image, so that the encoder cache is always empty",

@@ -157,7 +157,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     )
     if events is not None:
         evidence = f"the server publishes at {events.stream}, as set by --kv-events-config"
-        capabilities[Capability.KV_EVENTS] = Support(True, evidence)
+        capabilities |= dict.fromkeys((Capability.KV_EVENTS, Capability.EVENT_RESTARTS), Support(True, evidence))
     probed = msgspec.structs.replace(probed, shape=shape, capabilities=capabilities)
     stream = None if events is None else EventStream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
     return ServerEngine(name="vllm", client=client, probed=probed, config=config, process=process, stream=stream)

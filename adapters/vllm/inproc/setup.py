@@ -27,7 +27,7 @@ from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.cells import RUNNER_V2, Variables
 from coldproof.adapters.vllm.inproc import kv_events
 from coldproof.adapters.vllm.inproc.kv_connector import OwnConnector
-from coldproof.adapters.vllm.inproc.kv_events import EventRecorder
+from coldproof.adapters.vllm.inproc.kv_events import EventRecorder, PublishedBatches
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
 from coldproof.adapters.vllm.plugins import install_noise, register_transfer_backend
 from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
@@ -121,8 +121,7 @@ def build(options: VllmOptions) -> InprocEngineParts:
             share_process()
             engine = make_engine(arguments, stats)
             _running.add(id(engine))
-            events = EventRecorder() if options.events else None
-            parts = InprocEngineParts(engine, arguments, stats, log, events, connector)
+            parts = InprocEngineParts(engine, arguments, stats, log, event_recorder(options), connector)
             if parts.events is not None:
                 parts.core.scheduler.kv_event_publisher = parts.events
             return parts
@@ -132,6 +131,13 @@ def build(options: VllmOptions) -> InprocEngineParts:
     except Exception as problem:
         log.close()
         raise EngineStartError(f"the engine did not start: {problem}; log: {options.log}") from problem
+
+
+def event_recorder(options: VllmOptions) -> EventRecorder | None:
+    """Return what takes the events of an engine: vLLM's own publisher, if the engine may be one of several lives."""
+    if not options.events:
+        return None
+    return EventRecorder() if options.storage is None else PublishedBatches(options.storage)
 
 
 @functools.cache
