@@ -118,6 +118,13 @@ def tier_cell(
     return VllmCell(name=name, about=about, arguments=pool, areas=areas, tier=tier, only_fingerprint=True)
 
 
+def model_files_cell(name: str, tier: str, *arguments: str) -> VllmCell:
+    """Return a cell with the files of a tier, in which a model keeps its keys and values when its engine ends."""
+    about = f"the tier of tier-{tier} with a model: files with keys and values, which the next engine finds"
+    pool = small_pool(*arguments)
+    return VllmCell(name=name, about=about, arguments=pool, areas=("TIER-6",), tier=tier, numeric=True)
+
+
 TIER_CELLS = (
     tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks"),
     tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
@@ -135,6 +142,8 @@ TIER_CELLS = (
         arguments=("--no-enable-chunked-prefill",),
         areas=(*RELIABLE_TIER, "TIER-6"),
     ),
+    model_files_cell("tier-files-model", "files"),
+    model_files_cell("tier-example-model", "example", "--no-enable-chunked-prefill"),
     tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
     tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),
     tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", areas=FAILING_TIER),
