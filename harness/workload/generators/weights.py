@@ -34,11 +34,11 @@ from coldproof.harness.workload.steps import (
     Workload,
 )
 
-ROUTES = {
+ROUTES = {  # what comes first is drawn most: only cells that are about it have a transfer
+    WeightRoute.TRANSFER: Capability.WEIGHTS_TRANSFER,
     WeightRoute.PATH: Capability.WEIGHTS_FROM_PATH,
     WeightRoute.SAME_PATH: Capability.WEIGHTS_SAME_PATH,
     WeightRoute.IN_PLACE: Capability.WEIGHTS_IN_PLACE,
-    WeightRoute.TRANSFER: Capability.WEIGHTS_TRANSFER,
 }
 MODES = {
     PauseMode.KEEP: Capability.PAUSE_KEEP,
