@@ -14,6 +14,7 @@ from coldproof.harness.workload.generators.memory_pressure import working_sets
 from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.resets_and_aborts import resets, resets_before_idle_gaps
+from coldproof.harness.workload.generators.restarts import restarts_between_prompts
 from coldproof.harness.workload.generators.reuse import traffic
 from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.steps import Route
@@ -186,3 +187,22 @@ def test_resets_are_announced_while_the_engine_is_idle(sut: SystemUnderTest, dat
     consumer, at the end of an idle gap after the reset. Vacuous when nothing was stored, or no reset succeeded.
     """
     sut.check(data.draw(resets_before_idle_gaps(sut.limits), label="workload"))
+
+
+@requirement(
+    "EVENT-5",
+    "a restart can be seen by a subscriber",
+    needs=(*PUBLISHED, Capability.EVENT_RESTARTS),
+    shows=(Evidence.STORED, Evidence.EVENT_RESTARTS),
+    upstream=("llmd-router#2853", "vllm#57789"),
+)
+@given(data=st.data())
+def test_restarts_can_be_seen_by_a_subscriber(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a restart, the first batch that a conforming engine publishes shows a subscriber that the cache is another
+    one: its number does not follow those from before, or it begins with a cleared cache.
+
+    Why it can break: routers stay connected and keep the blocks of the engine before (llm-d-router#2853). vLLM numbers
+    its batches from zero when it starts; a publisher that goes on counting hides the restart. Oracle: the numbers
+    before and after. Vacuous when no events were published on both sides of a restart.
+    """
+    sut.check(data.draw(restarts_between_prompts(sut.limits), label="workload"))

@@ -28,6 +28,7 @@ ROUTES = {
     Capability.WEIGHTS_FROM_PATH: Evidence.UPDATES_FROM_PATH,
     Capability.WEIGHTS_SAME_PATH: Evidence.UPDATES_SAME_PATH,
     Capability.WEIGHTS_IN_PLACE: Evidence.UPDATES_IN_PLACE,
+    Capability.WEIGHTS_TRANSFER: Evidence.UPDATES_TRANSFER,
 }
 MODES = {
     Capability.PAUSE_ABORT: Evidence.ENDED_BY_PAUSE,
@@ -41,7 +42,7 @@ MODES = {
     "new weights, and the invalidation that the engine documents",
     needs=UPDATES,
     shows=(Evidence.AFTER_UPDATE, Evidence.TELLING, Evidence.WEIGHT_RETURNS),
-    shows_where={**ROUTES, Capability.SLEEP: Evidence.SLEEPS},
+    shows_where={**ROUTES, Capability.SLEEP: Evidence.SLEEPS, Capability.SLEEP_DISCARDS: Evidence.DEEP_SLEEPS},
     upstream=("sglang#26792", "omni#6739"),
 )
 @given(data=st.data())

@@ -39,6 +39,7 @@ class Capability(enum.StrEnum):
     PREEMPTION_COUNTS = "preemption counts"
     POOL_USAGE = "pool usage gauge"
     KV_EVENTS = "published KV events"
+    EVENT_RESTARTS = "KV events of a restarted engine"
     VERSION = "engine version"
     BLOCK_SIZE = "cache block size"
     POOL_SIZE = "cache pool size"
@@ -54,11 +55,13 @@ class Capability(enum.StrEnum):
     WEIGHTS_FROM_PATH = "weights reloaded from another path"
     WEIGHTS_SAME_PATH = "weights reloaded from the same path"
     WEIGHTS_IN_PLACE = "weights changed in place"
+    WEIGHTS_TRANSFER = "weights transferred"
     WEIGHT_CHECKSUM = "weight checksums"
     PAUSE_ABORT = "pause that aborts requests"
     PAUSE_WAIT = "pause that waits for requests"
     PAUSE_KEEP = "pause that keeps requests"
     SLEEP = "sleep and wake"
+    SLEEP_DISCARDS = "sleep that discards the weights"
 
 
 # Capabilities that do not depend on how an engine is started: what one cell lacks, all its cells lack.
@@ -92,14 +95,22 @@ OPTIONAL_ABSENT = {
             Capability.WEIGHTS_FROM_PATH,
             Capability.WEIGHTS_SAME_PATH,
             Capability.WEIGHTS_IN_PLACE,
+            Capability.WEIGHTS_TRANSFER,
             Capability.WEIGHT_CHECKSUM,
         ),
         "the adapter knows no way to change the weights of this engine while it runs",
     ),
     **dict.fromkeys(
-        (Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.SLEEP),
+        (
+            Capability.PAUSE_ABORT,
+            Capability.PAUSE_WAIT,
+            Capability.PAUSE_KEEP,
+            Capability.SLEEP,
+            Capability.SLEEP_DISCARDS,
+        ),
         "the adapter knows no way to pause this engine",
     ),
+    Capability.EVENT_RESTARTS: "no engine that publishes events is restarted here",
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",
     Capability.RESET_SECOND_TIER: "no reset empties a second tier",
     Capability.RESET_ENCODER: "no request has an image, so that the encoder cache is always empty",

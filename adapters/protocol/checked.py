@@ -30,7 +30,7 @@ from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetScope, ResetsMore
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, Sleeps, WeightRoute
+from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, SleepPart, Sleeps, WeightRoute
 
 PAUSES = {
     PauseMode.ABORT: Capability.PAUSE_ABORT,
@@ -194,16 +194,16 @@ class CheckedEngine:
                 self.engine.resume()
 
     def sleep(self, level: int) -> None:
-        """Let the engine sleep. Raises RequestRefused if it cannot."""
-        engine = self._with(Sleeps, Capability.SLEEP)
+        """Let the engine sleep. Raises RequestRefused if it cannot, at this level."""
+        engine = self._with(Sleeps, Capability.SLEEP_DISCARDS if level > 1 else Capability.SLEEP)
         with self._engine_errors_only("sleep"):
             engine.sleep(level)
 
-    def wake(self) -> None:
-        """Wake the engine up."""
+    def wake(self, part: SleepPart = SleepPart.ALL) -> None:
+        """Wake a part of the engine up."""
         if isinstance(self.engine, Sleeps):
             with self._engine_errors_only("wake"):
-                self.engine.wake()
+                self.engine.wake(part)
 
     def _with(self, protocol: Any, capability: Capability) -> Any:
         """Return the engine as one with this protocol. Raises RequestRefused without the capability."""

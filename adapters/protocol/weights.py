@@ -16,6 +16,7 @@ class WeightRoute(enum.StrEnum):
     PATH = "reload from another path"
     SAME_PATH = "reload from the same path with changed files"
     IN_PLACE = "change in place"
+    TRANSFER = "weight transfer"
 
 
 class PauseMode(enum.StrEnum):
@@ -24,6 +25,14 @@ class PauseMode(enum.StrEnum):
     ABORT = "abort"  # they end at once
     WAIT = "wait"  # they end as usual; then the pause begins
     KEEP = "keep"  # they stay, and go on after the pause
+
+
+class SleepPart(enum.StrEnum):
+    """What a wake-up brings back."""
+
+    ALL = "everything"
+    WEIGHTS = "the weights"
+    KV = "the KV cache"
 
 
 class WeightPolicy(enum.StrEnum):
@@ -83,7 +92,9 @@ class Sleeps(Protocol):
     """
 
     def sleep(self, level: int) -> None:
-        """Sleep. Level 0 only stops the scheduler; from level 1 on, the engine discards its KV."""
+        """Sleep. Level 0 only stops the scheduler; from level 1 on, the engine discards its KV. Level 2 also discards
+        the weights (SLEEP_DISCARDS): after waking up, they have to be loaded again.
+        """
 
-    def wake(self) -> None:
-        """Wake up, and serve requests again."""
+    def wake(self, part: SleepPart = SleepPart.ALL) -> None:
+        """Wake a part up. Serve requests again once everything is awake."""

@@ -11,19 +11,28 @@ import json
 
 import msgspec
 
+from coldproof.adapters.common.wake_route import WAKE_PATH, wake_path
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineError
-from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import HttpClient
 
 RPC, CHECKER, PAUSE, RESUME = "/collective_rpc", "/weight_checker", "/pause", "/resume"
-SLEEP, WAKE = "/sleep", "/wake_up"
+SLEEP = "/sleep"
+START, TRANSFER, FINISH = "/start_weight_update", "/update_weights", "/finish_weight_update"
 NEEDED = {
     (RPC,): (Capability.WEIGHT_UPDATES, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_SAME_PATH),
     (CHECKER,): (Capability.WEIGHT_CHECKSUM,),
     (PAUSE, RESUME): (Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP),
-    (SLEEP, WAKE): (Capability.SLEEP,),
+    (SLEEP, WAKE_PATH): (Capability.SLEEP, Capability.SLEEP_DISCARDS),
+    (START, TRANSFER, FINISH): (Capability.WEIGHTS_TRANSFER,),
+}
+SLEEP_UNKNOWN = "the server lists /sleep, but it may lack --enable-sleep-mode; a probe would abort requests"
+UNKNOWN = {
+    Capability.SLEEP: SLEEP_UNKNOWN,
+    Capability.SLEEP_DISCARDS: SLEEP_UNKNOWN,
+    Capability.WEIGHTS_TRANSFER: f"the server lists {TRANSFER}, but what it reads depends on its backend",
 }
 IN_PLACE = Support(False, "the server has no route that changes parameters in place")
 
@@ -52,9 +61,9 @@ def probe_weights(client: HttpClient) -> dict[Capability, Support]:
         there = listed.issuperset(routes)
         how = f"the server {'lists' if there else 'does not list'} {' and '.join(routes)} in /openapi.json"
         found |= dict.fromkeys(capabilities, Support(there, how))
-    if found[Capability.SLEEP].present:  # vLLM lists the route also where a sleep fails
-        how = "the server lists /sleep, but it may lack --enable-sleep-mode; a probe would abort requests"
-        found[Capability.SLEEP] = Support(None, how)
+    for capability, how in UNKNOWN.items():  # vLLM lists the routes also where they fail
+        if found[capability].present:
+            found[capability] = Support(None, how)
     return found
 
 
@@ -63,8 +72,13 @@ class WeightRoutes:
 
     client: HttpClient
 
-    def update_weights(self, path: str, _route: WeightRoute) -> None:
-        """Let every worker load the weights in a folder."""
+    def update_weights(self, path: str, route: WeightRoute) -> None:
+        """Let every worker load the weights in a folder. A transfer is started, made and finished."""
+        if route is WeightRoute.TRANSFER:
+            self.client.post(START)
+            self.client.post(TRANSFER, {"update_info": {"path": path}})
+            self.client.post(FINISH, {})
+            return
         self.client.post(RPC, {"method": "reload_weights", "kwargs": {"weights_path": path}})
 
     def weights_checksum(self) -> str | None:
@@ -84,6 +98,6 @@ class WeightRoutes:
         """Let the server sleep. It aborts the requests in flight."""
         self.client.post(f"{SLEEP}?level={level}")
 
-    def wake(self) -> None:
-        """Wake the server up."""
-        self.client.post(WAKE)
+    def wake(self, part: SleepPart = SleepPart.ALL) -> None:
+        """Wake a part of the server up."""
+        self.client.post(wake_path(part))

@@ -21,6 +21,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     tier: str | None = None  # the second KV tier: see adapters/vllm/kv_tiers.py
     numeric: bool = False  # tests number formats, which the fingerprint worker does not use
     events: bool = False  # the engine publishes KV events
+    weight_transfer: bool = False  # with Coldproof's backend, which reads weights from a folder
     environment: Variables = ()  # variables, which replace the user's
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
     engine: str = SERVER
@@ -117,6 +118,13 @@ def tier_cell(
     return VllmCell(name=name, about=about, arguments=pool, areas=areas, tier=tier, only_fingerprint=True)
 
 
+def model_files_cell(name: str, tier: str, *arguments: str) -> VllmCell:
+    """Return a cell with the files of a tier, in which a model keeps its keys and values when its engine ends."""
+    about = f"the tier of tier-{tier} with a model: files with keys and values, which the next engine finds"
+    pool = small_pool(*arguments)
+    return VllmCell(name=name, about=about, arguments=pool, areas=("TIER-6",), tier=tier, numeric=True)
+
+
 TIER_CELLS = (
     tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks"),
     tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
@@ -134,6 +142,8 @@ TIER_CELLS = (
         arguments=("--no-enable-chunked-prefill",),
         areas=(*RELIABLE_TIER, "TIER-6"),
     ),
+    model_files_cell("tier-files-model", "files"),
+    model_files_cell("tier-example-model", "example", "--no-enable-chunked-prefill"),
     tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
     tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),
     tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", areas=FAILING_TIER),
@@ -155,6 +165,12 @@ CELLS = (
         name="default",
         about="blocks of 32 tokens, a pool that never evicts, default scheduler",
         areas=(*KEYS, "WEIGHT"),
+    ),
+    VllmCell(
+        name="weight-transfer",
+        about="weights can be transferred, by a backend that reads them from a folder; a pool that never evicts",
+        areas=("WEIGHT-1", "WEIGHT-3", "WEIGHT-4"),  # those in which the route makes a difference
+        weight_transfer=True,
     ),
     VllmCell(
         name="tight",

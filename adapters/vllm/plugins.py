@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,32 @@ import numpy as np
 from coldproof.adapters.common.process import python_path
 from coldproof.adapters.common.score_noise import VARIABLE, NoiseKind, NoiseSource, parse
 
+TRANSFER_BACKEND = "coldproof_folder"  # reads weights from a folder
+TRANSFER_MODULE, TRANSFER_CLASS = "coldproof.adapters.vllm.weight_transfer", "FolderTransfer"
+TRANSFER_FLAGS = ("--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND}))
+
+
+def register_transfer_backend() -> None:
+    """Register the backend for weight transfer in this process. A second call has no effect."""
+    factory: Any = importlib.import_module("vllm.distributed.weight_transfer.factory").WeightTransferEngineFactory
+    if TRANSFER_BACKEND not in factory._registry:
+        factory.register_engine(TRANSFER_BACKEND, TRANSFER_MODULE, TRANSFER_CLASS)
+
+
+def write_entry_point(folder: Path, name: str, function: str) -> None:
+    """Write the entry point of a general plugin of vLLM, `function` (`module:name`), to a folder."""
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {function}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1\n")
+
+
+def transfer_plugin(folder: Path) -> Path:
+    """Write the entry point that registers the backend in a server, and return its folder."""
+    register = register_transfer_backend
+    write_entry_point(folder, TRANSFER_BACKEND, f"{register.__module__}:{register.__name__}")
+    return folder
+
 
 @contextlib.contextmanager
 def register_plugin(folder: Path, name: str, function: str, variables: dict[str, str]) -> Iterator[None]:
@@ -25,10 +52,7 @@ def register_plugin(folder: Path, name: str, function: str, variables: dict[str,
 
     `variables` are set in the environment of these engines.
     """
-    info = folder / f"{name}-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {function}\n")
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1\n")
+    write_entry_point(folder, name, function)
     before = dict(os.environ)
     os.environ |= variables
     os.environ["PYTHONPATH"] = python_path(folder)  # the folder contains only the entry point

@@ -37,6 +37,7 @@ def command(engine: RecordedEngine) -> str:
     line = re.sub(r"--port \d+", "--port 8000", line)
     if not needs_worker(engine):  # then any model works, and the script does not need Coldproof
         line = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", line)
+    line = re.sub(r"--weight-transfer-config '[^']*' ?", "", line)  # the script loads the same weights by a reload
     if engine.generated_model:
         line = re.sub(r"--model \S+", f"--model {FILES}/model", line)
     return f"{engine.config.get('environment', '')} {line}".strip()

@@ -34,6 +34,8 @@ from coldproof.adapters.server.probes import ProbeResult, probe, provenance_supp
 from coldproof.adapters.vllm.cells import Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, topology_flags
 from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
+from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, transfer_plugin
+from coldproof.adapters.vllm.weight_support import of_server
 
 START_SECONDS = 300.0
 CHANGED_FLAGS = {
@@ -96,6 +98,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     environment: Variables = ()  # the cell's variables, which replace the user's
     storage: Path | None = None  # the tier's folder for KV that outlives the engine; None: one of its own
     changed: EngineChange = EngineChange.NOTHING  # what is different about the engine
+    weight_transfer: bool = False  # weights can be transferred from a folder
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -109,9 +112,10 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     port = options.port or free_port()
     events = EventSocket() if options.events else None
     command = server_command(options, port, () if events is None else events.flags)
+    plugins = (transfer_plugin(options.log.with_suffix(".plugins")),) if options.weight_transfer else ()
     process = EngineProcess(
         [sys.executable, *command[1:]],
-        environment(options.environment, events=options.events),
+        environment(options.environment, events=options.events, plugins=plugins),
         options.log,
         forking=FORKING if is_cpu_build() else None,
     )
@@ -144,14 +148,16 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         Capability.PROVENANCE: provenance_support(digests=options.topology is not None),
         Capability.PERSISTENT_KV: persistence(options.tier),
     }
-    if capabilities[Capability.SLEEP].present is None and is_cpu_build():
-        how = "the server lists /sleep; on a CPU a sleep only clears the cache and stops the scheduler"
-        capabilities[Capability.SLEEP] = Support(True, how)
-    elif capabilities[Capability.SLEEP].present is None and SLEEP_MODE in command:
-        capabilities[Capability.SLEEP] = Support(True, f"the server lists /sleep, and {SLEEP_MODE} is set")
+    capabilities |= of_server(
+        capabilities,
+        transfers=options.weight_transfer,
+        digests=options.topology is not None,
+        on_cpu=is_cpu_build(),
+        sleep_flag=SLEEP_MODE if SLEEP_MODE in command else "",
+    )
     if events is not None:
         evidence = f"the server publishes at {events.stream}, as set by --kv-events-config"
-        capabilities[Capability.KV_EVENTS] = Support(True, evidence)
+        capabilities |= dict.fromkeys((Capability.KV_EVENTS, Capability.EVENT_RESTARTS), Support(True, evidence))
     probed = msgspec.structs.replace(probed, shape=shape, capabilities=capabilities)
     stream = None if events is None else EventStream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
     return ServerEngine(name="vllm", client=client, probed=probed, config=config, process=process, stream=stream)
@@ -172,6 +178,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     if options.tier is not None and options.prefix_caching:
         command += tier_flags(options.tier, options.storage or options.log.with_suffix(".tier"))
     command += CHANGED_FLAGS.get(options.changed, ())
+    command += TRANSFER_FLAGS if options.weight_transfer else ()
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]
@@ -217,12 +224,12 @@ def added_environment(*, events: bool = False) -> dict[str, str]:
     return {**ENVIRONMENT, **(CPU_ENVIRONMENT if is_cpu_build() else {}), **({HASH_SEED: "0"} if events else {})}
 
 
-def environment(cell: Variables = (), *, events: bool = False) -> dict[str, str]:
+def environment(cell: Variables = (), *, events: bool = False, plugins: tuple[Path, ...] = ()) -> dict[str, str]:
     """Return the engine's environment: Coldproof's, plus the additions that the user did not set, and PYTHONPATH.
 
-    `cell`: variables of the cell, which replace the user's.
+    `cell`: variables of the cell, which replace the user's. `plugins`: folders with entry points for vLLM.
     """
-    return {**added_environment(events=events), **os.environ, **dict(cell), "PYTHONPATH": python_path()}
+    return {**added_environment(events=events), **os.environ, **dict(cell), "PYTHONPATH": python_path(*plugins)}
 
 
 def effective_environment(cell: Variables = (), *, events: bool = False) -> dict[str, str]:

@@ -108,6 +108,7 @@ def vllm_options(
         environment=cell.environment,
         storage=options.storage,
         changed=options.changed,
+        weight_transfer=cell.weight_transfer,
     )
 
 

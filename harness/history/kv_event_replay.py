@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Removed, Stored
-from coldproof.harness.history.kv_events import HOLD_ALL, Block, BlockKey, Keys, ResidentBlock, blocks_of
+from coldproof.harness.history.kv_events import HOLD_ALL, Block, BlockKey, Keys, ResidentBlock, RunEvents, blocks_of
 from coldproof.harness.history.records import Outcome
 
 POOL = (None, "GPU")  # the medium of the pool's blocks
@@ -81,6 +81,13 @@ class EventCache:
         if not self.forgets:
             self.marks.append((batch.at, self.events))
 
+    def restart(self, at: float) -> None:
+        """Record that another engine publishes from now on, with an empty cache. Its numbers may begin anywhere."""
+        self.expected = None
+        self.events += 1
+        self.forget_copies()
+        self.marks.append((at, self.events))
+
     def store(self, event: Stored) -> None:
         """Record that the blocks of an event can be hit from now on."""
         if not event.hashes:
@@ -145,6 +152,10 @@ class EventCache:
     def clear(self) -> None:
         """Record that nothing can be hit any more."""
         self.cleared += 1
+        self.forget_copies()
+
+    def forget_copies(self) -> None:
+        """Record that no copy of any block is left."""
         self.in_pool = 0
         for key in [key for key, count in self.copies.items() if count]:
             self.end(key)
@@ -213,6 +224,20 @@ class EventCache:
             if place in self.blocks:
                 copies = ((medium, self.copies.get((medium, *place), 0)) for medium in sorted(media, key=str))
                 yield ResidentBlock(self.blocks[place], tuple((medium, count) for medium, count in copies if count))
+
+
+def replay(events: RunEvents, until: float = math.inf) -> EventCache:
+    """Replay the events of a run up to a time. Whoever replays them knows when the engine was restarted."""
+    cache = EventCache(events.before, expected=events.expected, in_pool=events.in_pool)
+    restarts = [one for one in events.restarts if one.at <= until]
+    for number, batch in enumerate(events.batches):
+        while restarts and restarts[0].batches <= number:
+            cache.restart(restarts.pop(0).at)
+        if batch.at <= until:
+            cache.take(batch)
+    for left in restarts:
+        cache.restart(left.at)
+    return cache
 
 
 def request_keys(outcome: Outcome) -> Keys:

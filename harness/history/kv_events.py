@@ -44,6 +44,13 @@ class ResidentBlock(msgspec.Struct, frozen=True):
     copies: tuple[tuple[str | None, int], ...]
 
 
+class EngineRestart(msgspec.Struct, frozen=True):
+    """A restart of the engine: the number of batches before it, and when the last of them had been taken."""
+
+    batches: int
+    at: float
+
+
 class RunEvents(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine published while a workload ran. Times are seconds since the run began.
 
@@ -57,6 +64,7 @@ class RunEvents(msgspec.Struct, frozen=True, kw_only=True):
     in_pool: int
     rule: HashRule | None
     slack: float
+    restarts: tuple[EngineRestart, ...] = ()
 
 
 class Keys(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from coldproof.harness.history.kv_event_replay import EventCache, request_keys
+from coldproof.harness.history.kv_event_replay import EventCache, replay, request_keys
 from coldproof.harness.history.kv_events import HOLD_ALL, Block, RunEvents
 from coldproof.harness.history.records import History, Outcome, common_prefix, written_sequences
 from coldproof.harness.judgement.reference_cache import Bounds
@@ -89,10 +89,7 @@ class View(msgspec.Struct, frozen=True):
 @functools.lru_cache(maxsize=4)
 def replayed(events: RunEvents) -> EventCache:
     """Replay the events of a run. The result is cached and must not be changed."""
-    cache = EventCache(events.before, expected=events.expected, in_pool=events.in_pool)
-    for batch in events.batches:
-        cache.take(batch)
-    return cache
+    return replay(events)
 
 
 def view(history: History) -> View | None:

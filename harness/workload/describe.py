@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.weights import SleepPart
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
@@ -51,8 +52,8 @@ def describe(step: Step, first_request: int) -> str:
             return "resume"
         case Sleep(level=level):
             return f"sleep at level {level}"
-        case Wake():
-            return "wake up"
+        case Wake(part=part):
+            return "wake up" if part is SleepPart.ALL else f"wake up {part.value}"
         case Burst(requests=requests, meanwhile=meanwhile):
             lines = "; ".join(describe_request(r, first_request + i) for i, r in enumerate(requests))
             send = "send" if len(requests) == 1 else f"send {len(requests)} at once"

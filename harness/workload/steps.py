@@ -16,7 +16,7 @@ import msgspec
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 
 START_WEIGHTS = "start"  # the symbolic name of the weights with which the engine was started
 # An idle engine has this time to announce a reset. vLLM's publisher sends a batch within a few milliseconds.
@@ -156,13 +156,15 @@ class Resume(msgspec.Struct, frozen=True, tag="resume"):
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
-    """Let the engine sleep. From level 1 on, it discards its KV."""
+    """Let the engine sleep. From level 1 on, it discards its KV; at level 2 also its weights."""
 
     level: int
 
 
-class Wake(msgspec.Struct, frozen=True, tag="wake"):
-    """Wake the engine up."""
+class Wake(msgspec.Struct, frozen=True, omit_defaults=True, tag="wake"):
+    """Wake a part of the engine up. The weights alone are woken up to be loaded again before the rest."""
+
+    part: SleepPart = SleepPart.ALL
 
 
 Change = SetAdapter | Reset | UpdateWeights | Pause | Resume | Sleep | Wake

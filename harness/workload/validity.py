@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from coldproof.adapters.protocol.weights import SleepPart
 from coldproof.harness.workload.steps import (
     Burst,
     Change,
@@ -16,6 +19,7 @@ from coldproof.harness.workload.steps import (
     Sleep,
     Step,
     Unload,
+    UpdateWeights,
     Wake,
     Workload,
     resets_of,
@@ -42,27 +46,58 @@ def is_valid(workload: Workload) -> bool:
     )
 
 
+class Activity(msgspec.Struct, frozen=True):
+    """What an engine does at a moment. `by`: what stopped it; None while it serves. `asleep`: what it cannot use.
+
+    `lacks_weights`: they were discarded and not loaded again, so that no answer would mean anything.
+    """
+
+    by: Pause | Sleep | None = None
+    asleep: frozenset[SleepPart] = frozenset()
+    lacks_weights: bool = False
+
+    @property
+    def serves(self) -> bool:
+        """Return whether a request would be answered by a model with weights."""
+        return self.by is None and not self.lacks_weights
+
+
 def is_awake_for_bursts(workload: Workload) -> bool:
     """Return whether each pause is resumed and each sleep ended, before the next burst or within the same one, and
-    nothing else is. Otherwise requests would wait forever.
+    nothing else is. Otherwise requests would wait forever. After a sleep at level 2, the weights must be loaded first.
     """
-    stopped: Pause | Sleep | None = None
+    now = Activity()
     for step in workload.steps:
-        if isinstance(step, Burst) and stopped is not None:
+        if isinstance(step, Burst) and not now.serves:
             return False
         for change in changes_of(step):
-            match change:
-                case Pause() | Sleep():
-                    if stopped is not None:
-                        return False
-                    stopped = change
-                case Resume() | Wake():
-                    if not isinstance(stopped, Pause if isinstance(change, Resume) else Sleep):
-                        return False
-                    stopped = None
-        if isinstance(step, Burst) and stopped is not None:
+            after = after_change(now, change)
+            if after is None:
+                return False
+            now = after
+        if isinstance(step, Burst) and not now.serves:
             return False
-    return stopped is None
+    return now.serves
+
+
+def after_change(now: Activity, change: Step | Change) -> Activity | None:
+    """Return what the engine does after a change; None if the change is impossible at this moment."""
+    match change:
+        case Pause():
+            return Activity(change) if now.serves else None
+        case Sleep(level=level):
+            asleep = frozenset({SleepPart.WEIGHTS, SleepPart.KV} if level else ())
+            return Activity(change, asleep, level > 1) if now.serves else None
+        case Resume():
+            return Activity() if isinstance(now.by, Pause) else None
+        case Wake(part=part):
+            left = now.asleep - {part} if part is not SleepPart.ALL else frozenset()
+            possible = isinstance(now.by, Sleep) and (part is SleepPart.ALL or part in now.asleep)
+            return Activity(now.by if left else None, left, now.lacks_weights) if possible else None
+        case UpdateWeights():
+            loads = SleepPart.WEIGHTS not in now.asleep
+            return msgspec.structs.replace(now, lacks_weights=False) if loads else None
+    return now
 
 
 def changes_of(step: Step) -> tuple[Step | Change, ...]:

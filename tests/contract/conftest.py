@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from contract import subjects
@@ -49,6 +50,12 @@ def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def engine(held: Held) -> CheckedEngine:
     """The engine, its cache on."""
     return held.engine(Wanted())
+
+
+@pytest.fixture
+def weights(held: Held, tmp_path: Path) -> tuple[Path, Path]:
+    """Where the weights are that the engine was started with, and others."""
+    return held.subject.weights(tmp_path / "weights")
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What the contract tests have in common: a broken rule in words, prompts that nobody has asked, answers to compare.
 
-A rule is named as adapters/protocol/engine.py names it, so that who wrote an adapter knows where to read what it owes.
+A rule is named as adapters/protocol/ names it, so that who wrote an adapter knows where to read what it owes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PRINTABLE = range(33, 127)  # ids that every tokenizer has, and the model made o
 DRAWN = random.Random()  # not seeded: an attached engine may remember what an earlier run asked
 NUMBERS = itertools.count()
 SETTLE_SECONDS = 10.0
+FILES = {"weights.py": ("ChangesWeights", "Pauses", "PauseMode", "Sleeps"), "resets.py": ("ResetsMore",)}
 
 
 class RuleBroken(AssertionError):
@@ -30,8 +31,14 @@ class RuleBroken(AssertionError):
 
 
 def broken(where: str, rule: str, seen: object) -> NoReturn:
-    """Fail, naming the rule. `where`: the method or field of adapters/protocol/engine.py that it stands at."""
-    raise RuleBroken(f"{where} (adapters/protocol/engine.py): {rule}. Seen: {seen}")
+    """Fail, naming the rule. `where`: the method or field of adapters/protocol/ that it stands at."""
+    raise RuleBroken(f"{where} ({place_of(where)}): {rule}. Seen: {seen}")
+
+
+def place_of(where: str) -> str:
+    """The file of a rule."""
+    owner = where.partition(".")[0]
+    return f"adapters/protocol/{next((file for file, owners in FILES.items() if owner in owners), 'engine.py')}"
 
 
 def hold(fact: object, where: str, rule: str, seen: object) -> None:
@@ -94,9 +101,7 @@ def refused(where: str, rule: str) -> Iterator[None]:
     except RequestRefused:
         return
     except Exception as problem:
-        raise RuleBroken(
-            f"{where} (adapters/protocol/engine.py): {rule}. Seen: {type(problem).__name__}: {problem}"
-        ) from problem
+        raise RuleBroken(f"{where} ({place_of(where)}): {rule}. Seen: {type(problem).__name__}: {problem}") from problem
     broken(where, rule, "no error")
 
 

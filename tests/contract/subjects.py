@@ -22,6 +22,7 @@ from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
 from coldproof.harness.options import UsageError
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
+from coldproof.harness.session.selftest.selftest import write_versions
 
 CACHED = generated_files()
 SEEDS = {"A": (1, 8), "B": (2, 8), "C": (3, 16)}  # content -> (seed, rank)
@@ -36,12 +37,27 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     log: Path = Path()
 
 
+def generated_weights(_folder: Path) -> tuple[Path, Path]:
+    """The folders of the weights of the generated model, and of others of the same configuration."""
+    return tiny_model(CACHED).resolve(), tiny_model(CACHED, seed=1).resolve()
+
+
+def scripted_weights(folder: Path) -> tuple[Path, Path]:
+    """The same for the scripted engine, of a few bytes each."""
+    start, other = write_versions(folder).values()
+    return start.folder, other.folder
+
+
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine under contract. `spare`: more of it cost little: one without its cache, one without adapters."""
+    """An engine under contract. `spare`: more of it cost little: one without its cache, one without adapters.
+
+    `weights`: writes weights to a folder if need be, and returns where those of the start and others are.
+    """
 
     name: str
     start: Callable[[Wanted], Engine]
     spare: bool = True
+    weights: Callable[[Path], tuple[Path, Path]] = generated_weights
 
 
 class Held:
@@ -86,7 +102,9 @@ def subjects(engine: str | None, url: str | None) -> tuple[Subject, ...]:
 
 def scripted() -> Subject:
     """The scripted engine."""
-    return Subject(name="scripted", start=lambda wanted: ScriptedEngine(caching=wanted.caching))
+    return Subject(
+        name="scripted", start=lambda wanted: ScriptedEngine(caching=wanted.caching), weights=scripted_weights
+    )
 
 
 def subjects_of(spec: EngineSpec) -> Iterator[Subject]:

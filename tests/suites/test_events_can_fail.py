@@ -35,6 +35,12 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
     (events.test_events_explain_the_hits, "the-first-batch-is-lost", ROOMY, "arrived instead of"),
     (events.test_events_identify_their_requests, "salts-are-not-told", ROOMY, "no request until then"),
     (events.test_events_identify_their_requests, "adapters-are-not-told", ROOMY, "no request until then"),
+    (
+        events.test_restarts_can_be_seen_by_a_subscriber,
+        "batch-numbers-go-on-after-a-restart",
+        ROOMY,
+        "no subscriber can see the restart",
+    ),
     (events.test_events_report_resets, "resets-are-not-told", ROOMY, "no event reports it"),
     (events.test_events_report_evictions, "evictions-are-not-told", TIGHT, "the pool has only 16"),
     (events.test_events_report_evictions, "evictions-are-told-of-another-block", TIGHT, "but no copy of it exists"),
@@ -80,6 +86,7 @@ def test_a_misleading_engine_is_found_out(
     ("test", "cell"),
     [
         pytest.param(events.test_events_explain_the_hits, ROOMY, id="hits"),
+        pytest.param(events.test_restarts_can_be_seen_by_a_subscriber, ROOMY, id="restarts"),
         pytest.param(events.test_events_of_everything_at_once, TIGHT, id="everything"),
         pytest.param(events.test_block_hashes_follow_from_their_events, ROOMY, id="hashes"),
         pytest.param(events.test_block_hashes_follow_from_their_events, TIGHT, id="hashes behind preemptions"),

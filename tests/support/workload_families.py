@@ -41,7 +41,11 @@ from coldproof.harness.workload.generators.response_options import (
     STRUCTURED,
     with_response_options,
 )
-from coldproof.harness.workload.generators.restarts import restarts_after_changes, restarts_without_changes
+from coldproof.harness.workload.generators.restarts import (
+    restarts_after_changes,
+    restarts_between_prompts,
+    restarts_without_changes,
+)
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.generators.scoped_resets import resets_of_running_requests, resets_of_the_second_tier
@@ -92,6 +96,7 @@ FAMILIES: dict[str, Family] = {
     "aborts": aborts,
     "restarts after changes": restarts_after_changes,
     "restarts without changes": restarts_without_changes,
+    "restarts between prompts": restarts_between_prompts,
     "edited": first_block_changed,
     "evicted": evicted_and_sent_again,
     "aborted loads": aborted_loads,

@@ -5,8 +5,6 @@ It implements every method that the engine core calls. It refuses unsupported co
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +17,6 @@ from vllm.distributed.kv_transfer import (
     ensure_kv_transfer_shutdown,
     get_kv_transfer_group,
     has_kv_transfer_group,
-    kv_transfer_state,
 )
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
@@ -43,7 +40,15 @@ from coldproof.adapters.vllm.fingerprint.topology import (
     has_states,
     read_topology,
 )
+from coldproof.adapters.vllm.fingerprint.weights import (
+    DISCARDED,
+    ModelOfFiles,
+    runner_without_lora_state,
+    transfer_engine,
+    transfers_weights,
+)
 from coldproof.adapters.vllm.releases import allocated_kv_cache, note_block_sizes
+from coldproof.adapters.vllm.weight_loading import NoWeightsError
 
 DIFFERENCE = 1000  # what is different about an engine counts as so many updates of its weights
 POISON_BYTE = NEVER_WRITTEN & 0xFF
@@ -53,6 +58,7 @@ class UnsupportedError(ValueError):
     """The fingerprint worker does not support this configuration or operation."""
 
 
+@transfers_weights
 class FingerprintWorker(WorkerBase):
     """One worker process on the CPU. Raises UnsupportedError for parallelism, pooling and draft models."""
 
@@ -67,24 +73,12 @@ class FingerprintWorker(WorkerBase):
         self.loras = Loras(vllm_config.lora_config) if vllm_config.lora_config else None
         self.kv_caches: dict[str, torch.Tensor] = {}
         self.runner: Runner | None = None
-        self.connector: Any = None
         self.model_at_start: str = vllm_config.model_config.model
         self.weights_at_start: str | None = None  # their digest, once it was needed
-
-    @contextlib.contextmanager
-    def active_connector(self) -> Iterator[None]:
-        """Make this worker's own connector, or None, vLLM's global one. At the end, restore the previous one.
-
-        vLLM has one connector per process, but Coldproof runs several engines in one. Without this, the second engine
-        would use the connector of the first one, and a cold engine would have a connector.
-        """
-        previous = kv_transfer_state._KV_CONNECTOR_AGENT
-        kv_transfer_state._KV_CONNECTOR_AGENT = self.connector
-        try:
-            yield
-        finally:
-            self.connector = kv_transfer_state._KV_CONNECTOR_AGENT
-            kv_transfer_state._KV_CONNECTOR_AGENT = previous
+        self.model = ModelOfFiles(self.load_folder)
+        self.model_runner = runner_without_lora_state()
+        self.weight_transfer_engine: Any = None
+        self._weight_update_active = self._weight_update_is_draft = False
 
     def init_device(self) -> None:
         """Join a process group of size one, which connectors need."""
@@ -92,12 +86,13 @@ class FingerprintWorker(WorkerBase):
         method = self.distributed_init_method
         gpu_worker.init_worker_distributed_environment(self.vllm_config, self.rank, method, self.local_rank, "gloo")
 
-    def load_model(self, *, load_dummy_weights: bool = False) -> None:
-        """Do nothing: there is no model."""
+    def load_model(self, **_: Any) -> None:
+        """Create the backend for weight transfer, if there is one. There is no model to be loaded."""
+        self.weight_transfer_engine = transfer_engine(self.vllm_config, self.device, self.model)
 
     def get_model(self) -> Any:
-        """Raise UnsupportedError: there is no model."""
-        raise UnsupportedError("the fingerprint worker has no model")
+        """Return what stands for the model."""
+        return self.model
 
     def get_supported_tasks(self) -> tuple[str, ...]:
         """Return the only task: text generation."""
@@ -124,8 +119,7 @@ class FingerprintWorker(WorkerBase):
         note_block_sizes(self.cache_config, kv_cache_config)
         if self.vllm_config.kv_transfer_config is not None:
             use_host_memory()
-        with self.active_connector():
-            ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
+        ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
         self.kv_caches = allocated_kv_cache(self.cache_config, kv_cache_config, torch)
         self.poison()
         groups = enumerate(kv_cache_config.kv_cache_groups)
@@ -135,12 +129,11 @@ class FingerprintWorker(WorkerBase):
             name: LayerSlots(numbers[name], self.layers[name][0], *group_of[name], tensor)
             for name, tensor in self.kv_caches.items()
         }
-        with self.active_connector():
-            if has_kv_transfer_group():
-                # Some connectors look the layers up in the forward context, for example ExampleConnector.
-                context = self.vllm_config.compilation_config.static_forward_context
-                context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in self.kv_caches.items()})
-                get_kv_transfer_group().register_kv_caches(self.kv_caches)
+        if has_kv_transfer_group():
+            # Some connectors look the layers up in the forward context, for example ExampleConnector.
+            context = self.vllm_config.compilation_config.static_forward_context
+            context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in self.kv_caches.items()})
+            get_kv_transfer_group().register_kv_caches(self.kv_caches)
         self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, self.loras)
         self.runner.version = list(EngineChange).index(self.changed) * DIFFERENCE
         self.runner.weights = None if self.changed is EngineChange.NOTHING else self.changed.value
@@ -158,8 +151,7 @@ class FingerprintWorker(WorkerBase):
 
     def execute_model(self, scheduler_output: Any) -> ModelRunnerOutput | None:
         """Execute a step. Return None if vLLM must call `sample_tokens` next."""
-        with self.active_connector():
-            return self.started_runner().execute(scheduler_output)
+        return self.started_runner().execute(scheduler_output)
 
     def sample_tokens(self, grammar_output: Any) -> ModelRunnerOutput:
         """Return the tokens of the executed step."""
@@ -190,14 +182,12 @@ class FingerprintWorker(WorkerBase):
 
     def get_kv_connector_handshake_metadata(self) -> dict[int, Any] | None:
         """Return the connector's handshake metadata, by rank; None if there is none."""
-        metadata = None if self.connector is None else self.connector.get_handshake_metadata()
+        metadata = get_kv_transfer_group().get_handshake_metadata() if has_kv_transfer_group() else None
         return None if metadata is None else {0: metadata}
 
     def get_simple_cpu_offload_num_cpu_blocks(self) -> int | None:
         """Return the host blocks of a SimpleCPUOffloadConnector, as vLLM's own worker does. vLLM 0.33 asks for it."""
-        blocks: int | None
-        with self.active_connector():
-            blocks = gpu_worker.Worker.get_simple_cpu_offload_num_cpu_blocks(self)
+        blocks: int | None = gpu_worker.Worker.get_simple_cpu_offload_num_cpu_blocks(self)
         return blocks
 
     def get_cache_block_size_bytes(self) -> int:
@@ -210,7 +200,14 @@ class FingerprintWorker(WorkerBase):
         """
         if weights_iterator is not None:
             raise UnsupportedError("the fingerprint worker reads weights from files only")
-        content = weights_digest(Path(weights_path or self.model_config.model))
+        self.load_folder(Path(weights_path or self.model_config.model))
+
+    def load_folder(self, folder: Path) -> None:
+        """Read the weights in a folder. Raises NoWeightsError if it has none."""
+        try:
+            content = weights_digest(folder)
+        except OSError as problem:
+            raise NoWeightsError(str(problem)) from problem
         runner = self.started_runner()
         runner.version += 1
         runner.weights = None if content == self.start_weights() else content
@@ -244,10 +241,12 @@ class FingerprintWorker(WorkerBase):
         return set(self.loras.loaded) if self.loras is not None else set()
 
     def sleep(self, level: int = 1) -> None:
-        """Discard all KV, as a GPU does from level 1 on. Raises UnsupportedError for level 2: there are no weights."""
-        if level > 1:
-            raise UnsupportedError("the fingerprint worker has no weights to discard: use sleep level 1")
+        """Discard all KV, as a GPU does from level 1 on. At level 2, also forget the weights: what is computed before
+        others are loaded is wrong.
+        """
         self.poison()
+        if level > 1:
+            self.started_runner().weights = DISCARDED
 
     def wake_up(self, tags: list[str] | None = None) -> None:
         """Do nothing: the memory is still there."""
@@ -265,8 +264,7 @@ class FingerprintWorker(WorkerBase):
 
     def shutdown(self) -> None:
         """Shut the connector down."""
-        with self.active_connector():
-            ensure_kv_transfer_shutdown()
+        ensure_kv_transfer_shutdown()
 
 
 def check_config(config: VllmConfig) -> None:

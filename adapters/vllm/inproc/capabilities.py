@@ -48,6 +48,7 @@ def capabilities(
     lora = Support(adapters, f"--enable-lora is {'set' if adapters else 'not set'}")
     policy = settings.scheduler_config.policy
     sizes = shape(parts)
+    published = parts.events is not None
     return {
         **dict.fromkeys(CORE, Support(True, "the engine core's own interface")),
         Capability.STREAMING: Support(True, "tokens are delivered after each step"),
@@ -60,9 +61,7 @@ def capabilities(
         Capability.RUNTIME_LORA: lora,
         Capability.LORA_IN_PLACE: lora,
         Capability.PRIORITY: Support(policy == "priority", f"the scheduling policy is {policy}"),
-        Capability.KV_EVENTS: Support(
-            parts.events is not None, "taken from the scheduler" if parts.events is not None else "not enabled"
-        ),
+        Capability.KV_EVENTS: Support(published, "taken from the scheduler" if published else "not enabled"),
         Capability.VERSION: Support(True, f"package version {version}"),
         Capability.BLOCK_SIZE: Support(True, f"the engine's configuration has block_size={sizes.block_size}"),
         Capability.POOL_SIZE: Support(True, f"the engine's configuration has {sizes.pool_blocks} usable blocks"),
@@ -71,8 +70,16 @@ def capabilities(
         Capability.PROVENANCE: provenance_support(digests=digests),
         Capability.SEVERAL_GROUPS: groups_support(sizes.groups),
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
-        **weight_controls(parts, memory_stays=digests or vllm_module("platforms").current_platform.is_cpu()),
+        **weight_controls(
+            parts,
+            digests=digests,
+            on_cpu=vllm_module("platforms").current_platform.is_cpu(),
+            transfers=getattr(settings, "weight_transfer_config", None) is not None,
+        ),
         Capability.PERSISTENT_KV: persistent,
+        Capability.EVENT_RESTARTS: Support(
+            published, "an engine that follows another one has vLLM's own publisher" if published else "no KV events"
+        ),
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
     }
 

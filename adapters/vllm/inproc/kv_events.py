@@ -5,7 +5,10 @@ Each batch is encoded and decoded as for a subscriber, so that the recorded even
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -43,3 +46,44 @@ class EventRecorder:
         """Return and remove the decoded batches."""
         taken, self._read = tuple(self._read), []
         return taken
+
+
+ARRIVAL_MS = 5000  # a batch arrives in less than one; later it is lost
+NUMBERS = itertools.count()
+
+
+class PublishedBatches(EventRecorder):
+    """Records what a subscriber receives from vLLM's own publisher, with the publisher's numbers.
+
+    For engines that follow one another, whose numbers a subscriber has to tell apart. `place`: what they share.
+    """
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        zmq: Any = importlib.import_module("zmq")
+        endpoint = f"inproc://{place}/{next(NUMBERS)}"
+        self._publisher: Any = importlib.import_module("vllm.distributed.kv_events").ZmqEventPublisher(0, endpoint)
+        self._subscriber = zmq.Context.instance().socket(zmq.SUB)
+        self._subscriber.setsockopt(zmq.RCVHWM, 0)
+        self._subscriber.setsockopt(zmq.SUBSCRIBE, b"")
+        self._subscriber.connect(endpoint)
+        self._missing = 0
+
+    def publish(self, events: Any) -> None:
+        """Give one batch to the publisher, which sends it from a thread of its own."""
+        self._publisher.publish(events)
+        self._missing += 1
+
+    def stamp(self, at: float) -> None:
+        """Wait for the batches that are on their way, and give them the time `at`. Raises EventFormatError."""
+        while self._missing and self._subscriber.poll(ARRIVAL_MS):
+            _, number, payload = self._subscriber.recv_multipart()
+            self._new.append((int.from_bytes(number, "big"), payload))
+            self._missing -= 1
+        self._missing = 0  # what has not arrived is lost: the numbers show a gap
+        super().stamp(at)
+
+    def shutdown(self) -> None:
+        """Stop the publisher and close both sockets."""
+        self._publisher.shutdown()
+        self._subscriber.close(linger=0)

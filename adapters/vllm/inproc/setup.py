@@ -26,9 +26,10 @@ from coldproof.adapters.common import score_noise
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.cells import RUNNER_V2, Variables
 from coldproof.adapters.vllm.inproc import kv_events
-from coldproof.adapters.vllm.inproc.kv_events import EventRecorder
+from coldproof.adapters.vllm.inproc.kv_connector import OwnConnector
+from coldproof.adapters.vllm.inproc.kv_events import EventRecorder, PublishedBatches
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
-from coldproof.adapters.vllm.plugins import install_noise
+from coldproof.adapters.vllm.plugins import install_noise, register_transfer_backend
 from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
 
 LOCK = threading.RLock()
@@ -82,6 +83,7 @@ class InprocEngineParts(msgspec.Struct, frozen=True):
     stats: StatCounters
     log: logging.Handler
     events: EventRecorder | None = None
+    connector: OwnConnector = msgspec.field(default_factory=OwnConnector)
 
     @property
     def core(self) -> Any:
@@ -111,14 +113,15 @@ def build(options: VllmOptions) -> InprocEngineParts:
     log = logging.FileHandler(options.log, mode="w", encoding="utf-8")
     log.setFormatter(logging.Formatter("%(levelname)s %(asctime)s [%(name)s:%(lineno)d] %(message)s"))
     try:
-        with LOCK, start_environment(options.environment), log_to(log):
+        connector = OwnConnector()
+        with LOCK, start_environment(options.environment), log_to(log), connector.active():
             LOGGER.setLevel(logging.INFO)
             LOGGER.propagate = False
             arguments, stats = parse_flags(options), StatCounters()
             share_process()
             engine = make_engine(arguments, stats)
             _running.add(id(engine))
-            parts = InprocEngineParts(engine, arguments, stats, log, EventRecorder() if options.events else None)
+            parts = InprocEngineParts(engine, arguments, stats, log, event_recorder(options), connector)
             if parts.events is not None:
                 parts.core.scheduler.kv_event_publisher = parts.events
             return parts
@@ -128,6 +131,13 @@ def build(options: VllmOptions) -> InprocEngineParts:
     except Exception as problem:
         log.close()
         raise EngineStartError(f"the engine did not start: {problem}; log: {options.log}") from problem
+
+
+def event_recorder(options: VllmOptions) -> EventRecorder | None:
+    """Return what takes the events of an engine: vLLM's own publisher, if the engine may be one of several lives."""
+    if not options.events:
+        return None
+    return EventRecorder() if options.storage is None else PublishedBatches(options.storage)
 
 
 @functools.cache
@@ -181,6 +191,8 @@ def make_engine(arguments: Any, stats: StatCounters) -> Any:
         config.cache_config.mamba_cache_mode = arguments.mamba_cache_mode
     if os.environ.get(score_noise.VARIABLE):
         install_noise()
+    if getattr(config, "weight_transfer_config", None) is not None:
+        register_transfer_backend()
     engine = vllm_module("v1.engine.llm_engine").LLMEngine(
         config,
         executor_class=vllm_module("v1.executor").Executor.get_class(config),
@@ -202,7 +214,7 @@ def make_engine(arguments: Any, stats: StatCounters) -> Any:
 
 def shut_down(parts: InprocEngineParts) -> None:
     """Stop an engine and free its memory. The engines share a process group, so only the last one may end it."""
-    with LOCK, log_to(parts.log):
+    with LOCK, log_to(parts.log), parts.connector.active():
         _running.discard(id(parts.engine))
         module = vllm_module("v1.engine.core")
         end_group = module.cleanup_dist_env_and_memory

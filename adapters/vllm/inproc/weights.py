@@ -10,34 +10,45 @@ import hashlib
 import json
 from contextlib import AbstractContextManager
 
+from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 from coldproof.adapters.vllm.inproc.refusals import refusals
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
+from coldproof.adapters.vllm.weight_loading import change_to
+from coldproof.adapters.vllm.weight_support import ON_A_CPU, discards, transfer_support
 
 RELOAD = "collective_rpc('reload_weights', weights_path=...)"
 PAUSE, CHECKSUMS = "pause_scheduler", "compute_weight_checksums"  # methods that older versions do not have
 NO_WAIT = "vLLM refuses it: 'wait' mode can't be used in inproc-engine mode"
-NOT_IN_PLACE = "reload_weights copies into the same parameters; there is no other route in this process"
+APPLY, TRANSFER = "apply_model", ("start_weight_update", "update_weights", "finish_weight_update")
 
 
-def weight_controls(parts: InprocEngineParts, *, memory_stays: bool) -> dict[Capability, Support]:
-    """Return the support of updates, pauses and sleep. `memory_stays`: a sleep releases no memory, as on a CPU."""
+def weight_controls(
+    parts: InprocEngineParts, *, digests: bool, on_cpu: bool, transfers: bool
+) -> dict[Capability, Support]:
+    """Return the support of updates, pauses and sleep. `digests`: the engine has the fingerprint worker.
+
+    `transfers`: the backend for weight transfer is configured.
+    """
+    memory_stays = digests or on_cpu
     pauses, checksums = has_method(parts, PAUSE), has_method(parts, CHECKSUMS)
     enabled = bool(getattr(parts.engine.vllm_config.model_config, "enable_sleep_mode", False))
-    on_cpu = "on a CPU a sleep only clears the cache and stops the scheduler"
     by_flag = f"--enable-sleep-mode is {'set' if enabled else 'not set'}"
-    sleeps = pauses.present is True and (enabled or memory_stays)
+    can_sleep = Support(enabled or memory_stays, ON_A_CPU if memory_stays else by_flag)
+    sleep = can_sleep if pauses.present else pauses
     return {
         Capability.WEIGHT_UPDATES: Support(True, f"the engine's own {RELOAD}"),
         Capability.WEIGHTS_FROM_PATH: Support(True, RELOAD),
         Capability.WEIGHTS_SAME_PATH: Support(True, f"{RELOAD} with the same path"),
-        Capability.WEIGHTS_IN_PLACE: Support(False, NOT_IN_PLACE),
+        Capability.WEIGHTS_IN_PLACE: Support(True, f"a function for the engine's own {APPLY}"),
+        Capability.WEIGHTS_TRANSFER: transfer_support(worker_method(parts, TRANSFER[0]), configured=transfers),
         Capability.WEIGHT_CHECKSUM: checksums,
         Capability.PAUSE_ABORT: pauses,
         Capability.PAUSE_WAIT: Support(False, NO_WAIT),
         Capability.PAUSE_KEEP: pauses,
-        Capability.SLEEP: Support(sleeps, on_cpu if memory_stays else by_flag) if pauses.present else pauses,
+        Capability.SLEEP: sleep,
+        Capability.SLEEP_DISCARDS: discards(sleep, digests=digests, on_cpu=on_cpu),
     }
 
 
@@ -45,6 +56,12 @@ def has_method(parts: InprocEngineParts, name: str) -> Support:
     """Return whether this version's engine core has a method."""
     there = hasattr(parts.core, name)
     return Support(there, f"the engine core {'has' if there else 'does not have'} {name}")
+
+
+def worker_method(parts: InprocEngineParts, name: str) -> Support:
+    """Return whether this version's worker has a method."""
+    there = hasattr(parts.core.model_executor.driver_worker.worker, name)
+    return Support(there, f"the worker {'has' if there else 'does not have'} {name}")
 
 
 class WeightControl(abc.ABC):
@@ -58,10 +75,19 @@ class WeightControl(abc.ABC):
     def end_aborted(self) -> None:
         """End the requests that the scheduler has dropped."""
 
-    def update_weights(self, path: str, _route: WeightRoute) -> None:
+    def update_weights(self, path: str, route: WeightRoute) -> None:
         """Load the weights in a folder, between two steps."""
         with self.entered() as parts, refusals():
-            parts.engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
+            call = parts.engine.collective_rpc
+            match route:
+                case WeightRoute.IN_PLACE:
+                    parts.engine.apply_model(change_to(path, parts.engine.vllm_config.model_config))
+                case WeightRoute.TRANSFER:
+                    call(TRANSFER[0])
+                    call(TRANSFER[1], kwargs={"update_info": {"path": path}})
+                    call(TRANSFER[2])
+                case _:
+                    call("reload_weights", kwargs={"weights_path": path})
 
     def weights_checksum(self) -> str | None:
         """Return a digest of the checksums of all parameters."""
@@ -86,7 +112,7 @@ class WeightControl(abc.ABC):
             parts.engine.sleep(level)
         self.end_aborted()
 
-    def wake(self) -> None:
-        """Wake the engine up."""
+    def wake(self, part: SleepPart = SleepPart.ALL) -> None:
+        """Wake a part of the engine up."""
         with self.entered() as parts, refusals():
-            parts.engine.wake_up()
+            parts.engine.wake_up([WAKE_TAGS[part]] if part in WAKE_TAGS else None)

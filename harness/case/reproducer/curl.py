@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.requests import Message
 from coldproof.adapters.registry import curl_of, reproduction_of
 from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, CurlSteps
@@ -72,12 +73,14 @@ class CurlScript:
         used = dict.fromkeys(segment for prompt in prompts for segment in prompt.segments)
         lines += [f"{variable(s)}={token_list(segment_tokens(self.case.nonce, s))}" for s in used]
         for number in dict.fromkeys(prompt.continues for prompt in prompts if not prompt.cuts_history):
-            if number is not None:
-                lines.append(
-                    f"answer_{number}={token_list(tuple(self.rows[number].answer))}  # from the run that failed"
-                )
+            if number is not None and self.answer(number):
+                lines.append(f"answer_{number}={token_list(self.answer(number))}  # from the run that failed")
         left = {left_variable(p): self.history(p) for p in prompts if p.cuts_history}
         return lines + [f"{name}={token_list(tokens)}  # from the run that failed" for name, tokens in left.items()]
+
+    def answer(self, number: int) -> tuple[int, ...]:
+        """Return the token ids of an answer; () if the engine was lost before it sent any, or before the request."""
+        return tuple(self.rows[number].answer) if number in self.rows else ()
 
     def history(self, prompt: Prompt) -> tuple[int, ...]:
         """Return the tokens of a prompt before its own segments, as they were sent."""
@@ -85,7 +88,7 @@ class CurlScript:
             return nonce_tokens(self.case.nonce)
         earlier = self.earlier(prompt.continues)
         own = tuple(t for segment in earlier.segments for t in segment_tokens(self.case.nonce, segment))
-        whole = (*self.history(earlier), *own, *self.rows[prompt.continues].answer)
+        whole = (*self.history(earlier), *own, *self.answer(prompt.continues))
         return whole[prompt.start : prompt.end]
 
     def earlier(self, number: int) -> Prompt:
@@ -126,8 +129,8 @@ class CurlScript:
                 return engine.control("resume", {})
             case Sleep(level=level):
                 return engine.control("sleep", {"level": str(level)})
-            case Wake():
-                return engine.control("wake_up", {})
+            case Wake(part=part):
+                return engine.control("wake_up", {"tags": WAKE_TAGS[part]} if part in WAKE_TAGS else {})
             case Burst():
                 return self.burst(engine, step, first)
 
@@ -186,7 +189,8 @@ class CurlScript:
             return [f"${left_variable(prompt)}"]
         earlier = self.earlier(prompt.continues)
         own = [f"${{{variable(s)}}}" for s in earlier.segments]
-        return [*self.before(earlier), *own, f"$answer_{prompt.continues}"]
+        answer = [f"$answer_{prompt.continues}"] if self.answer(prompt.continues) else []
+        return [*self.before(earlier), *own, *answer]
 
     def messages(self, request: Request, number: int) -> list[dict[str, str]]:
         """Return a chat's messages, after those of the chat that it continues."""
@@ -196,7 +200,8 @@ class CurlScript:
         if continues is None:
             begun = (Message("system", text_of(nonce_tokens(self.case.nonce)) + own.pop(0)),)
         else:
-            begun = (*self.chats[continues], Message("assistant", self.rows[continues].answer_text))
+            said = self.rows[continues].answer_text if continues in self.rows else ""
+            begun = (*self.chats[continues], Message("assistant", said))
         self.chats[number] = (*begun, *alternating_messages(own))
         return [{"role": said.role, "content": said.content} for said in self.chats[number]]
 

@@ -14,6 +14,7 @@ import jinja2
 import msgspec
 
 from coldproof.adapters.common import tiny_model
+from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
@@ -205,8 +206,8 @@ def change_call(step: Change) -> str:
             return "resume()"
         case Sleep(level=level):
             return f"sleep({level})"
-        case Wake():
-            return "wake()"
+        case Wake(part=part):
+            return f"wake({WAKE_TAGS[part]!r})" if part in WAKE_TAGS else "wake()"
 
 
 def request_call(number: int, request: Request) -> str:

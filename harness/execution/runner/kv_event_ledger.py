@@ -11,8 +11,24 @@ import msgspec
 
 from coldproof.adapters.protocol.kv_events import EventBatch, Published, Removed, Stored
 from coldproof.harness.history.kv_event_replay import EventCache, request_keys
-from coldproof.harness.history.kv_events import BlockKey, RunEvents
+from coldproof.harness.history.kv_events import BlockKey, EngineRestart, RunEvents
 from coldproof.harness.history.records import Outcome
+
+
+class RunBatches:
+    """The batches that the engines of one run have published so far, with times since the run began."""
+
+    def __init__(self) -> None:
+        self.batches: list[EventBatch] = []
+        self.restarts: list[EngineRestart] = []
+
+    def add(self, published: Published, *, began: float) -> None:
+        """Add the batches of the current engine. `began`: the start of the run on its clock."""
+        self.batches += (msgspec.structs.replace(b, at=round(b.at - began, 6)) for b in published.batches)
+
+    def note_restart(self, at: float) -> None:
+        """Record that another engine publishes from now on."""
+        self.restarts.append(EngineRestart(len(self.batches), at))
 
 
 class EventLedger:
@@ -26,9 +42,9 @@ class EventLedger:
         for batch in batches:
             self.cache.take(batch)
 
-    def record(self, published: Published, outcomes: Iterable[Outcome], *, began: float) -> RunEvents:
-        """Replay and return a run's events, with times relative to `began`, the start of the run."""
-        batches = tuple(msgspec.structs.replace(b, at=round(b.at - began, 6)) for b in published.batches)
+    def record(self, published: Published, outcomes: Iterable[Outcome], run: RunBatches) -> RunEvents:
+        """Replay and return a run's events. `published`: the last of them, which `run` has already."""
+        batches = tuple(run.batches)
         places = dict.fromkeys([*self.mentioned(batches), *self.hittable(outcomes)])
         events = RunEvents(
             batches=batches,
@@ -37,6 +53,7 @@ class EventLedger:
             in_pool=self.cache.in_pool,
             rule=published.rule,
             slack=published.slack,
+            restarts=tuple(run.restarts),
         )
         self.follow(batches)
         return events

@@ -34,7 +34,7 @@ from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.models.versions import Versions
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import BurstMonitor, Change
-from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
+from coldproof.harness.execution.runner.kv_event_ledger import EventLedger, RunBatches
 from coldproof.harness.execution.runner.requests import RunRequests, outcome
 from coldproof.harness.execution.runner.served_weights import ServedWeights
 from coldproof.harness.history.kv_events import RunEvents
@@ -102,7 +102,7 @@ class WorkloadRun:
         self.engine, self.workload, self.nonce = engine, workload, nonce
         self.on_request = on_request
         self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
-        self.ledger = ledger or EventLedger()
+        self.ledger, self.batches = ledger or EventLedger(), RunBatches()
         self.policy = policy
         self.next_engine, self.lives = next_engine, lives_of(workload)
         self.resets: list[ResetRecord] = []
@@ -238,7 +238,7 @@ class WorkloadRun:
             case Sleep():
                 self.weights.sleep(change)
             case Wake():
-                self.weights.wake()
+                self.weights.wake(change)
 
     def burst(self, number: int, step: Burst, first_request: int) -> StepEffects:
         """Send all requests, make the change during them if the step has one, and wait for all."""
@@ -317,7 +317,9 @@ class WorkloadRun:
         """
         if self.next_engine is None:
             raise RequestRefused(501, self.engine.capabilities[Capability.PERSISTENT_KV].evidence)
+        self.batches.add(self.take_events(), began=self.began)
         elapsed, known, difference = self.clock(), self.last_metrics, self.lives.pop(0)
+        self.batches.note_restart(elapsed)
         try:
             self.engine = self.next_engine(difference)
         except EngineStartError as problem:
@@ -364,7 +366,8 @@ class WorkloadRun:
         published = self.take_events()
         if self.lost is not None:
             return None
-        return self.ledger.record(published, self.requests.outcomes.values(), began=self.began)
+        self.batches.add(published, began=self.began)
+        return self.ledger.record(published, self.requests.outcomes.values(), self.batches)
 
     def unless_lost(self, call: Callable[[], Reported], nothing: Reported) -> Reported:
         """Call the engine. Return `nothing` if it is lost or fails."""

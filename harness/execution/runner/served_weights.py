@@ -12,10 +12,10 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError, RequestRefused
-from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, Sleeps, WeightRoute
+from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, SleepPart, Sleeps, WeightRoute
 from coldproof.harness.execution.models.versions import Versions, place_version
 from coldproof.harness.history.records import PauseRecord, ResetRecord, WeightUpdate
-from coldproof.harness.workload.steps import START_WEIGHTS, Pause, Sleep, UpdateWeights
+from coldproof.harness.workload.steps import START_WEIGHTS, Pause, Sleep, UpdateWeights, Wake
 from coldproof.harness.workload.tokens import wire_name
 
 SAME_PATH = "weights"  # the symbolic path whose files change
@@ -41,6 +41,8 @@ class ServedWeights:
         self.path = folder / wire_name(SAME_PATH, nonce)
         self.clock, self.on_clear = clock, on_clear
         self.version = START_WEIGHTS
+        self.asleep: set[SleepPart] = set()
+        self.discarded = False  # whether a sleep has discarded the weights, and none were loaded since
         self.start_checksum: str | None = None
         self.updates: list[WeightUpdate] = []
         self.pauses: list[PauseRecord] = []
@@ -58,8 +60,7 @@ class ServedWeights:
         """Load a version by a route, and record it. The checksum is taken before the first update and after each."""
         if not isinstance(self.engine, ChangesWeights):
             raise RequestRefused(501, self.engine.capabilities[Capability.WEIGHT_UPDATES].evidence)
-        if not self.updates:
-            self.start_checksum = self.checksum(self.engine)
+        self.note_start(self.engine)
         files = self.versions[step.version]
         path = place_version(files, self.path) if step.route is WeightRoute.SAME_PATH else files.folder.resolve()
         began = self.clock()
@@ -68,9 +69,14 @@ class ServedWeights:
         except EngineError as problem:
             self.record(step, began, error=str(problem))
             raise
-        self.version = step.version
+        self.version, self.discarded = step.version, False
         self.record(step, began)
         self.updates[-1] = msgspec.structs.replace(self.updates[-1], checksum=self.checksum(self.engine))
+
+    def note_start(self, engine: ChangesWeights) -> None:
+        """Take the checksum of the weights of the start, while the engine still has them."""
+        if not self.updates and not self.discarded:
+            self.start_checksum = self.checksum(engine)
 
     def record(self, step: UpdateWeights, began: float, *, error: str | None = None) -> None:
         """Record an update that ends now."""
@@ -97,7 +103,11 @@ class ServedWeights:
         engine = self.engine
         if not isinstance(engine, Sleeps):
             raise RequestRefused(501, engine.capabilities[Capability.SLEEP].evidence)
+        if step.level > 1 and isinstance(engine, ChangesWeights):
+            self.note_start(engine)
         self.stop(lambda: engine.sleep(step.level), PauseMode.ABORT, clear=step.level > 0, level=step.level)
+        self.asleep = {SleepPart.WEIGHTS, SleepPart.KV} if step.level else set()
+        self.discarded = step.level > 1
 
     def stop(self, call: Callable[[], None], mode: PauseMode, *, clear: bool, level: int | None = None) -> None:
         """Pause the engine by `call`, and record it."""
@@ -118,10 +128,21 @@ class ServedWeights:
         if isinstance(self.engine, Pauses):
             self.start_again(self.engine.resume)
 
-    def wake(self) -> None:
-        """Wake up after a sleep."""
-        if isinstance(self.engine, Sleeps):
-            self.start_again(self.engine.wake)
+    def wake(self, step: Wake) -> None:
+        """Wake a part up after a sleep. The last part ends the sleep."""
+        engine, part = self.engine, step.part
+        if not isinstance(engine, Sleeps):
+            return
+        left = set() if part is SleepPart.ALL else self.asleep - {part}
+        if left:
+            engine.wake(part)
+        else:
+            self.start_again(lambda: engine.wake(part))
+        self.asleep = left
+
+    def wake_rest(self) -> None:
+        """Wake up what is asleep. An engine may refuse to wake up what is awake already."""
+        self.wake(Wake(*self.asleep) if len(self.asleep) == 1 else Wake())
 
     def start_again(self, call: Callable[[], None]) -> None:
         """End the last pause by `call`, and record it."""
@@ -138,7 +159,7 @@ class ServedWeights:
     def clean_up(self) -> None:
         """Resume or wake up, and load the weights of the start again."""
         if self.stopped:
-            self.resume() if self.pauses[-1].level is None else self.wake()
-        if isinstance(self.engine, ChangesWeights) and self.version != START_WEIGHTS:
+            self.resume() if self.pauses[-1].level is None else self.wake_rest()
+        if isinstance(self.engine, ChangesWeights) and (self.version != START_WEIGHTS or self.discarded):
             self.engine.update_weights(str(self.versions[START_WEIGHTS].folder.resolve()), WeightRoute.PATH)
-            self.version = START_WEIGHTS
+            self.version, self.discarded = START_WEIGHTS, False

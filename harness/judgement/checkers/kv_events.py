@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Stored
-from coldproof.harness.history.kv_event_replay import EventCache
+from coldproof.harness.history.kv_event_replay import replay
 from coldproof.harness.history.kv_events import RunEvents, blocks_of
 from coldproof.harness.history.quiet_resets import quiet_resets
 from coldproof.harness.history.records import History, ResetRecord
@@ -26,7 +26,7 @@ def check_events(history: History) -> list[Finding]:
     if seen is None:
         return []
     found = [*contradictions(seen), *overflows(seen), *unknown_blocks(seen), *unreported_resets(seen)]
-    found += late_resets(seen)
+    found += [*late_resets(seen), *unseen_restarts(seen)]
     if not any(fault.rule in UNREADABLE for fault in seen.cache.faults):
         found += unexplained(seen)
     return found
@@ -110,6 +110,22 @@ def late_resets(seen: View) -> Iterator[Finding]:
             return
 
 
+def unseen_restarts(seen: View) -> Iterator[Finding]:
+    """Yield a finding for the first restart that a subscriber cannot see: the first batch after it continues the
+    numbers from before, and does not begin with a cleared cache. Then blocks that are gone stay in its index.
+    """
+    batches = seen.events.batches
+    for count in (restart.batches for restart in seen.events.restarts):
+        if not 0 < count < len(batches):
+            continue
+        last, first = batches[count - 1], batches[count]
+        cleared = bool(first.events) and isinstance(first.events[0], Cleared)
+        if first.sequence > last.sequence and not cleared:
+            numbers = f"its first batch has number {first.sequence} after number {last.sequence} of the engine before"
+            yield finding(f"the engine was restarted, and {numbers}, so that no subscriber can see the restart")
+            return
+
+
 def late_announcements(history: History) -> list[ResetRecord]:
     """Return the successful resets that no event reports while the engine stays idle afterwards."""
     events = history.events
@@ -125,11 +141,7 @@ def late_announcements(history: History) -> list[ResetRecord]:
 
 def blocks_after(events: RunEvents, until: float) -> int:
     """Return the number of blocks in the pool that can be hit at that time, according to the events."""
-    cache = EventCache(events.before, expected=events.expected, in_pool=events.in_pool)
-    for batch in events.batches:
-        if batch.at <= until + events.slack:
-            cache.take(batch)
-    return cache.in_pool
+    return replay(events, until + events.slack).in_pool
 
 
 def unexplained(seen: View) -> Iterator[Finding]:

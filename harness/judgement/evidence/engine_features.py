@@ -165,7 +165,7 @@ def event_facts(history: History) -> dict[str, float]:
     seen = view(history)
     if seen is None:
         names = (Evidence.STORED, Evidence.REMOVED, Evidence.CLEARED, Evidence.EXPLAINED, Evidence.OWED_BY_EVENTS)
-        more = (Evidence.QUIET_RESETS, Evidence.RECOMPUTED, Evidence.RECOMPUTED_ADAPTER)
+        more = (Evidence.QUIET_RESETS, Evidence.EVENT_RESTARTS, Evidence.RECOMPUTED, Evidence.RECOMPUTED_ADAPTER)
         return dict.fromkeys((*names, *more), 0)
     bounds, verified = seen.bounds(), [one for one in computed(history) if one.agrees]
     counted = [(o.cached_tokens or 0, bounds[o.request]) for o in history.outcomes if o.request in bounds]
@@ -173,6 +173,7 @@ def event_facts(history: History) -> dict[str, float]:
         Evidence.STORED: seen.cache.stored,
         Evidence.REMOVED: seen.cache.removed,
         Evidence.CLEARED: seen.cache.cleared,
+        Evidence.EVENT_RESTARTS: sum(0 < one.batches < len(seen.events.batches) for one in seen.events.restarts),
         Evidence.QUIET_RESETS: sum(1 for _ in quiet_resets(history)),
         Evidence.EXPLAINED: sum(0 < cached <= limits.at_most for cached, limits in counted),
         Evidence.OWED_BY_EVENTS: sum(bool(limits.at_least) for _, limits in counted),

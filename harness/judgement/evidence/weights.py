@@ -31,6 +31,7 @@ def weight_facts(history: History) -> dict[str, float]:
         Evidence.UPDATES_FROM_PATH: sum(u.route is WeightRoute.PATH for u in made),
         Evidence.UPDATES_SAME_PATH: sum(u.route is WeightRoute.SAME_PATH for u in made),
         Evidence.UPDATES_IN_PLACE: sum(u.route is WeightRoute.IN_PLACE for u in made),
+        Evidence.UPDATES_TRANSFER: sum(u.route is WeightRoute.TRANSFER for u in made),
         Evidence.AFTER_UPDATE: sum(could_hit_others(history, o) for o in judged),
         Evidence.WEIGHT_RETURNS: sum(weights_returned(history, o) for o in judged),
         Evidence.ADAPTERS_AFTER_UPDATE: sum(
@@ -62,7 +63,8 @@ def pause_facts(history: History) -> dict[str, float]:
         Evidence.QUEUED_IN_PAUSE: sum(
             o.answered and computing_since(o, history.pauses) > o.sent for o in history.outcomes
         ),
-        Evidence.SLEEPS: sum(pause.level is not None and pause.level > 0 for pause in pauses),
+        Evidence.SLEEPS: sum((pause.level or 0) > 0 for pause in pauses),
+        Evidence.DEEP_SLEEPS: sum((pause.level or 0) > 1 for pause in pauses),
     }
 
 

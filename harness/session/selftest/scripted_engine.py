@@ -283,8 +283,8 @@ def read_digest(path: str) -> str:
 def read_weights(folder: Path) -> str | None:
     """Return the digest of the weights in a folder; None for those of the start. Raises RequestRefused without any."""
     try:
-        start = all(file.read_bytes() == START for file in folder.glob(WEIGHT_FILES))
-        return None if start else weights_digest(folder)
+        digest = weights_digest(folder)
+        return None if all(file.read_bytes() == START for file in folder.glob(WEIGHT_FILES)) else digest
     except OSError as problem:
         raise RequestRefused(404, f"no weights in {folder}: {problem}") from problem
 

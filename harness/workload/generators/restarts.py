@@ -49,6 +49,16 @@ def restarts_without_changes(draw: st.DrawFn, limits: WorkloadLimits) -> Workloa
     return restarted(draw, limits, EngineChange.NOTHING)
 
 
+@st.composite
+def restarts_between_prompts(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw prompts, a restart, and the first of them again: fewer, as many or more requests than before it."""
+    stem = draw(stems(limits))
+    prompts = (stem, Segment("other", stem.length))
+    before = draw(st.sampled_from(limits.sizes((1, 2))))
+    after = [ask(stem) for _ in range(draw(st.sampled_from(limits.sizes((1, 2, 3)))))]
+    return Workload((*(ask(prompt) for prompt in prompts[:before]), Restart(), *after))
+
+
 def restarted(
     draw: st.DrawFn, limits: WorkloadLimits, before: EngineChange, *, contents: tuple[str, ...] = ()
 ) -> Workload:

@@ -12,7 +12,7 @@ import enum
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
 from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.steps import (
     START_WEIGHTS,
@@ -34,7 +34,8 @@ from coldproof.harness.workload.steps import (
     Workload,
 )
 
-ROUTES = {
+ROUTES = {  # what comes first is drawn most: only cells that are about it have a transfer
+    WeightRoute.TRANSFER: Capability.WEIGHTS_TRANSFER,
     WeightRoute.PATH: Capability.WEIGHTS_FROM_PATH,
     WeightRoute.SAME_PATH: Capability.WEIGHTS_SAME_PATH,
     WeightRoute.IN_PLACE: Capability.WEIGHTS_IN_PLACE,
@@ -56,6 +57,7 @@ class Invalidation(enum.Enum):
     PAUSE_AFTER = "a pause that clears the cache after the update"
     SLEEP = "a sleep before the update"
     SLEEP_AFTER = "a sleep after the update"
+    DEEP_SLEEP = "an update after a sleep that discards the weights"
     SALT = "another salt"
     NOTHING = "nothing: the update itself invalidates"
 
@@ -80,7 +82,8 @@ def invalidations(limits: WorkloadLimits) -> list[Invalidation]:
     resets = [Invalidation.RESET] if Capability.CACHE_RESET in limits.can else []
     pauses = [Invalidation.PAUSE, Invalidation.PAUSE_AFTER] if pause_modes(limits) else []
     sleeps = [Invalidation.SLEEP, Invalidation.SLEEP_AFTER] if Capability.SLEEP in limits.can else []
-    return [*resets, *pauses, *sleeps, *salts]
+    deep = [Invalidation.DEEP_SLEEP] if Capability.SLEEP_DISCARDS in limits.can else []
+    return [*resets, *pauses, *sleeps, *deep, *salts]
 
 
 class UpdateBuilder:
@@ -140,6 +143,8 @@ class UpdateBuilder:
             self.steps += [self.clearing_pause(), update, Resume()]
         elif by is Invalidation.SLEEP:
             self.steps += [Sleep(1), Wake(), update]
+        elif by is Invalidation.DEEP_SLEEP:
+            self.steps += [Sleep(2), Wake(SleepPart.WEIGHTS), update, Wake(SleepPart.KV)]
         else:
             self.steps.append(update)
             if stale and by is not Invalidation.NOTHING and self.draw(st.booleans()):

@@ -10,7 +10,7 @@ import pytest
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.checked import AdapterError, CheckedEngine
 from coldproof.adapters.protocol.engine import RequestRefused
-from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 
 CALLS: dict[str, tuple[Capability, Callable[[Any], object]]] = {
@@ -18,6 +18,7 @@ CALLS: dict[str, tuple[Capability, Callable[[Any], object]]] = {
     "weights_checksum": (Capability.WEIGHT_UPDATES, lambda e: e.weights_checksum()),
     "pause": (Capability.PAUSE_WAIT, lambda e: e.pause(PauseMode.WAIT, clear=True)),
     "sleep": (Capability.SLEEP, lambda e: e.sleep(1)),
+    "deep sleep": (Capability.SLEEP_DISCARDS, lambda e: e.sleep(2)),
 }
 
 
@@ -40,8 +41,8 @@ class Controlled(ScriptedEngine):
     def sleep(self, level: int) -> None:
         self.calls.append(f"sleep {level}")
 
-    def wake(self) -> None:
-        self.calls.append("wake")
+    def wake(self, part: SleepPart = SleepPart.ALL) -> None:
+        self.calls.append(f"wake {part.value}")
 
 
 def wrapped(engine: ScriptedEngine, **present: bool) -> CheckedEngine:
@@ -70,12 +71,18 @@ def test_a_claim_without_the_method_is_a_bug_of_the_adapter(call: str) -> None:
 def test_calls_are_passed_on() -> None:
     """In their order; what ends a pause needs no capability of its own."""
     inner = Controlled()
-    engine = wrapped(inner, WEIGHT_UPDATES=True, PAUSE_WAIT=True, SLEEP=True)
+    engine = wrapped(inner, WEIGHT_UPDATES=True, PAUSE_WAIT=True, SLEEP=True, SLEEP_DISCARDS=True)
     for _, do in CALLS.values():
         do(engine)
     engine.resume()
     engine.wake()
-    assert inner.calls == ["update path PATH", "pause wait True", "sleep 1", "resume", "wake"]
+    engine.wake(SleepPart.KV)
+    slept = ["sleep 1", "sleep 2"]
+    assert inner.calls == [
+        *("update path PATH", "pause wait True"),
+        *slept,
+        *("resume", "wake everything", "wake the KV cache"),
+    ]
 
 
 def test_an_exception_of_another_kind_is_a_bug_of_the_adapter() -> None:

@@ -10,7 +10,7 @@ from pytest_httpserver import HTTPServer
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
-from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, Sleeps, WeightRoute
+from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, SleepPart, Sleeps, WeightRoute
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.weights import NEEDED, WeightRoutes, probe_weights
 
@@ -35,7 +35,11 @@ def test_routes_are_found_by_the_list_of_the_server(httpserver: HTTPServer) -> N
         Capability.WEIGHTS_SAME_PATH,
         Capability.WEIGHT_CHECKSUM,
     }
-    assert found[Capability.SLEEP].present is None
+    assert {c for c, support in found.items() if support.present is None} == {
+        Capability.SLEEP,
+        Capability.SLEEP_DISCARDS,
+        Capability.WEIGHTS_TRANSFER,
+    }
     assert "does not list /pause and /resume" in found[Capability.PAUSE_KEEP].evidence
 
 
@@ -60,6 +64,8 @@ def test_a_server_without_a_list_has_none(httpserver: HTTPServer, status: int, b
         (lambda r: r.resume(), "/resume?", None),
         (lambda r: r.sleep(1), "/sleep?level=1", None),
         (lambda r: r.wake(), "/wake_up?", None),
+        (lambda r: r.wake(SleepPart.WEIGHTS), "/wake_up?tags=weights", None),
+        (lambda r: r.wake(SleepPart.KV), "/wake_up?tags=kv_cache", None),
     ],
 )
 def test_calls_are_sent_as_vllm_takes_them(
@@ -75,6 +81,19 @@ def test_calls_are_sent_as_vllm_takes_them(
     assert json.loads(request.data or b"null") == body
     with pytest.raises(RequestRefused):
         call(routes)
+
+
+def test_a_transfer_is_started_made_and_finished(httpserver: HTTPServer) -> None:
+    """The next call follows only if the one before succeeded."""
+    routes = Routes(httpserver)
+    for path in ("/start_weight_update", "/update_weights", "/finish_weight_update", "/start_weight_update"):
+        httpserver.expect_ordered_request(path, method="POST").respond_with_json({})
+    httpserver.expect_ordered_request("/update_weights").respond_with_data("no such folder", status=500)
+    routes.update_weights("/step-1", WeightRoute.TRANSFER)
+    with pytest.raises(RequestRefused, match="no such folder"):
+        routes.update_weights("/step-2", WeightRoute.TRANSFER)
+    bodies = [json.loads(request.data or b"null") for request, _ in httpserver.log]
+    assert bodies == [None, {"update_info": {"path": "/step-1"}}, {}, None, {"update_info": {"path": "/step-2"}}]
 
 
 def test_the_checksum_is_one_of_all_parameters(httpserver: HTTPServer) -> None:

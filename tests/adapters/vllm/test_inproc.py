@@ -336,7 +336,7 @@ class TestServed:
         absent = {c for c in Capability if not warm.capabilities[c].present}
         other_cells = {Capability.PRIORITY, Capability.KV_EVENTS, Capability.SEVERAL_GROUPS, Capability.SECOND_TIER}
         elsewhere = {*other_cells, *OPTIONAL_ABSENT, Capability.PROVENANCE, Capability.ADAPTER_SWITCH}
-        assert absent == elsewhere - VLLM_CONTROLS
+        assert absent == elsewhere - VLLM_CONTROLS - {Capability.WEIGHTS_IN_PLACE}
         assert "--num-gpu-blocks-override 17" in warm.config["flags"]
         assert "vllm" in warm.log_tail()
 

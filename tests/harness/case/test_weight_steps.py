@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.case_samples import case
-from support.histories import ask, contents
+from support.histories import ask, burst, contents
 
-from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 from coldproof.adapters.spec.curl import LoraRouteCurl, OpenAiCurl
 from coldproof.harness.case.reproducer.script import recorded_engine, scenario
 from coldproof.harness.case.rows.changes import change_rows
@@ -36,6 +36,13 @@ IN_FLIGHT = Burst(
 
 def test_a_script_makes_the_same_calls() -> None:
     """In their order, also during a burst, with the same gaps."""
+    deep = (Sleep(2), Wake(SleepPart.WEIGHTS), TO_A, Wake(SleepPart.KV))
+    assert scenario(Workload((*deep, burst(ask()))))[:4] == [
+        "server.sleep(2)",
+        "server.wake('weights')",
+        "server.update_weights('A', same_path=True)",
+        "server.wake('kv_cache')",
+    ]
     lines = scenario(Workload((TO_A, Sleep(1), Wake(), Reset(), IN_FLIGHT)))
     assert lines[:4] == [
         "server.update_weights('A', same_path=True)",

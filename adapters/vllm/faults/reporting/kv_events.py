@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -285,3 +285,16 @@ def stores_are_told_after_the_reset_that_removed_them(patch: Patch) -> None:
             if stored:
                 acted()
         return done
+
+
+@fault("EVENT-5", stands_for="vllm PR#57789: no epoch tells one publisher from the next", cells=("events",))
+def batch_numbers_go_on_after_a_restart(patch: Patch) -> None:
+    """The publisher of a restarted engine continues the batch numbers of the engine before."""
+    numbers: dict[str, Iterator[int]] = {}  # by the place that the engines share
+
+    @after(patch, module("distributed.kv_events").ZmqEventPublisher, "__init__")
+    def start(_result: Any, this: Any, *_: Any, **__: Any) -> None:
+        place = this._endpoint.rpartition("/")[0]
+        if place in numbers:
+            acted()
+        this._seq_gen = numbers.setdefault(place, itertools.count())

@@ -23,7 +23,7 @@ from coldproof.adapters.protocol.requests import (
     CompletionRequest,
     ResponseOptions,
 )
-from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 from coldproof.adapters.vllm.cells import RUNNER_V1, RUNNER_V2, Variables
 from coldproof.adapters.vllm.fingerprint.digest import chain, seed_of
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, TOPOLOGIES, Topology
@@ -51,6 +51,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         topology: Topology = FULL_ATTENTION,
         prefix_caching: bool = True,
         environment: Variables = (),
+        weight_transfer: bool = False,
     ) -> InprocEngine:
         options = VllmOptions(
             model=str(tiny_model(CACHED)),
@@ -59,6 +60,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             log=tmp_path / f"engine-{len(engines)}.log",
             topology=topology,
             environment=environment,
+            weight_transfer=weight_transfer,
         )
         engines.append(vllm_inproc.start(options))
         return engines[-1]
@@ -271,8 +273,42 @@ def test_sleep_discards_the_memory_of_the_cache(start: Start) -> None:
         engine.wake()
         answer = engine.complete(asked(prompt("a", 70)))
         assert (ids(answer), answer.cached_tokens) == (expected(prompt("a", 70)), hit)
-    with pytest.raises(RequestRefused, match="level 1"):
+
+
+def test_a_deep_sleep_forgets_the_weights_too(start: Start) -> None:
+    """Until they are loaded again, between the two parts of the wake-up that vLLM documents."""
+    engine, model = start(), tiny_model(CACHED)
+    before = engine.weights_checksum()
+    for reload in (False, True):
         engine.sleep(2)
+        engine.wake(SleepPart.WEIGHTS)
+        assert engine.weights_checksum() != before
+        if reload:
+            engine.update_weights(str(model), WeightRoute.PATH)
+        engine.wake(SleepPart.KV)
+        answer = engine.complete(asked(prompt("a", 70)))
+        assert (ids(answer) == expected(prompt("a", 70)), answer.cached_tokens) == (reload, 0)
+    assert engine.weights_checksum() == before
+
+
+@pytest.mark.parametrize("route", WeightRoute)
+def test_each_route_loads_the_weights(start: Start, route: WeightRoute) -> None:
+    """By vLLM's own methods. None of them empties the cache."""
+    engine, other = start(weight_transfer=True), tiny_model(CACHED, seed=1)
+    assert engine.capabilities[Capability.WEIGHTS_TRANSFER].present
+    engine.complete(asked(prompt("a", 70)))
+    before = engine.weights_checksum()
+    engine.update_weights(str(other), route)
+    assert engine.weights_checksum() != before
+    hit = engine.complete(asked(prompt("a", 70)))
+    new = computed(Question(prompt("a", 70), None, 20, weights=weights_digest(other)))
+    assert (hit.cached_tokens, ids(hit) == new.ids) == (64, False)
+    assert engine.reset_cache()
+    assert ids(engine.complete(asked(prompt("a", 70)))) == new.ids
+    with pytest.raises(RequestRefused):
+        engine.update_weights("/nowhere", route)
+    engine.update_weights(str(tiny_model(CACHED)), route)  # a transfer that failed does not prevent the next one
+    assert engine.weights_checksum() == before
 
 
 @pytest.mark.parametrize("clear", [True, False])

@@ -68,6 +68,20 @@ def bodies(calls: list[list[str]]) -> list[Any]:
     return [json.loads(call[call.index("-d") + 1]) if "-d" in call else None for call in calls]
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_turn_after_the_loss_of_the_engine_continues_what_is_known(tmp_path: Path, chat: bool) -> None:
+    """The engine was lost before the request that it continues: the case has no row for either, and no answer."""
+    first, then = ask(("stem", 40), chat=chat), ask(("turn", 5), continues=0, chat=chat)
+    for rows, name in (([], "before"), ([report_samples.request(0, answer=[], answer_text="")], "during")):
+        (tmp_path / name).mkdir()
+        case = msgspec.structs.replace(case_of(burst(first), burst(then)), requests=rows)
+        made = bodies(played(case, tmp_path / name))
+        assert len(made) == 2
+        if not chat:
+            turn = segment_tokens(NONCE, Segment("turn", 5))
+            assert made[1]["prompt"] == [*made[0]["prompt"], *turn]
+
+
 def test_prompts_are_the_tokens_of_the_run(tmp_path: Path) -> None:
     """Nonce first, then the segments; a next turn behind the prompt and the answer that it continues."""
     first, then = ask(("stem", 40), salt="red"), ask(("turn", 5), continues=0)

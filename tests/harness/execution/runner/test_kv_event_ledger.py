@@ -6,7 +6,7 @@ from support.event_streams import CLEARED, PROMPT, RULE, batches, hashes, remove
 from support.histories import outcome
 
 from coldproof.adapters.protocol.kv_events import KvEvent, Published
-from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
+from coldproof.harness.execution.runner.kv_event_ledger import EventLedger, RunBatches
 from coldproof.harness.history.kv_event_replay import request_keys
 from coldproof.harness.history.kv_events import RunEvents
 from coldproof.harness.history.records import Outcome
@@ -30,7 +30,9 @@ class Engine:
 
     def run(self, *events: KvEvent, asked: tuple[Outcome, ...] = ()) -> RunEvents:
         """A run with one batch."""
-        return self.ledger.record(self.published(*events, at=100.25), asked, began=100.0)
+        published, run = self.published(*events, at=100.25), RunBatches()
+        run.add(published, began=100.0)
+        return self.ledger.record(published, asked, run)
 
 
 def known(events: RunEvents) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from support.event_streams import batches, hashes, removed, stored
@@ -14,7 +15,7 @@ from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
 from coldproof.harness.session.selftest.scripted_engine import InjectedBug, ScriptedEngine
-from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.steps import Restart, Workload
 
 BEFORE = tuple(range(48))
 
@@ -73,3 +74,23 @@ def test_an_engine_that_is_lost_has_told_a_part(tmp_path: Path) -> None:
     assert (died.events, died.engine_lost) == (None, "the scripted engine has terminated")
     silent = run(Publishing(nothing), tmp_path / "b")
     assert (silent.events, silent.engine_lost) == (None, "the scripted engine has terminated")
+
+
+def test_a_restart_separates_the_batches_of_two_engines(tmp_path: Path) -> None:
+    """The first engine's are taken before it ends. Times go on, although the next engine's clock begins elsewhere."""
+
+    class Later(Publishing):
+        def clock(self) -> float:
+            return super().clock() - 5000
+
+    nothing, now = Published(), time.monotonic()
+    (first,), (second,) = batches((now, (stored(BEFORE),))), batches((now - 5000, (stored(BEFORE),)))
+    engine = Publishing(nothing, Published(batches=(first,)))
+    later = Later(Published(batches=(second,)))
+    workload = Workload((burst(ask()), Restart(), burst(ask())))
+    run = WorkloadRun(engine, workload, "n", contents(tmp_path), tmp_path / "run", next_engine=lambda _: later)
+    events = run.history().events
+    assert events is not None
+    assert [restart.batches for restart in events.restarts] == [1]
+    assert [batch.sequence for batch in events.batches] == [0, 0]
+    assert all(abs(at) < 60 for at in (events.restarts[0].at, *(batch.at for batch in events.batches)))

@@ -11,7 +11,7 @@ from support.weights import pause
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import RequestRefused
-from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
 from coldproof.harness.execution.runner.requests import ended_by_pause
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History, Identity
@@ -41,7 +41,7 @@ class Pausing(ScriptedEngine):
         super().__init__()
         self.calls: list[str] = []
         self.refuses = refuses
-        for capability in (Capability.PAUSE_KEEP, Capability.SLEEP):
+        for capability in (Capability.PAUSE_KEEP, Capability.SLEEP, Capability.SLEEP_DISCARDS):
             self.capabilities[capability] = Support(True, "scripted")
 
     def update_weights(self, path: str, route: WeightRoute) -> None:
@@ -58,9 +58,11 @@ class Pausing(ScriptedEngine):
 
     def sleep(self, level: int) -> None:
         self.calls.append(f"sleep {level}")
+        if level > 1:
+            self.weights = "discarded"
 
-    def wake(self) -> None:
-        self.calls.append("wake")
+    def wake(self, part: SleepPart = SleepPart.ALL) -> None:
+        self.calls.append("wake" if part is SleepPart.ALL else f"wake {part.value}")
 
 
 def run(engine: ScriptedEngine, folder: Path, *steps: Step) -> History:
@@ -139,6 +141,39 @@ def test_a_paused_engine_is_resumed_at_the_end(tmp_path: Path) -> None:
     run(engine, tmp_path, Pause(mode=PauseMode.KEEP, clear=False))
     run(engine, tmp_path / "again", Sleep(1))
     assert engine.calls == ["pause keep False", "resume", "sleep 1", "wake"]
+
+
+DEEP = (Sleep(2), Wake(SleepPart.WEIGHTS), TO_A, Wake(SleepPart.KV))
+
+
+def test_weights_are_loaded_between_the_parts_of_a_wake_up(tmp_path: Path) -> None:
+    """The sleep lasts until the KV is there again, so that the update is within it. The checksum of the start is taken
+    before the weights are discarded.
+    """
+    engine = Pausing()
+    history = run(engine, tmp_path, *DEEP, burst(ask()))
+    assert engine.calls[:4] == ["sleep 2", "wake the weights", "load A", "wake the KV cache"]
+    (sleep,), (update,) = history.pauses, history.updates
+    assert sleep.contains(update.began)
+    assert sleep.contains(update.ended)
+    assert history.start_checksum == "start"
+    assert engine.weights is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "ends"),
+    [
+        (DEEP[:1], ["wake", f"load {START_WEIGHTS}"]),
+        (DEEP[:2], ["wake the KV cache", f"load {START_WEIGHTS}"]),
+        (DEEP[:3], ["wake the KV cache", f"load {START_WEIGHTS}"]),
+    ],
+)
+def test_discarded_weights_are_loaded_at_the_end(tmp_path: Path, steps: tuple[Step, ...], ends: list[str]) -> None:
+    """Wherever the run stopped. What is awake is not woken up again, which engines refuse."""
+    engine = Pausing()
+    run(engine, tmp_path, *steps)
+    assert engine.calls[len(steps) :] == ends
+    assert engine.weights is None
 
 
 def test_changes_during_a_burst_are_made_in_order(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from support.histories import ask, burst, outcome, record, shape
 
 from coldproof.adapters.protocol.kv_events import KvEvent
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
-from coldproof.harness.history.kv_events import ResidentBlock, RunEvents, blocks_of
+from coldproof.harness.history.kv_events import EngineRestart, ResidentBlock, RunEvents, blocks_of
 from coldproof.harness.history.records import History, Outcome, ResetRecord
 from coldproof.harness.judgement.checkers.block_hashes import check_hashes
 from coldproof.harness.judgement.checkers.kv_events import check_events
@@ -208,6 +208,39 @@ def test_who_has_no_time_to_announce_a_reset_is_not_late(gap: tuple[Idle, ...], 
     assert check_events(history) == []
     assert evidence(history, {})[Evidence.QUIET_RESETS] == 0
     assert evidence(quiet((1.2, (CLEARED,)), (3.2, (stored(),))), {})[Evidence.QUIET_RESETS] == 1
+
+
+def lives(*numbers: int, then: tuple[KvEvent, ...] = (stored(),)) -> RunEvents:
+    """A batch of one engine, and those of the next one with these numbers, of which the first has `then`."""
+    (before, *_), later = events(*BOTH).batches, events((2.0, then), (3.0, ())).batches
+    next_ones = (msgspec.structs.replace(b, sequence=n) for b, n in zip(later, numbers, strict=False))
+    return msgspec.structs.replace(events(), batches=(before, *next_ones), restarts=(EngineRestart(1, 0.9),))
+
+
+def test_a_restart_can_be_seen_by_its_numbers() -> None:
+    """They begin anew, or a cleared cache is announced first. The cache of the engine before is gone in any case."""
+    for stream in (lives(0, 1), lives(1, then=(CLEARED, stored())), lives()):
+        assert said(stream, first(), again(0)) == []
+    assert said(lives(0), first(), again(32, sent=0.6, finished=0.8)) == []  # before the restart, it can be hit
+    (lost,) = said(lives(0), first(), again(0, sent=0.6, finished=0.8))
+    assert "32 could be hit" in lost
+    (hit,) = said(lives(), first(), again(32))
+    assert "at most 0 could be hit" in hit
+    for numbers in ((1,), (2, 3)):
+        (unseen,) = said(lives(*numbers), first(), again(0))
+        assert f"its first batch has number {numbers[0]} after number 0 of the engine before" in unseen
+    (late,) = said(lives(1, then=(stored(), CLEARED)), first(), again(0))
+    assert "no subscriber can see the restart" in late
+
+
+def test_a_restart_counts_if_events_are_on_both_sides() -> None:
+    """Without a batch before it, there is nothing that a subscriber could keep."""
+    for stream, count in (
+        (lives(0), 1),
+        (lives(), 0),
+        (msgspec.structs.replace(lives(0), restarts=(EngineRestart(0, 0.0),)), 0),
+    ):
+        assert evidence(told(stream, first(), again(0)), {})[Evidence.EVENT_RESTARTS] == count
 
 
 def test_behind_a_gap_hits_are_not_judged() -> None:

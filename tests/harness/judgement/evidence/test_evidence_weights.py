@@ -52,6 +52,11 @@ SHOWS: list[tuple[Evidence, History, History]] = [
         told(asked(0), updates=(update(0.7),)),
     ),
     (
+        Evidence.UPDATES_TRANSFER,
+        told(asked(0), updates=(update(0.7, route=WeightRoute.TRANSFER),)),
+        told(asked(0), updates=(update(0.7, route=WeightRoute.IN_PLACE),)),
+    ),
+    (
         Evidence.AFTER_UPDATE,
         told(asked(0), asked(1), updates=(update(0.7),), **CLEAN),
         told(asked(0, range(50, 90)), asked(1), updates=(update(0.7),), **CLEAN),
@@ -111,6 +116,11 @@ SHOWS: list[tuple[Evidence, History, History]] = [
         Evidence.SLEEPS,
         told(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
         told(asked(3), pauses=(pause(0.8, 0.9, level=0), pause(0.9, 2.0))),
+    ),
+    (
+        Evidence.DEEP_SLEEPS,
+        told(asked(3), pauses=(pause(0.9, 2.0, level=2),)),
+        told(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
     ),
 ]
 

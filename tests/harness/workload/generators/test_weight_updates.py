@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 from hypothesis import given
-from support.drawn_workloads import LIMITS, asked, found, some, without
+from support.drawn_workloads import LIMITS, any_at_all, asked, found, some, without
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
+from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.weights import (
     Invalidation,
@@ -26,6 +28,7 @@ from coldproof.harness.workload.steps import (
     Reset,
     Resume,
     Sleep,
+    Step,
     UpdateWeights,
     Wake,
     Workload,
@@ -66,12 +69,50 @@ def test_each_invalidation_is_drawn(by: type) -> None:
     assert found(quiet_updates(ROOMY), lambda w: [u.version for u in weight_updates(w)][1:2] == [START_WEIGHTS])
 
 
+def test_each_route_is_drawn_with_each_invalidation() -> None:
+    """Two routes of an update can leave different things behind, and an invalidation can miss one of them."""
+    missing = {(route, by) for route in WeightRoute for by in set(Invalidation) - {Invalidation.NOTHING}}
+
+    @any_at_all
+    @given(quiet_updates(ROOMY))
+    def draw(workload: Workload) -> None:
+        missing.difference_update(pairs(workload))
+
+    draw()
+    assert not missing
+
+
+def pairs(workload: Workload) -> Iterator[tuple[WeightRoute, Invalidation]]:
+    """Yield the route of each update with what makes the engine forget old KV."""
+    steps = [s for s in workload.steps if not isinstance(s, Burst) or s.requests[0].salt is not None]
+    for at, step in enumerate(steps):
+        if not isinstance(step, UpdateWeights):
+            continue
+        before, after = steps[at - 1] if at else None, steps[at + 1] if at + 1 < len(steps) else None
+        match before, after:
+            case Wake(part=SleepPart.WEIGHTS), _:
+                yield step.route, Invalidation.DEEP_SLEEP
+            case Wake(part=SleepPart.ALL), _:
+                yield step.route, Invalidation.SLEEP
+            case Pause(), _:
+                yield step.route, Invalidation.PAUSE
+            case _, Reset():
+                yield step.route, Invalidation.RESET
+            case _, Pause():
+                yield step.route, Invalidation.PAUSE_AFTER
+            case _, Sleep():
+                yield step.route, Invalidation.SLEEP_AFTER
+            case _, Burst():
+                yield step.route, Invalidation.SALT
+
+
 def test_the_policy_decides_what_follows_an_update() -> None:
     """And the engine's capabilities."""
     assert invalidations(with_policy(WeightPolicy.INVALIDATES)) == [Invalidation.NOTHING]
     assert invalidations(with_policy(WeightPolicy.IN_SALT)) == [Invalidation.SALT]
     assert set(invalidations(ROOMY)) == set(Invalidation) - {Invalidation.NOTHING}
-    bare = without(ROOMY, Capability.PAUSE_KEEP, Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.SLEEP)
+    pauses = (Capability.PAUSE_KEEP, Capability.PAUSE_ABORT, Capability.PAUSE_WAIT)
+    bare = without(ROOMY, *pauses, Capability.SLEEP, Capability.SLEEP_DISCARDS)
     assert invalidations(without(bare, Capability.CACHE_SALT)) == [Invalidation.RESET]
 
 
@@ -115,8 +156,11 @@ def test_next_turns_follow_requests_in_flight(workload: Workload) -> None:
     assert all(any(isinstance(c, UpdateWeights) for c in m.changes) for m in moments(workload))
 
 
+ONLY_SAME_PATH = without(ROOMY, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_IN_PLACE, Capability.WEIGHTS_TRANSFER)
+
+
 @some
-@given(updates_with_adapters(without(ROOMY, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_IN_PLACE)))
+@given(updates_with_adapters(ONLY_SAME_PATH))
 def test_only_routes_of_the_engine_are_drawn(workload: Workload) -> None:
     """Adapters and the base model are sent the same before and after each update."""
     assert {u.route for u in weight_updates(workload)} == {WeightRoute.SAME_PATH}
@@ -135,6 +179,9 @@ def test_transformed_workloads_stay_valid(workload: Workload) -> None:
     assert not any(isinstance(c, Pause | Resume) for m in moments(calm) for c in m.changes)
 
 
+UPDATE = UpdateWeights(version="A")
+
+
 @pytest.mark.parametrize(
     ("steps", "valid"),
     [
@@ -144,11 +191,19 @@ def test_transformed_workloads_stay_valid(workload: Workload) -> None:
         ((Sleep(1), Wake()), True),
         ((Sleep(1), Resume()), False),
         ((Sleep(1), Sleep(1), Wake()), False),
+        ((Sleep(1), Wake(SleepPart.WEIGHTS), Wake(SleepPart.KV)), True),
+        ((Sleep(1), Wake(SleepPart.WEIGHTS)), False),
+        ((Sleep(1), Wake(SleepPart.KV), Wake(SleepPart.KV)), False),
+        ((Sleep(2), Wake()), False),
+        ((Sleep(2), Wake(), UPDATE), True),
+        ((Sleep(2), Wake(SleepPart.WEIGHTS), UPDATE, Wake(SleepPart.KV)), True),
+        ((Sleep(2), UPDATE, Wake()), False),
+        ((Sleep(2), Wake(SleepPart.KV), UPDATE, Wake(SleepPart.WEIGHTS)), False),
     ],
 )
-def test_a_pause_must_end_before_the_next_requests(
-    steps: tuple[Pause | Resume | Sleep | Wake, ...], valid: bool
-) -> None:
-    """They would wait forever; and only what was stopped goes on."""
+def test_a_pause_must_end_before_the_next_requests(steps: tuple[Step, ...], valid: bool) -> None:
+    """They would wait forever; and only what was stopped goes on. Weights that a sleep discarded are loaded first, into
+    memory that is awake.
+    """
     burst = found(quiet_updates(ROOMY), lambda _: True).steps[0]
     assert is_valid(Workload((*steps, burst))) is valid
