@@ -27,6 +27,7 @@ class Invalidation(enum.StrEnum):
     WAIT_AFTER = "update, pause (wait, clear), resume"
     SLEEP_BEFORE = "sleep, wake up, update"
     SLEEP_AFTER = "update, sleep, wake up"
+    DEEP_SLEEP = "sleep, wake up the weights, update, wake up the KV"
     SALT = "update, another cache salt"
     NOTHING = "update, nothing else"
 
@@ -42,12 +43,14 @@ INVALIDATION_NEEDS = {
     Invalidation.WAIT_AFTER: "pause that waits for requests",
     Invalidation.SLEEP_BEFORE: "sleep and wake",
     Invalidation.SLEEP_AFTER: "sleep and wake",
+    Invalidation.DEEP_SLEEP: "sleep that discards the weights",
     Invalidation.SALT: "cache salt",
 }
 ROUTE_NEEDS = {
     "reload from another path": "weights reloaded from another path",
     "reload from the same path with changed files": "weights reloaded from the same path",
     "change in place": "weights changed in place",
+    "weight transfer": "weights transferred",
 }
 # What an engine can promise -> the pairs that a run then tests.
 PROMISED = {

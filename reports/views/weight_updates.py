@@ -40,6 +40,7 @@ ABOUT = {
     Invalidation.WAIT_AFTER: WAIT,
     Invalidation.SLEEP_BEFORE: SLEEP,
     Invalidation.SLEEP_AFTER: SLEEP,
+    Invalidation.DEEP_SLEEP: "discards the KV and the weights; requests in flight end",
     Invalidation.SALT: "in every request after the update",
     Invalidation.NOTHING: "the engine promises nothing here: answers are not compared",
 }

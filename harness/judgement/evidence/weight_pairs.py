@@ -110,6 +110,8 @@ def action_of(history: History, reset: ResetRecord, *, before: bool) -> Invalida
     pause = next((p for p in history.pauses if p.clear and p.began == reset.began and p.ended == reset.ended), None)
     if pause is None:
         return Invalidation.RESET_BEFORE if before else Invalidation.RESET
+    if pause.level is not None and pause.level > 1:
+        return Invalidation.DEEP_SLEEP
     if pause.level is not None:
         return Invalidation.SLEEP_BEFORE if before else Invalidation.SLEEP_AFTER
     around, after = PAUSES[pause.mode]

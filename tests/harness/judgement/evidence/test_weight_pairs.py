@@ -51,6 +51,7 @@ PAIRS: dict[Invalidation, History] = {
     Invalidation.WAIT_AFTER: updated(pauses=(pause(0.8, 0.9, PauseMode.WAIT),), resets=(reset(0.8),)),
     Invalidation.SLEEP_BEFORE: updated(pauses=(pause(0.6, 0.65, PauseMode.ABORT, level=1),), resets=(reset(0.6),)),
     Invalidation.SLEEP_AFTER: updated(pauses=(pause(0.8, 0.9, PauseMode.ABORT, level=1),), resets=(reset(0.8),)),
+    Invalidation.DEEP_SLEEP: updated(pauses=(pause(0.6, 0.8, PauseMode.ABORT, level=2),), resets=(reset(0.6),)),
     Invalidation.SALT: told(asked(0), asked(1, salt="version-1"), updates=(update(0.7),)),
     Invalidation.NOTHING: updated(),
 }
