@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from coldproof.adapters.spec.fault import Fault
-from coldproof.adapters.vllm.faults.blocks import leaks, lost_hits, references
-from coldproof.adapters.vllm.faults.content import cache_groups, lora_weights, published_blocks
+from coldproof.adapters.vllm.faults.blocks import leaks, lost_hits, rare_hits, references
+from coldproof.adapters.vllm.faults.content import (
+    cache_groups,
+    lora_weights,
+    published_blocks,
+)
 from coldproof.adapters.vllm.faults.keys import block_hashes, lora_and_salt
 from coldproof.adapters.vllm.faults.reporting import cached_tokens, kv_events, metrics, response_options
 from coldproof.adapters.vllm.faults.scheduling import (
@@ -38,6 +42,8 @@ MECHANISMS = (
     keys_and_loads,
     transfers,
     metrics,
+    # Faults at rare states, by the place of what goes wrong.
+    rare_hits,
 )
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 
