@@ -9,7 +9,7 @@ from coldproof.adapters.vllm.faults.content import (
     lora_weights,
     published_blocks,
 )
-from coldproof.adapters.vllm.faults.keys import block_hashes, lora_and_salt
+from coldproof.adapters.vllm.faults.keys import block_hashes, lora_and_salt, rare_identities
 from coldproof.adapters.vllm.faults.reporting import cached_tokens, kv_events, metrics, response_options
 from coldproof.adapters.vllm.faults.scheduling import (
     aborts,
@@ -43,6 +43,7 @@ MECHANISMS = (
     transfers,
     metrics,
     # Faults at rare states, by the place of what goes wrong.
+    rare_identities,
     rare_hits,
 )
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
