@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coldproof.adapters.spec.fault import Fault
-from coldproof.adapters.vllm.faults.blocks import leaks, lost_hits, rare_hits, references, sharers
+from coldproof.adapters.vllm.faults.blocks import ageing, leaks, lost_hits, rare_hits, references, sharers
 from coldproof.adapters.vllm.faults.content import (
     cache_groups,
     lora_weights,
@@ -46,6 +46,7 @@ MECHANISMS = (
     rare_identities,
     rare_hits,
     sharers,
+    ageing,
 )
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 
