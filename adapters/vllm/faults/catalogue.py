@@ -14,7 +14,9 @@ from coldproof.adapters.vllm.faults.reporting import cached_tokens, kv_events, m
 from coldproof.adapters.vllm.faults.scheduling import (
     aborts,
     cache_reset,
+    collisions,
     preemption,
+    queue_states,
     resumption,
     stalls,
     weight_updates,
@@ -47,6 +49,8 @@ MECHANISMS = (
     rare_hits,
     sharers,
     ageing,
+    queue_states,
+    collisions,
 )
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 
