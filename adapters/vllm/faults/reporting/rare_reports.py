@@ -52,20 +52,18 @@ def the_parent_is_missing_after_a_hit_of_one_block(patch: Patch) -> None:
 
 @fault(
     "EVENT-2",
-    stands_for="dynamo PR#10666",
+    stands_for="dynamo PR#10666, vllm PR#43258",
     cells=("events-tight",),
-    rare="only for a block that is evicted and computed again in one step",
+    rare="only for a block that two requests store in one step, and only once the copies are evicted",
 )
-def a_removal_and_a_store_in_one_step_cancel_out(patch: Patch) -> None:
-    """If a block is removed and stored again in one step, neither is reported."""
+def two_copies_stored_in_one_step_are_reported_once(patch: Patch) -> None:
+    """Equal blocks that are stored in one step are reported once. Each copy is reported as removed."""
 
-    def netted(_manager: Any, events: list[Any]) -> list[Any]:
-        removed = {one for event in events if type(event).__name__ == "BlockRemoved" for one in event.block_hashes}
-        stored = {one for event in events if type(event).__name__ == "BlockStored" for one in event.block_hashes}
-        both = removed & stored
-        return [event for event in events if not both or not both.issuperset(getattr(event, "block_hashes", (None,)))]
+    def merged(_manager: Any, events: list[Any]) -> list[Any]:
+        hashes = [event.block_hashes if type(event).__name__ == "BlockStored" else None for event in events]
+        return [event for i, event in enumerate(events) if hashes[i] is None or hashes[i] not in hashes[:i]]
 
-    change_steps(patch, netted)
+    change_steps(patch, merged)
 
 
 @fault("REUSE-3", "REUSE-1", stands_for="vllm#43736", rare="only for hits of 16 blocks or more")

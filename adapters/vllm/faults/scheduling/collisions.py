@@ -10,11 +10,9 @@ from coldproof.adapters.vllm.faults.engine_parts import blocks_of, coordinator, 
 from coldproof.adapters.vllm.faults.patching import TIGHT, acted, around, before
 from coldproof.adapters.vllm.faults.scheduling.aborts import before_abort
 from coldproof.adapters.vllm.faults.scheduling.preemption import keep_computed_count
-from coldproof.adapters.vllm.faults.scheduling.weight_updates import core, indexed_blocks, restore_entries
+from coldproof.adapters.vllm.faults.scheduling.weight_updates import core
 
 FAULTS, fault = collector("collisions")
-
-GROUP_BYTES = 4  # of a key of the index, behind the hash
 
 
 @fault(
@@ -104,22 +102,20 @@ def a_reset_after_a_refused_one_does_nothing(patch: Patch) -> None:
 
 @fault(
     "CTRL-3",
-    stands_for="sglang#33783",
+    stands_for="tpu-inference PR#3362, sglang#33783",
     cells=TIGHT,
     rare="only for a reset of running requests while another request is preempted",
 )
-def a_reset_of_running_requests_spares_the_preempted(patch: Patch) -> None:
-    """A reset that includes running requests keeps the blocks of those that were preempted before it."""
+def a_reset_of_running_requests_forgets_the_preempted(patch: Patch) -> None:
+    """A reset that includes running requests queues these again. Those that were preempted before it wait forever."""
 
     @around(patch, scheduler(), "reset_prefix_cache")
     def reset(original: Any, this: Any, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         away = [request for request in this.waiting if request.status.name == "PREEMPTED"]
-        hashes = {hashed for request in away for hashed in request.block_hashes}
-        entries = indexed_blocks(this.kv_cache_manager.block_pool) if reset_running_requests else []
         done = bool(original(this, reset_running_requests, reset_connector))
-        if done:
-            kept = [entry for entry in entries if entry[0][:-GROUP_BYTES] in hashes]
-            restore_entries(this.kv_cache_manager.block_pool, kept)
+        if reset_running_requests and away:
+            this.waiting.remove_requests(away)
+            acted()
         return done
 
 
