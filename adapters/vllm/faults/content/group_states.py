@@ -6,21 +6,13 @@ from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.blocks.sharers import free_early
-from coldproof.adapters.vllm.faults.content.cache_groups import block_numbers, groups_of
-from coldproof.adapters.vllm.faults.engine_parts import coordinator, manager, scheduler
-from coldproof.adapters.vllm.faults.patching import acted, around, before, override
+from coldproof.adapters.vllm.faults.content.cache_groups import groups_of
+from coldproof.adapters.vllm.faults.engine_parts import scheduler
+from coldproof.adapters.vllm.faults.patching import acted, around, before
 
 FAULTS, fault = collector("group_states")
 
 SMALL_POOL = ("groups-window-tight",)
-
-
-class SinglePass(list[Any]):
-    """Groups that a lookup takes for two, of which one pass suffices."""
-
-    def __len__(self) -> int:
-        """Return two."""
-        return 2
 
 
 @fault(
@@ -62,44 +54,3 @@ def a_preemption_loses_a_block_of_the_second_group(patch: Patch) -> None:
             blocks = inner.coordinator.single_type_managers[1].req_to_blocks[request.request_id]
             if blocks and not blocks.pop().is_null:
                 acted()
-
-
-@fault(
-    "GROUP-1",
-    stands_for="vllm#51771, TRT PR#10183",
-    cells=("groups-two-windows", "groups-five"),
-    rare="only where a later group has a shorter hit than the window before it",
-)
-def three_groups_are_looked_up_in_one_pass(patch: Patch) -> None:
-    """With three kinds of layers, a lookup asks each once. A window that is asked early keeps blocks behind the end of
-    the hit, over which the request then writes.
-    """
-
-    @around(patch, coordinator("Hybrid"), "find_longest_cache_hit")
-    def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
-        right = original(this, hashes, longest)
-        if len(this.attention_groups) <= 2:
-            return right
-        with override(this, "attention_groups", SinglePass(this.attention_groups)):
-            once = original(this, hashes, longest)
-        if block_numbers(once) != block_numbers(right):
-            acted()
-        return once
-
-
-@fault(
-    "GROUP-1",
-    stands_for="vllm PR#55601, tenstorrent/tt-xla PR#4190",
-    cells=("groups-state-blocks",),
-    rare="only when two requests hit a part of the same block in one step",
-)
-def two_hits_on_a_part_of_a_block_share_one_copy(patch: Patch) -> None:
-    """A block is copied once in a step. A second request that hits a part of it gets a new block without the part."""
-
-    @around(patch, manager(), "take_kv_cache_block_copies")
-    def copies(original: Any, this: Any) -> Any:
-        planned, kept = original(this)
-        once = list({copy.src_block_id: copy for copy in reversed(planned)}.values())[::-1]
-        if len(once) < len(planned):
-            acted()
-        return once, kept

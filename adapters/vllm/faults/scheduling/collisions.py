@@ -140,7 +140,7 @@ def a_block_that_lacks_one_token_is_published(patch: Patch) -> None:
 @fault(
     "PREEMPT-1",
     stands_for="vllm PR#17305",
-    cells=TIGHT,
+    cells=("tight-priority", "tight"),
     rare="only when a resumed request is preempted again while it computes the KV of its own answer again",
 )
 def a_request_preempted_within_its_answer_goes_on_there(patch: Patch) -> None:
