@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.content.lora_weights import change_worker_adapters
 from coldproof.adapters.vllm.faults.engine_parts import name_and_path
@@ -26,12 +28,16 @@ def the_second_of_two_loads_without_a_request_is_lost(patch: Patch) -> None:
     """
     unused: set[str] = set()
     lost: set[tuple[str, str]] = set()
+    worker: dict[str, str] = {}  # name -> the content that the worker has read
 
     def load(executor: Any, lora: Any) -> Any:
         lost.discard(name_and_path(lora))
-        again = executor.cache_config.enable_prefix_caching and lora.load_inplace and lora.lora_name in unused
-        unused.add(lora.lora_name)
-        if not again:
+        name, folder = lora.lora_name, Path(lora.lora_path)
+        content = content_digest(folder) if folder.is_dir() else ""  # the worker refuses what does not exist
+        again = executor.cache_config.enable_prefix_caching and lora.load_inplace and name in unused
+        unused.add(name)
+        if not again or worker.get(name) == content:
+            worker[name] = content
             return lora
         lost.add(name_and_path(lora))
         return msgspec.structs.replace(lora, load_inplace=False)
