@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from coldproof.adapters.spec.fault import Fault
-from coldproof.adapters.vllm.faults.blocks import leaks, lost_hits, references
-from coldproof.adapters.vllm.faults.content import cache_groups, lora_weights, published_blocks
-from coldproof.adapters.vllm.faults.keys import block_hashes, lora_and_salt
-from coldproof.adapters.vllm.faults.reporting import cached_tokens, kv_events, metrics, response_options
+from coldproof.adapters.vllm.faults.blocks import ageing, leaks, lost_hits, rare_hits, references, sharers
+from coldproof.adapters.vllm.faults.content import (
+    adapter_states,
+    cache_groups,
+    group_states,
+    lora_weights,
+    published_blocks,
+)
+from coldproof.adapters.vllm.faults.keys import block_hashes, lora_and_salt, rare_identities
+from coldproof.adapters.vllm.faults.reporting import cached_tokens, kv_events, metrics, rare_reports, response_options
 from coldproof.adapters.vllm.faults.scheduling import (
     aborts,
     cache_reset,
+    collisions,
     preemption,
+    queue_states,
     resumption,
     stalls,
     weight_updates,
 )
-from coldproof.adapters.vllm.faults.tiers import keys_and_loads, transfers
+from coldproof.adapters.vllm.faults.tiers import keys_and_loads, rare_transfers, transfers
 
 MECHANISMS = (
     block_hashes,
@@ -38,6 +46,17 @@ MECHANISMS = (
     keys_and_loads,
     transfers,
     metrics,
+    # Faults at rare states, by the place of what goes wrong.
+    rare_identities,
+    adapter_states,
+    rare_hits,
+    sharers,
+    ageing,
+    queue_states,
+    collisions,
+    group_states,
+    rare_transfers,
+    rare_reports,
 )
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
 

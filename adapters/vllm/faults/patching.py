@@ -12,13 +12,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from coldproof.adapters.spec.fault import Patch
 from coldproof.adapters.vllm.faults.engine_parts import manager
 
 MARKERS_VARIABLE = "COLDPROOF_FAULT_MARKS"  # the folder in which engine processes create their marker files
 TIGHT = ("tight",)  # the cell with a small pool, for faults that act only when blocks are scarce
+Kept = TypeVar("Kept")
 actions: Counter[str] = Counter()
 
 
@@ -71,6 +72,24 @@ def after_lookup(patch: Patch) -> Callable[[Callable[[Any, Any, Any, int], None]
             do(this, request, *result[:2])
 
     return extend
+
+
+def state_of(part: Any, name: str, make: Callable[[], Kept]) -> Kept:
+    """Return what a fault keeps under a name for one engine, as an attribute of a part of it. `make` makes the first.
+
+    One process may have several engines, so a fault that depends on an engine's life keeps nothing elsewhere.
+    """
+    if not hasattr(part, name):
+        setattr(part, name, make())
+    kept: Kept = getattr(part, name)
+    return kept
+
+
+def count_up(part: Any, name: str) -> int:
+    """Count one more event in the life of an engine, at a part of it, and return the number of such events."""
+    number: int = getattr(part, name, 0) + 1
+    setattr(part, name, number)
+    return number
 
 
 def acted() -> None:
