@@ -20,6 +20,7 @@ from coldproof.harness.execution.observer import Observer
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.reach.collect import reached, seen_by
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
 from coldproof.harness.proof.confirm.confirm import Confirmed
@@ -219,6 +220,8 @@ class SystemUnderTest:
             findings=judgement.findings,
             noise=judgement.noise,
             permitted=judgement.permitted,
+            reach=reached(judgement.history),
+            seen=seen_by(judgement.history),
         )
 
     def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
