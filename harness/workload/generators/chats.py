@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, nearly_equal
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
@@ -79,6 +80,7 @@ def is_edited(request: Request) -> bool:
     return any(s.changed is not None or s.swapped is not None for s in request.prompt.segments)
 
 
+@guided
 @st.composite
 def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
     """Draw conversations that share a prefix, then more requests: turns, branches of one turn, edits, repeats.
@@ -121,6 +123,7 @@ def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
     return Workload(tuple(builder.steps))
 
 
+@guided
 @st.composite
 def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
     """Draw one conversation of several turns, each with the engine's own output; perhaps a second one interleaved.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, answer_lengths, stems
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
@@ -14,6 +15,7 @@ MOST_UNITS = 64  # of a prompt that is sent again; GROUP-1 has the longest promp
 LONG_EVERY = 7  # for each workload with the longest prompt, so many have a shorter one
 
 
+@guided
 @st.composite
 def repeats(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw A, A, or A four times: some engines fail only at the third. Rarely, A is the longest prompt."""
@@ -29,6 +31,7 @@ def longest_stem(limits: WorkloadLimits) -> int:
     return most // limits.unit * limits.unit - 2 * limits.unit - NONCE_TOKENS
 
 
+@guided
 @st.composite
 def returns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw A, A, B, A, where A and B differ after a shared prefix or from the start; then more of them in any order."""
@@ -44,6 +47,7 @@ def returns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
+@guided
 @st.composite
 def traffic(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw repeats, returns and bursts, for the checks of counts."""

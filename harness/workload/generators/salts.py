@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.generators.response_options import SEVERAL_ANSWERS, STOP_STRINGS, STRUCTURED, tokens_for
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, SetAdapter, Step, Workload
@@ -32,6 +33,7 @@ LIKE_AN_ADAPTER: tuple[tuple[AdapterAndSalt, AdapterAndSalt], ...] = (
 )
 
 
+@guided
 @st.composite
 def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, several: bool = False) -> Workload:
     """Draw the same prompts with two to eleven salts and adapters, one by one and in bursts, each sent again.

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Abort
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     WorkloadBuilder,
@@ -128,6 +129,7 @@ def sent_again_after_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return with_gaps(draw, limits, draw(st.one_of(*alone, *chats)))
 
 
+@guided
 @st.composite
 def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt, the same with one token of its first block changed, and that one again.
@@ -141,6 +143,7 @@ def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(Burst(requests=(Request(prompt=prompt),)) for prompt in prompts))
 
 
+@guided
 @st.composite
 def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw A, a prompt that takes the whole pool, and A again; perhaps both once more, with more tokens after A."""
@@ -152,6 +155,7 @@ def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
+@guided
 @st.composite
 def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a client disconnect in the first steps of a request whose prompt the pool has lost and must load.
@@ -172,6 +176,7 @@ def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
+@guided
 @st.composite
 def preempted_after_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt that the pool loses, and the same again after one with which it fills the pool.
