@@ -138,7 +138,8 @@ def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Wor
         opened = builder.open()
         rest = -new_prompt_length(opened.prompt) % limits.unit
         filled_by_answer = limits.slow and rest > 0 and not chat  # then a slow model need not fill another block
-        tokens = rest + 1 if filled_by_answer else limits.unit + draw(st.sampled_from((2, rest, rest + 1)))
+        edges = (2, rest, rest + 1, max(1, rest - 1))
+        tokens = rest + 1 if filled_by_answer else limits.unit + draw(st.sampled_from(edges))
         filled = Request(prompt=opened.prompt, chat=chat, max_tokens=tokens)
         builder.send(filled)
         latest.append(len(builder.drawn.requests) - 1)

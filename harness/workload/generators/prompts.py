@@ -146,8 +146,8 @@ def nearly_equal(draw: st.DrawFn, limits: WorkloadLimits, segment: Segment) -> S
 
 @st.composite
 def answer_lengths(draw: st.DrawFn, limits: WorkloadLimits) -> int:
-    """Draw a number of tokens to generate: a few, one, or enough for decode to fill a block and start the next."""
-    return draw(st.sampled_from(limits.sizes((8, 8, 8, 1, 4, limits.unit + 2), least=4)))
+    """Draw a number of tokens to generate: a few, one, two, or enough for decode to fill a block and start the next."""
+    return draw(st.sampled_from(limits.sizes((8, 8, 8, 1, 4, limits.unit + 2, 2), least=4)))
 
 
 class DrawnRequests:

@@ -130,8 +130,9 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
     match stage:
         case "decode":
             length = draw(st.sampled_from(limits.sizes((2 * limits.unit, 3 * limits.unit + 1))))
-            after = draw(st.sampled_from(limits.sizes((1, limits.unit, limits.unit // 2))))
-            abort, tokens, moment = Abort(after_tokens=after), limits.unit + 8, 150
+            tokens, moment = limits.unit + 8, 150
+            after = draw(st.sampled_from(limits.sizes((1, limits.unit, limits.unit // 2, 2, tokens - 1))))
+            abort = Abort(after_tokens=after)
         case "prefill":
             length, tokens = long, 8
             moment = draw(st.sampled_from((10, 20, 40)))
