@@ -26,7 +26,10 @@ KINDS = (PLAIN, VARIED, FROM_CORPUS, FROM_CORPUS)
 
 
 def guided(generator: Generator[Arguments]) -> Generator[Arguments]:
-    """Return a generator that also draws variations if its limits have guidance. Without, it draws as before."""
+    """Return a generator that also draws variations if its limits have guidance. Without, it draws as before.
+
+    A generator that draws from such a one must be one as well: what it draws next would depend on the corpus.
+    """
 
     @functools.wraps(generator)
     def draws(

@@ -121,6 +121,7 @@ def restored_for_others(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(builder.steps))
 
 
+@guided
 @st.composite
 def sent_again_after_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw repeats, returns, trees and conversations, with gaps."""
@@ -211,6 +212,7 @@ def emptied(draw: st.DrawFn, limits: WorkloadLimits) -> Step:
     return Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood")
 
 
+@guided
 @st.composite
 def partitions(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw equal prompts with different salts and adapters, with gaps."""

@@ -16,8 +16,10 @@ from support.workload_families import FAMILIES
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.editing import Draft
+from coldproof.harness.workload.generators import guidance
 from coldproof.harness.workload.generators.guidance import with_variations
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.tiers import partitions, sent_again_after_gaps
 from coldproof.harness.workload.generators.variations import VARIATIONS, fits, may_vary, varied_workload
 from coldproof.harness.workload.steps import Burst, Idle, Reset, Restart, Route, UpdateWeights, Workload
 from coldproof.harness.workload.validity import is_valid
@@ -143,6 +145,27 @@ class Known:
     def choose(self, _random: Random) -> Workload | None:
         """Always the same."""
         return TURNS
+
+
+NESTED = {"partitions": partitions, "sent again after gaps": sent_again_after_gaps}
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *NESTED])
+def test_only_the_outermost_generator_draws_variations(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a generator draws after a variation of another one's workload would depend on the corpus. Hypothesis refuses
+    draws that depend on what ran before.
+    """
+    inside: list[st.SearchStrategy[Workload]] = []
+    strategy = {**FAMILIES, **NESTED}[family](msgspec.structs.replace(ROOMY, guidance=Known()))
+    monkeypatch.setattr(guidance, "with_variations", lambda plain, _limits: inside.append(plain) or plain)
+
+    @settings(max_examples=20, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
+    @given(strategy)
+    def draw(workload: Workload) -> None:
+        assert is_valid(workload)
+
+    draw()
+    assert inside == []
 
 
 def test_guided_draws_are_plain_varied_and_from_the_corpus() -> None:
