@@ -7,6 +7,7 @@ They widen what every generator draws. Each is a function that edits a draft wit
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 
 import msgspec
@@ -296,6 +297,28 @@ def reset_meanwhile(draft: Draft, limits: WorkloadLimits, random: Random) -> Non
         edited.step = Burst(requests=(), meanwhile=Meanwhile(change=change, after_tokens=moment))
 
 
+def reload_meanwhile(draft: Draft, _limits: WorkloadLimits, random: Random) -> None:
+    """Let a reload happen during the burst that follows it, if that has requests of other models only."""
+    places = [
+        place
+        for place, (load, burst) in enumerate(pairwise(draft.steps))
+        if isinstance(load.step, SetAdapter)
+        and load.step.route is not Route.LOAD
+        and isinstance(burst.step, Burst)
+        and burst.step.meanwhile is None
+        and load.step.name not in {one.request.adapter for one in burst.requests}
+    ]
+    if places:
+        place = random.choice(places)
+        change = draft.steps[place].step
+        assert isinstance(change, SetAdapter)
+        most = draft.steps[place + 1].requests[0].request.max_tokens
+        meanwhile = Meanwhile(change=change, after_tokens=random.choice((0, 1, most // 2)))
+        draft.steps[place : place + 2] = [
+            EditedStep(Burst(requests=(), meanwhile=meanwhile), draft.steps[place + 1].requests)
+        ]
+
+
 VARIATIONS: tuple[Variation, ...] = (
     repeat_steps,
     send_again,
@@ -313,4 +336,5 @@ VARIATIONS: tuple[Variation, ...] = (
     set_priorities,
     move_arrival,
     reset_meanwhile,
+    reload_meanwhile,
 )

@@ -33,6 +33,11 @@ def variations(workload: Workload, on: WorkloadLimits = ROOMY, count: int = 1500
     return [varied_workload(workload, on, Random(seed)) for seed in range(count)]
 
 
+def bursts_of(workload: Workload) -> list[Burst]:
+    """Its bursts."""
+    return [step for step in workload.steps if isinstance(step, Burst)]
+
+
 @pytest.mark.parametrize("on", [LIMITS["tight"], LIMITS["roomy"]], ids=("tight", "roomy"))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_variation_can_be_run_and_afforded(family: str, on: WorkloadLimits) -> None:
@@ -53,7 +58,9 @@ def test_a_variation_can_be_run_and_afforded(family: str, on: WorkloadLimits) ->
 @pytest.mark.parametrize("variation", dict.fromkeys(VARIATIONS), ids=lambda one: one.__name__)
 def test_every_variation_changes_something(variation: Callable[[Draft, WorkloadLimits, Random], None]) -> None:
     """A variation that never does anything would be a lie."""
-    plain = Workload((burst(ask(("stem", 60)), ask(("other", 60))), Idle(20), burst(ask(("stem", 60), max_tokens=9))))
+    sent = burst(ask(("stem", 60)), ask(("other", 60)))
+    reload = (put("A"), put("B", route=Route.IN_PLACE))
+    plain = Workload((sent, Idle(20), *reload, burst(ask(("stem", 60), max_tokens=9))))
     changed = set()
     for seed in range(60):
         draft = Draft(plain)
@@ -87,6 +94,18 @@ def test_variations_reach_what_generators_do_not_draw(wanted: str) -> None:
     plain = Workload((burst(ask(("stem", 60)), ask(("other", 60))), burst(ask(("stem", 60)))))
     assert not WIDE[wanted](plain)
     assert any(WIDE[wanted](varied) for varied in variations(plain))
+
+
+def test_a_reload_overlaps_requests_of_others_only() -> None:
+    """An overlapped request of the same name may answer with either content: LORA-6 is about these."""
+    reload = put("B", route=Route.IN_PLACE)
+    requests = burst(ask(("stem", 60), adapter="other"), ask(("more", 60)))
+    plain = Workload((put("A"), put("C", name="other"), reload, requests, burst(ask(("stem", 60), adapter="tenant"))))
+    moved = [step for varied in variations(plain) for step in bursts_of(varied) if step.meanwhile is not None]
+    loads = [step for step in moved if step.meanwhile is not None and step.meanwhile.change == reload]
+    assert loads
+    alone = [step for step in loads if "tenant" not in {request.adapter for request in step.requests}]
+    assert len(alone) > len(loads) / 2  # another variation may join bursts afterwards
 
 
 def test_next_turns_still_continue_their_own_requests() -> None:
