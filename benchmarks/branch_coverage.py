@@ -1,7 +1,7 @@
 """Lines and branches of vLLM's cache code that a run executes, by requirement and in total.
 
-The engine must run in this process. coverage.py slows it several times, so that a run needs a larger budget than
-without; the shares depend on how many examples are drawn. Needs `coverage` (7.10 or newer).
+The engine runs in this process, and coverage.py slows it. The shares depend on how many examples are drawn. Each line
+of the table takes some seconds, because coverage.py reads all files again. Needs the package `coverage`.
 Run: python -m benchmarks.branch_coverage --profile smoke [other options of `coldproof run`]
 """
 
