@@ -146,6 +146,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Path | None = None
     allow_not_exercised: bool = False
     allow_inconclusive: bool = False
+    guided: bool = False  # also vary workloads that reached rare states of the engine
     command: str = ""
     seed: str = "0"
     shard: str = ""  # as "2/3"

@@ -23,6 +23,7 @@ from coldproof.adapters.protocol.engine import (
     SavesState,
     Served,
 )
+from coldproof.adapters.protocol.engine_steps import EngineStep, RecordsSteps
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure_behind
@@ -233,6 +234,13 @@ class CheckedEngine:
     def wrong_reads(self) -> tuple[WrongRead, ...]:
         with self._engine_errors_only("wrong_reads"):
             return self.engine.wrong_reads()
+
+    def take_steps(self) -> tuple[EngineStep, ...] | None:
+        """Return and remove the recorded steps; None if the engine records none."""
+        if not isinstance(self.engine, RecordsSteps):
+            return None
+        with self._engine_errors_only("take_steps"):
+            return self.engine.take_steps()
 
     def alive(self) -> bool:
         return self.engine.alive()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
@@ -189,6 +190,23 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     silent: bool = False
 
 
+class EngineAge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an engine has done since its start, apart from its calibration.
+
+    `names`, `salts`: how many different ones it has seen.
+    """
+
+    requests: int = 0
+    aborts: int = 0
+    preemptions: int = 0
+    evictions: int = 0
+    resets: int = 0
+    loads: int = 0
+    updates: int = 0
+    names: int = 0
+    salts: int = 0
+
+
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """A complete run of one workload."""
 
@@ -206,6 +224,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     policy: WeightPolicy = WeightPolicy.ON_RESET  # what the engine promises after an update
     events: RunEvents | None = None  # published KV events, where the engine has them
     wrong_reads: tuple[WrongRead, ...] = ()  # where the engine reports whose KV was read
+    engine_steps: tuple[EngineStep, ...] | None = None  # names are the numbers of requests; None: not recorded
+    age: EngineAge = EngineAge()  # what the engine had done before this run
     left_over: Metrics = Metrics()  # gauges: what earlier runs left on an engine that was idle at first
     stalled: QueueSample | None = None  # the queue when there was no progress for too long
     engine_lost: str | None = None  # why the engine was lost, if it was

@@ -115,6 +115,12 @@ def declare_options(add: Callable[..., object]) -> None:
         "folder for generated models and adapters (default: .coldproof in a checkout, else the user's cache)",
     )
     option("--shared-dir", "DIR", "folder for adapter files that an attached server can read")
+    add(
+        "--guided",
+        action="store_true",
+        help="also vary the drawn workloads, above all those that reached rare states of the engine, in this run or in "
+        "an earlier one",
+    )
     add("--allow-not-exercised", action="store_true", help="do not fail the run for NOT EXERCISED")
     add("--allow-inconclusive", action="store_true", help="do not fail the run for INCONCLUSIVE")
 
@@ -146,7 +152,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     known_issues, report_dir = optional_path(config, "--known-issues"), Path(config.getoption("--report-dir"))
     cache_dir = optional_path(config, "--cache-dir")
     exact = is_fingerprint(config) and config.getoption("--noise") is None
-    plain = ("model", "profile", "budget", "diagnose", "allow_not_exercised", "allow_inconclusive", "worker")
+    plain = ("model", "profile", "budget", "diagnose", "allow_not_exercised", "allow_inconclusive", "worker", "guided")
     return Options(
         engine=engine,
         engine_url=url,

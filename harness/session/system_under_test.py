@@ -6,7 +6,9 @@ A verdict follows from the recorded evidence and findings, never from how a test
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -16,11 +18,13 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.observer import Observer
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.reach.collect import reached, seen_by
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
 from coldproof.harness.proof.confirm.confirm import Confirmed
@@ -29,6 +33,7 @@ from coldproof.harness.proof.diagnose.deadly_kind import got_no_answer
 from coldproof.harness.proof.limits import ProofLimits
 from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipeline
 from coldproof.harness.session.budget import Budget, TrialEnded
+from coldproof.harness.session.reach_corpus import ReachCorpus, read_corpus, write_corpus
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER
 from coldproof.harness.workload.request_kinds import probe_of
@@ -55,6 +60,8 @@ class SystemUnderTest:
         engines.note(scale_note(self.limits, engines.calibration.answer_seconds, budget.at_first))
         self.proof_limits = ProofLimits.of(engines.pool.profile, quick=engines.pool.options.quick)
         self._current: CurrentTrial | None = None
+        self.state_counts: Counter[str] = Counter()  # of examples, over all trials
+        self.corpus: ReachCorpus | None = None  # of the current trial, if generation is guided
         mixtures_differ = not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None
         if mixtures_differ and not engines.pool.options.waives_at_once("GROUND-1"):
             engines.standby.order(caching=False)  # GROUND-1 will need it
@@ -87,10 +94,21 @@ class SystemUnderTest:
             return of_trial.within(self.budget.time_left(), slow=self.budget.slow)
 
         self._current = CurrentTrial(trial, observe, ProofPipeline(observe, engines, controls, limits))
+        if engines.pool.options.guided and not trial.requirement.without_cache:
+            self.corpus = ReachCorpus(self.state_counts, read_corpus(self.corpus_file(trial)))
+        self.limits = msgspec.structs.replace(self.limits, guidance=self.corpus)
 
     def end(self) -> None:
         """End the current trial."""
-        self._current = None
+        if self.corpus is not None:
+            write_corpus(self.corpus_file(self.current().trial), self.corpus)
+        self.corpus = self._current = None
+
+    def corpus_file(self, trial: Trial) -> Path:
+        """Return the file of the workloads that a trial keeps for later runs."""
+        options = self.engines.pool.options
+        folder = generated_files(options.cache_dir) / "reach" / f"{options.engine}-{options.worker}"
+        return folder / self.cell.name / f"{trial.requirement.id}.json"
 
     def current(self) -> CurrentTrial:
         """Return the current trial. Raises RuntimeError if there is none."""
@@ -141,9 +159,11 @@ class SystemUnderTest:
             if judgement.findings and self.fails_without_cache_too(judgement):
                 return None
             trial.add(judgement)
-            self.emit_example(judgement, trial)
+            states = reached(judgement.history)
+            self.emit_example(judgement, trial, states)
             if attempt == 1:
                 guide_generation(judgement)
+                self.note_reach(workload, states, failed=bool(judgement.findings))
             if judgement.findings:
                 self.keep_counterexample(
                     trial, key, Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier)
@@ -206,7 +226,16 @@ class SystemUnderTest:
         if trial.best is None or failing.workload.size() < trial.best.workload.size():
             trial.best = failing
 
-    def emit_example(self, judgement: Judgement, trial: Trial) -> None:
+    def note_reach(self, workload: Workload, states: dict[str, int], *, failed: bool) -> None:
+        """Keep a workload that reached rare states, if generation is guided and nothing has failed yet."""
+        if self.corpus is None:
+            return
+        if currently_in_test_context():
+            target(sum(1 / (1 + self.state_counts[state]) for state in states), label="rare states")
+        self.corpus.frozen = self.corpus.frozen or failed
+        self.corpus.note(workload, states)
+
+    def emit_example(self, judgement: Judgement, trial: Trial, states: dict[str, int]) -> None:
         """Emit the example, so that `coldproof rejudge` can re-evaluate it."""
         self.engines.pool.log.emit(
             "example",
@@ -223,6 +252,8 @@ class SystemUnderTest:
             findings=judgement.findings,
             noise=judgement.noise,
             permitted=judgement.permitted,
+            reach=states,
+            seen=seen_by(judgement.history),
         )
 
     def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:

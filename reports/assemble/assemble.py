@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from coldproof.reports.assemble.causes import causes
 from coldproof.reports.assemble.distributions import History, tally
 from coldproof.reports.assemble.layers import layer_results, own_events
 from coldproof.reports.assemble.over_time import EvidenceSample, dropped_kinds, growths, losses, progress
+from coldproof.reports.assemble.reach import state_tables
 from coldproof.reports.assemble.requirement_results import requirement_results
 from coldproof.reports.assemble.weight_updates import PairFields, update_counts
 from coldproof.reports.format.text import duration
@@ -49,6 +51,8 @@ class Example(msgspec.Struct, frozen=True):
     findings: tuple[msgspec.Raw, ...] = ()
     history: History = History()
     evidence: dict[str, float] = {}
+    reach: dict[str, int] = {}
+    seen: tuple[str, ...] = ()
 
 
 def read_events(path: Path) -> list[Event]:
@@ -73,6 +77,8 @@ def read_events(path: Path) -> list[Event]:
                             "weight_pairs": read.weight_pairs,
                             "failed": bool(read.findings),
                             "tally": tally(read.history, read.evidence),
+                            "reach": tuple(map(sys.intern, read.reach)),
+                            "seen": read.seen,
                             "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
                         }
                     )
@@ -123,6 +129,7 @@ def assemble(events: list[Event]) -> Results:
         dropped_kinds=dropped_kinds(events, first["at"]),
         growth=growths(events, first["at"]),
         layers=layer_results(events, requirements),
+        reach=state_tables(events),
     )
     allowed = {Verdict(name) for name in first["allowed"]}
     code = exit_code(results, usage=problem.get("usage", False), allowed=allowed)

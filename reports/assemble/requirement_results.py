@@ -10,6 +10,7 @@ import msgspec
 from coldproof.reports.assemble.distributions import distributions
 from coldproof.reports.assemble.evidence_floor import shortfall
 from coldproof.reports.assemble.layers import layer_names
+from coldproof.reports.assemble.reach import reached_cells
 from coldproof.reports.schema.results import CellResult, LayerVerdict, RequirementResult, StatementParts
 from coldproof.reports.schema.verdict import Verdict, worst
 
@@ -53,6 +54,7 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
                 upstream=list(dict.fromkeys(link for test in tests for link in test.get("upstream", ()))),
                 fails_on=list(dict.fromkeys(words for test in tests for words in test.get("fails_on", ()))),
                 distributions=distributions(e["tally"] for e in examples if e["requirement"] == requirement_id),
+                reach=reached_cells(e for e in examples if e["requirement"] == requirement_id),
             )
         )
     return results

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coldproof.reports.assemble import causes
+from coldproof.reports.assemble.reach import reach_summary
 from coldproof.reports.format.text import file_link
 from coldproof.reports.page.environment import PageTemplates
 from coldproof.reports.run_report.case import cached_token_bounds
@@ -15,7 +16,7 @@ from coldproof.reports.run_report.case.prompt_bars import segments_text
 from coldproof.reports.run_report.run_section.view import run_view
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results
-from coldproof.reports.views import overview
+from coldproof.reports.views import overview, reach
 from coldproof.reports.views import requirements as requirementview
 from coldproof.reports.views.requirements import main_figures
 from coldproof.reports.views.weight_updates import update_matrix
@@ -37,7 +38,7 @@ def render_html(results: Results) -> str:
     requirements = requirementview.requirement_views(results.requirements)
     return TEMPLATES.page(
         "index.html.j2",
-        styles=("style.css", "matrix.css", "case.css", "run.css"),
+        styles=("style.css", "matrix.css", "case.css", "run.css", "reach.css"),
         scripts=("script.js",),
         results=results,
         cases=cases,
@@ -87,6 +88,9 @@ TEMPLATES = PageTemplates(
         "fingerprint": causes.fingerprint,
         "cause_summary": causes.cause_summary,
         "waived_text": causes.waived_text,
+        "reach_by_requirement": reach.by_requirement,
+        "reach_level": reach.level,
+        "reach_summary": reach_summary,
         "shown_capabilities": _shown_capabilities,
     },
     values={

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from coldproof.reports.schema.case import SCHEMA_VERSION, Case, NoiseBand
+from coldproof.reports.schema.reach import StateTable
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.schema.weight_updates import UpdateCount
 
@@ -117,6 +118,7 @@ class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
     upstream: list[str] = []  # addresses of public reports of engines that broke it
     fails_on: list[str] = []  # what counts as a failure, as text
     distributions: list[Distribution] = []
+    reach: dict[str, int] = {}  # cell of `Results.reach` -> examples that reached it; only those that were reached
 
 
 class EngineResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,6 +323,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     growth: list[Growth] = []  # of a soak
     weight_updates: list[UpdateCount] = []  # requests after updates of the weights, in judged examples
     layers: list[LayerResult] = []  # of a run of several layers; the last one's engine and calibration are the run's
+    reach: list[StateTable] = []  # which states of the engine the examples reached
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from support.paths import ROOT
 
-PARTS = ("matrix.css", "case.css", "run.css", "side_by_side.css")
+PARTS = ("matrix.css", "case.css", "run.css", "reach.css", "side_by_side.css")
 PLACES = {path.name: path for path in (ROOT / "reports").rglob("*.css")}
 CLASS = re.compile(r"\.([A-Za-z][\w-]*)")
 

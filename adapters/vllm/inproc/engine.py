@@ -22,6 +22,7 @@ from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.common.stepping import SteppedEngine
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
+from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.kv_events import Published, hash_rule
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
@@ -41,6 +42,7 @@ from coldproof.adapters.vllm.inproc.setup import (
     shut_down,
     vllm_module,
 )
+from coldproof.adapters.vllm.inproc.steps import StepRecorder
 from coldproof.adapters.vllm.inproc.weights import WeightControl
 from coldproof.adapters.vllm.kv_tiers import persistence
 from coldproof.adapters.vllm.server import (
@@ -91,6 +93,8 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
             )
             self._cache_settings = cache_settings(settings)
             self._adapters = AdapterNames(parts.engine, self.base_model)
+            caching = settings.cache_config.enable_prefix_caching
+            self._recorder = StepRecorder(parts.core.scheduler, self.clock) if caching else None
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -170,6 +174,10 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                 return Published()
             seed = os.environ.get(HASH_SEED) or known_seed(self._cache_settings)
             return Published(batches=parts.events.take(), rule=hash_rule(self._cache_settings, seed))
+
+    def take_steps(self) -> tuple[EngineStep, ...] | None:
+        """Return and remove the recorded steps of the scheduler; None without a cache."""
+        return None if self._recorder is None else self._recorder.take()
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
         """Return and remove the wrong reads that the fingerprint worker has recorded."""

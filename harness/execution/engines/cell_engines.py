@@ -42,7 +42,8 @@ from coldproof.harness.execution.oracles.cross_engine import OtherEngine
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.runner import WorkloadRun
-from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.history.engine_age import age_after
+from coldproof.harness.history.records import EngineAge, History, Outcome
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle, Question, question
@@ -67,6 +68,7 @@ class CellEngines:
         self.successors: dict[CheckedEngine, CheckedEngine] = {}  # a lost engine -> its replacement
         self.ledgers: WeakKeyDictionary[CheckedEngine, EventLedger] = WeakKeyDictionary()
         self.ran: WeakKeyDictionary[CheckedEngine, deque[Ran]] = WeakKeyDictionary()
+        self.ages: WeakKeyDictionary[CheckedEngine, EngineAge] = WeakKeyDictionary()  # after its runs
         self.at_first: WeakKeyDictionary[CheckedEngine, Metrics] = WeakKeyDictionary()  # at the start of its first run
         self._background = ThreadPoolExecutor(1)
         self._pending: list[Question] = []  # questions for the background
@@ -125,7 +127,10 @@ class CellEngines:
         history = self.workload_run(engine, workload, nonce, on_request=prefetch).history()
         ran.append(Ran(workload, nonce, time.monotonic() - started))
         began = history.steps[0].before if history.steps else Metrics()
-        return msgspec.structs.replace(history, left_over=left_over(self.at_first.setdefault(engine, began), began))
+        left = left_over(self.at_first.setdefault(engine, began), began)
+        history = msgspec.structs.replace(history, left_over=left, age=self.ages.get(engine, EngineAge()))
+        self.ages[engine] = age_after(history)
+        return history
 
     def workload_run(
         self,

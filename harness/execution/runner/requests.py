@@ -38,7 +38,7 @@ class RunRequests:
         self.chats: dict[int, tuple[Message, ...]] = {}
         self.difference = EngineChange.NOTHING  # what is different about the engine
         self.scored = scored and engine.capabilities[Capability.LOGPROBS].present is True
-        self.tells_writers = engine.capabilities[Capability.PROVENANCE].present is True
+        self.tagged = engine.capabilities[Capability.PROVENANCE].present is True
 
     def plan(self, number: int, step: int, request: Request) -> Outcome:
         """Return the outcome to be filled in later, with the prompt, model name and identity as of now."""
@@ -74,7 +74,7 @@ class RunRequests:
             messages=self.chats.get(plan.request),
             surface=request.surface.with_scores() if self.scored else request.surface,
             abort=request.abort,
-            tag=request_tag(self.nonce, plan.request) if self.tells_writers else "",
+            tag=request_tag(self.nonce, plan.request) if self.tagged else "",
         )
         return Arrival(sent, request.offset_ms)
 

@@ -37,6 +37,7 @@ from coldproof.harness.execution.runner.burst import BurstMonitor, Change
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger, RunBatches
 from coldproof.harness.execution.runner.requests import RunRequests, outcome
 from coldproof.harness.execution.runner.served_weights import ServedWeights
+from coldproof.harness.execution.runner.step_log import StepLog
 from coldproof.harness.history.kv_events import RunEvents
 from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord, StepRecord
 from coldproof.harness.workload.steps import (
@@ -110,7 +111,9 @@ class WorkloadRun:
         self.weights = ServedWeights(
             engine, versions or {}, folder, nonce, clock=self.clock, on_clear=self.resets.append
         )
+        self.step_log = StepLog(engine, nonce)
         self.requests = RunRequests(engine, nonce, self.adapters, self.weights, scored=scored)
+        self.requests.tagged |= self.step_log.recorded is not None
         self.requests.difference = self.lives.pop(0)
         self.stalled: QueueSample | None = None
         self.lost: str | None = None
@@ -129,6 +132,7 @@ class WorkloadRun:
         events = self.events()
         unread: tuple[WrongRead, ...] = ()
         wrong_reads = self.unless_lost(self.engine.wrong_reads, unread)
+        self.step_log.collect(self.engine, began=self.began)
         outcomes = self.requests.outcomes
         return History(
             workload=self.workload,
@@ -145,6 +149,7 @@ class WorkloadRun:
             policy=self.policy,
             events=events,
             wrong_reads=wrong_reads,
+            engine_steps=self.step_log.steps(),
             stalled=self.stalled,
             engine_lost=self.lost,
             log_tail=self.engine.log_tail() if self.lost is not None else "",
@@ -320,6 +325,7 @@ class WorkloadRun:
         self.batches.add(self.take_events(), began=self.began)
         elapsed, known, difference = self.clock(), self.last_metrics, self.lives.pop(0)
         self.batches.note_restart(elapsed)
+        self.step_log.collect(self.engine, began=self.began)
         try:
             self.engine = self.next_engine(difference)
         except EngineStartError as problem:

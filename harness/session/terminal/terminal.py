@@ -16,6 +16,7 @@ from rich.text import Text
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
 from coldproof.reports.assemble.causes import cause_summary, causes_of
 from coldproof.reports.assemble.over_time import growth_text as in_words_of
+from coldproof.reports.assemble.reach import reach_summary
 from coldproof.reports.format.text import visible
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import Verdict
@@ -206,6 +207,8 @@ class Terminal:
         self.print_first(
             [f"replay {c.id}: {c.replay}" for c in results.cases if c.known_issue is None], "cases to replay"
         )
+        if results.reach:
+            self.line(reach_summary(results.reach))
         if results.problem:
             self.line(f"stopped: {results.problem}")
         self.line(f"report: {folder.resolve() / 'index.html'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, nearly_equal
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
@@ -79,6 +80,7 @@ def is_edited(request: Request) -> bool:
     return any(s.changed is not None or s.swapped is not None for s in request.prompt.segments)
 
 
+@guided
 @st.composite
 def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
     """Draw conversations that share a prefix, then more requests: turns, branches of one turn, edits, repeats.
@@ -121,6 +123,7 @@ def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
     return Workload(tuple(builder.steps))
 
 
+@guided
 @st.composite
 def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
     """Draw one conversation of several turns, each with the engine's own output; perhaps a second one interleaved.
@@ -135,7 +138,8 @@ def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Wor
         opened = builder.open()
         rest = -new_prompt_length(opened.prompt) % limits.unit
         filled_by_answer = limits.slow and rest > 0 and not chat  # then a slow model need not fill another block
-        tokens = rest + 1 if filled_by_answer else limits.unit + draw(st.sampled_from((2, rest, rest + 1)))
+        edges = (2, rest, rest + 1, max(1, rest - 1))
+        tokens = rest + 1 if filled_by_answer else limits.unit + draw(st.sampled_from(edges))
         filled = Request(prompt=opened.prompt, chat=chat, max_tokens=tokens)
         builder.send(filled)
         latest.append(len(builder.drawn.requests) - 1)

@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import (
     ADAPTERS_TOGETHER,
     BASE_WITH_ADAPTER,
@@ -153,6 +154,7 @@ class WorkloadBuilder:
         self.steps.append(Burst(requests=tuple(long), meanwhile=change))
 
 
+@guided
 @st.composite
 def adapter_lifecycles(draw: st.DrawFn, limits: WorkloadLimits, life: AdapterLifecycle) -> Workload:
     """Draw a life cycle: load, warm up, change, send again; then more names, contents, turns and bursts."""
@@ -181,6 +183,7 @@ def adapter_lifecycles(draw: st.DrawFn, limits: WorkloadLimits, life: AdapterLif
     return Workload(tuple(builder.steps))
 
 
+@guided
 @st.composite
 def coexisting_adapters(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw several adapters and the base model, with almost equal names and the same prompt; nothing changes."""
@@ -194,6 +197,7 @@ def coexisting_adapters(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(builder.steps))
 
 
+@guided
 @st.composite
 def adapter_churn(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw more adapter names than the engine has slots, used in turn, some of them replaced."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Abort, Stage
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
@@ -25,6 +26,7 @@ def pool_tokens(limits: WorkloadLimits) -> int:
     return limits.small_pool or SMALL_SET
 
 
+@guided
 @st.composite
 def working_sets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw prompts that need a multiple of the pool, some with a shared prefix. Each is sent again after the others."""
@@ -53,6 +55,7 @@ def working_sets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
+@guided
 @st.composite
 def partly_evicted(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a long prompt, others that leave room for a part of it, then it again or one with the same beginning."""
@@ -70,6 +73,7 @@ def partly_evicted(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload((first, *bursts, last))
 
 
+@guided
 @st.composite
 def prefix_sharers(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a burst of two requests with a shared prefix and others that wait for room.
@@ -89,6 +93,7 @@ def prefix_sharers(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload((Burst(requests=(*sharing, *others)), Burst(requests=(sharing[1],))))
 
 
+@guided
 @st.composite
 def queued_for_blocks(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt, then the same prompt queued behind requests that leave no room for it and evict its blocks."""
@@ -101,6 +106,7 @@ def queued_for_blocks(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload((Burst(requests=(stem,)), Burst(requests=(*growing, stem)), Burst(requests=(stem,))))
 
 
+@guided
 @st.composite
 def identical_prompts(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw many copies of one long prompt at once, cold or after one request. Their answers need new blocks."""
@@ -128,6 +134,7 @@ def never_fitting(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload((Burst(requests=tuple(batch)), Burst(requests=(fitting[0],))))
 
 
+@guided
 @st.composite
 def aborts_then_full_pool(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw bursts with aborts, perhaps with retries, then requests that need the whole pool, before idle periods."""

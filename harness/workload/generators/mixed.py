@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_lifecycles,
@@ -74,6 +75,7 @@ def part_strategies(limits: WorkloadLimits) -> list[st.SearchStrategy[Workload]]
     return [strategy for need, strategy in needs if need <= can]
 
 
+@guided
 @st.composite
 def mixed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw two to five parts, fewer if they are long, each perhaps with an adapter and a salt; idle periods between.

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.memory_pressure import pool_tokens
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
@@ -14,6 +15,7 @@ from coldproof.harness.workload.tokens import NONCE_TOKENS
 RESERVED_UNITS = 4  # units of the model's length: a shared prefix, the excess of an answer, a turn after it, and edges
 
 
+@guided
 @st.composite
 def outgrowing_requests(
     draw: st.DrawFn, limits: WorkloadLimits, *, afterwards: bool, adapters: bool = True

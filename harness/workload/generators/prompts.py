@@ -7,7 +7,8 @@ blocks, sent again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from random import Random
+from typing import Protocol, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import WeightPolicy
-from coldproof.harness.workload.steps import Prompt, Request, Segment
+from coldproof.harness.workload.steps import Prompt, Request, Segment, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
 DEFAULT_BLOCK = 32  # where the engine does not report it; lengths are then not aligned
@@ -28,6 +29,13 @@ Number = TypeVar("Number", int, float)
 def whole_unit(block: int) -> int:
     """Return the size of a block, or of as many small blocks as make sixteen tokens."""
     return block * max(1, -(-SMALLEST_UNIT // block))
+
+
+class Guidance(Protocol):
+    """Workloads that have reached new states of the engine."""
+
+    def choose(self, random: Random) -> Workload | None:
+        """Return one of them; None if there is none."""
 
 
 class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +56,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     versions: tuple[str, ...] = ()  # of the weights, without that of the start
     policy: WeightPolicy = WeightPolicy.ON_RESET  # what the engine promises after an update of the weights
     changes: tuple[EngineChange, ...] = tuple(EngineChange)[1:]  # possible differences of an engine before a restart
+    guidance: Guidance | None = None  # also draw variations of these
 
     @property
     def unit(self) -> int:
@@ -137,8 +146,8 @@ def nearly_equal(draw: st.DrawFn, limits: WorkloadLimits, segment: Segment) -> S
 
 @st.composite
 def answer_lengths(draw: st.DrawFn, limits: WorkloadLimits) -> int:
-    """Draw a number of tokens to generate: a few, one, or enough for decode to fill a block and start the next."""
-    return draw(st.sampled_from(limits.sizes((8, 8, 8, 1, 4, limits.unit + 2), least=4)))
+    """Draw a number of tokens to generate: a few, one, two, or enough for decode to fill a block and start the next."""
+    return draw(st.sampled_from(limits.sizes((8, 8, 8, 1, 4, limits.unit + 2, 2), least=4)))
 
 
 class DrawnRequests:

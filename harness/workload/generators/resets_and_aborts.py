@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Abort, Stage
 from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.lora import reload_routes
 from coldproof.harness.workload.generators.memory_pressure import pool_tokens
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, related_prompts, stems
@@ -26,6 +27,7 @@ from coldproof.harness.workload.steps import (
 )
 
 
+@guided
 @st.composite
 def resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a warm-up, a reset and the same prompt again: once while nothing runs and once during an answer.
@@ -106,6 +108,7 @@ def under_load(
     return [Burst(requests=tuple(busy), meanwhile=Meanwhile(change=Reset(scope), after_tokens=moment))]
 
 
+@guided
 @st.composite
 def aborts(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a client disconnect in each stage. The same prefix is sent again at once and after the burst."""
@@ -127,8 +130,9 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
     match stage:
         case "decode":
             length = draw(st.sampled_from(limits.sizes((2 * limits.unit, 3 * limits.unit + 1))))
-            after = draw(st.sampled_from(limits.sizes((1, limits.unit, limits.unit // 2))))
-            abort, tokens, moment = Abort(after_tokens=after), limits.unit + 8, 150
+            tokens, moment = limits.unit + 8, 150
+            after = draw(st.sampled_from(limits.sizes((1, limits.unit, limits.unit // 2, 2, tokens - 1))))
+            abort = Abort(after_tokens=after)
         case "prefill":
             length, tokens = long, 8
             moment = draw(st.sampled_from((10, 20, 40)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, answer_lengths, stems
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
@@ -11,14 +12,17 @@ from coldproof.harness.workload.tokens import NONCE_TOKENS
 LONG_ANSWER = 8
 LEAST_LONG = 8  # units of a long prompt for a slow model
 MOST_UNITS = 64  # of a prompt that is sent again; GROUP-1 has the longest prompts
+MANY_SHARERS = 17  # requests at once that share a prefix
 LONG_EVERY = 7  # for each workload with the longest prompt, so many have a shorter one
 
 
+@guided
 @st.composite
 def repeats(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw A, A, or A four times: some engines fail only at the third. Rarely, A is the longest prompt."""
+    """Draw A, A, or A four times: some engines fail only at the third. Rarely, A is the longest prompt or half."""
     long = not limits.slow and draw(st.sampled_from((*[False] * LONG_EVERY, True)))
-    stem = Segment("stem", longest_stem(limits)) if long else draw(stems(limits))
+    longest = longest_stem(limits)
+    stem = Segment("stem", draw(st.sampled_from((longest, longest // 2)))) if long else draw(stems(limits))
     times = 2 if long else draw(st.sampled_from(limits.sizes((2, 2, 4))))
     return Workload(tuple(single_request(draw, limits, Prompt((stem,))) for _ in range(times)))
 
@@ -29,6 +33,7 @@ def longest_stem(limits: WorkloadLimits) -> int:
     return most // limits.unit * limits.unit - 2 * limits.unit - NONCE_TOKENS
 
 
+@guided
 @st.composite
 def returns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw A, A, B, A, where A and B differ after a shared prefix or from the start; then more of them in any order."""
@@ -44,6 +49,7 @@ def returns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
+@guided
 @st.composite
 def traffic(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw repeats, returns and bursts, for the checks of counts."""
@@ -52,6 +58,8 @@ def traffic(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     for _ in range(draw(st.integers(0, limits.most(2)))):
         stem = draw(stems(limits))
         tails = draw(st.lists(st.sampled_from(("red", "green", "blue")), min_size=2, max_size=3))
+        if MANY_SHARERS * (stem.length + limits.unit) <= limits.most_tokens // 3 and draw(st.booleans()):
+            tails = [f"tail {number}" for number in range(MANY_SHARERS)]
         batch = [Request(prompt=Prompt((stem, Segment(tail, limits.unit // 2)))) for tail in tails]
         steps.append(Burst(requests=tuple(batch)))
     return Workload(tuple(steps))

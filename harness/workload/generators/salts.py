@@ -6,14 +6,17 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.generators.response_options import SEVERAL_ANSWERS, STOP_STRINGS, STRUCTURED, tokens_for
-from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
 
 AdapterAndSalt = tuple[str | None, str | None]
 
+LONG = "tenant-" + "0123456789" * 20
+MANY, MANY_EVERY = 16, 8  # further salts, in one of so many workloads
 # Salts that a wrong key may confuse: none; one that starts with the other; case; spaces; what follows a separator; what
-# follows eight and sixteen characters; and characters that Unicode has in two forms.
+# follows eight, sixteen and two hundred characters; and characters that Unicode has in two forms.
 NEARLY_EQUAL: tuple[tuple[str | None, str | None], ...] = (
     (None, "red"),
     ("red", "red2"),
@@ -23,6 +26,7 @@ NEARLY_EQUAL: tuple[tuple[str | None, str | None], ...] = (
     ("tenants-of-house-1", "tenants-of-house-2"),
     ("red", "\N{FULLWIDTH LATIN SMALL LETTER R}ed"),
     ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}"),
+    (f"{LONG}-1", f"{LONG}-2"),
 )
 OTHERS = (None, "red", "Red", "red2", "re", "tenant", "files-A")
 # An adapter, and a salt that equals its name (vllm#44701); salt and adapter, and a salt that equals both joined.
@@ -32,11 +36,12 @@ LIKE_AN_ADAPTER: tuple[tuple[AdapterAndSalt, AdapterAndSalt], ...] = (
 )
 
 
+@guided
 @st.composite
 def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, several: bool = False) -> Workload:
     """Draw the same prompts with two to eleven salts and adapters, one by one and in bursts, each sent again.
 
-    With `several`, some single requests ask for several answers.
+    Rarely, 16 further salts follow. With `several`, some single requests ask for several answers.
     """
     steps: list[Step] = []
     # Several pairs: Hypothesis repeats its draws, so that one pair in a workload leaves most of them untried.
@@ -61,6 +66,10 @@ def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, sever
         kind = PLAIN if plain else draw(st.one_of(kinds))
         request = Request(prompt=whole, adapter=adapter, salt=salt, surface=kind, max_tokens=tokens_for(kind))
         steps.append(Burst(requests=(request,)))
+    if not limits.slow and draw(st.sampled_from((*[False] * (MANY_EVERY - 1), True))):
+        short = Prompt((Segment("short", limits.unit + 5),))
+        further = [Request(prompt=short, salt=f"{LONG}-{number}", max_tokens=2) for number in range(MANY)]
+        steps += [Burst(requests=(request,)) for request in (*further, further[0], further[-1])]
     for _ in range(draw(st.integers(0, limits.most(3)))):
         model = draw(st.sampled_from(identities))[0]
         beside = [identity for identity in identities if identity[0] == model or limits.may_mix(BASE_WITH_ADAPTER)]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
 from coldproof.harness.workload.generators.resets_and_aborts import under_load, without_last_block
 from coldproof.harness.workload.generators.tiers import pool_filler
@@ -20,6 +21,7 @@ def ask(*segments: Segment, tokens: int = 8) -> Burst:
     return Burst(requests=(Request(prompt=Prompt(segments), max_tokens=tokens),))
 
 
+@guided
 @st.composite
 def resets_of_running_requests(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw resets that cover the requests that decode at that time. All prompts are sent again, and one continues.
@@ -39,6 +41,7 @@ def resets_of_running_requests(draw: st.DrawFn, limits: WorkloadLimits) -> Workl
     return Workload((*steps, Idle(20)))
 
 
+@guided
 @st.composite
 def resets_of_the_second_tier(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt that is loaded from the second tier after the pool was emptied, and not after the tier was reset.

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Abort
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     WorkloadBuilder,
@@ -120,6 +121,7 @@ def restored_for_others(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(builder.steps))
 
 
+@guided
 @st.composite
 def sent_again_after_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw repeats, returns, trees and conversations, with gaps."""
@@ -128,6 +130,7 @@ def sent_again_after_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return with_gaps(draw, limits, draw(st.one_of(*alone, *chats)))
 
 
+@guided
 @st.composite
 def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt, the same with one token of its first block changed, and that one again.
@@ -141,6 +144,7 @@ def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(Burst(requests=(Request(prompt=prompt),)) for prompt in prompts))
 
 
+@guided
 @st.composite
 def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw A, a prompt that takes the whole pool, and A again; perhaps both once more, with more tokens after A."""
@@ -152,6 +156,7 @@ def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
+@guided
 @st.composite
 def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a client disconnect in the first steps of a request whose prompt the pool has lost and must load.
@@ -172,6 +177,7 @@ def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
+@guided
 @st.composite
 def preempted_after_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt that the pool loses, and the same again after one with which it fills the pool.
@@ -206,6 +212,7 @@ def emptied(draw: st.DrawFn, limits: WorkloadLimits) -> Step:
     return Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood")
 
 
+@guided
 @st.composite
 def partitions(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw equal prompts with different salts and adapters, with gaps."""

@@ -15,6 +15,7 @@ from support.run_events import HOSTILE, verdict
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
 from coldproof.harness.session.terminal.terminal import MAX_SUMMARY_LINES, Terminal
+from coldproof.reports.schema.reach import Heading, StateTable
 from coldproof.reports.schema.verdict import Verdict
 
 TRIAL = {"requirement": "LORA-3", "title": "in-place reload", "cell": "default", "of": 4}
@@ -189,6 +190,19 @@ def test_the_last_words_fit_a_screen_and_end_with_the_report(log: tuple[Terminal
     assert "95 more known issues are in the report" in lines
     assert f"{270 - MAX_SUMMARY_LINES} more cases to replay are in the report" in lines
     assert "stale" in next(line for line in lines if "known issue" in line)
+
+
+def test_the_last_words_say_how_many_states_were_reached(log: tuple[Terminal, io.StringIO]) -> None:
+    """In one line, before the report's path; older results have no such tables."""
+    terminal, file = log
+    rows, columns = [Heading("idle", "none")], [Heading("done", "is done"), Heading("refused", "is refused")]
+    table = StateTable(
+        id="reset", title="Reset", row_is="others", column_is="it", rows=rows, columns=columns, examples=[[1, 0]]
+    )
+    terminal.print_summary(msgspec.structs.replace(samples.results(), reach=[table]), Path("out"))
+    terminal.print_summary(samples.results(), Path("out"))
+    words = "engine states reached: 1 of 2, 1 by one example only, 1 never"
+    assert file.getvalue().splitlines().count(words) == 1
 
 
 class Closed(Screen):

@@ -1,0 +1,1 @@
+"""Which abstract states of an engine a run has reached."""

@@ -1,0 +1,205 @@
+"""Variations give valid and affordable workloads, and widen what a generator draws."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from support.drawn_workloads import LIMITS, SLOW, limits
+from support.histories import ask, burst, put
+from support.workload_families import FAMILIES
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.workload.editing import Draft
+from coldproof.harness.workload.generators import guidance
+from coldproof.harness.workload.generators.guidance import with_variations
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.tiers import partitions, sent_again_after_gaps
+from coldproof.harness.workload.generators.variations import VARIATIONS, fits, may_vary, varied_workload
+from coldproof.harness.workload.steps import Burst, Idle, Reset, Restart, Route, UpdateWeights, Workload
+from coldproof.harness.workload.validity import is_valid
+
+ROOMY = limits(most_tokens=100_000)
+TURNS = Workload((burst(ask(("stem", 60))), burst(ask(("turn", 5), continues=0)), burst(ask(("turn", 5), continues=1))))
+
+
+def variations(workload: Workload, on: WorkloadLimits = ROOMY, count: int = 1500) -> list[Workload]:
+    """Many variations of a workload."""
+    return [varied_workload(workload, on, Random(seed)) for seed in range(count)]
+
+
+def bursts_of(workload: Workload) -> list[Burst]:
+    """Its bursts."""
+    return [step for step in workload.steps if isinstance(step, Burst)]
+
+
+@pytest.mark.parametrize("on", [LIMITS["tight"], LIMITS["roomy"]], ids=("tight", "roomy"))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_variation_can_be_run_and_afforded(family: str, on: WorkloadLimits) -> None:
+    """Of whatever a generator draws; and the same number gives the same one."""
+
+    @settings(max_examples=10, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
+    @given(workload=FAMILIES[family](on), seed=st.integers(0, 2**32 - 1))
+    def check(workload: Workload, seed: int) -> None:
+        varied = varied_workload(workload, on, Random(seed))
+        assert varied == varied_workload(workload, on, Random(seed))
+        assert msgspec.json.decode(msgspec.json.encode(varied), type=Workload) == varied
+        assert is_valid(varied)
+        assert varied == workload or fits(varied, on)
+
+    check()
+
+
+@pytest.mark.parametrize("variation", dict.fromkeys(VARIATIONS), ids=lambda one: one.__name__)
+def test_every_variation_changes_something(variation: Callable[[Draft, WorkloadLimits, Random], None]) -> None:
+    """A variation that never does anything would be a lie."""
+    sent = burst(ask(("stem", 60)), ask(("other", 60)))
+    reload = (put("A"), put("B", route=Route.IN_PLACE))
+    plain = Workload((sent, Idle(20), *reload, burst(ask(("stem", 60), max_tokens=9))))
+    changed = set()
+    for seed in range(60):
+        draft = Draft(plain)
+        variation(draft, limits(pool=512, longest=512), Random(seed))
+        changed.add(draft.workload())
+    assert len(changed - {plain, None}) > 0
+
+
+WIDE: dict[str, Callable[[Workload], object]] = {
+    "a burst sixty-four times": lambda w: max(Counter(w.steps).values()) >= 64,
+    "seventeen requests at once": lambda w: any(isinstance(s, Burst) and len(s.requests) >= 17 for s in w.steps),
+    "sixteen salts": lambda w: len({r.salt for _, _, r in w.requests()}) >= 16,
+    "salts of more than 200 characters": lambda w: any(len(r.salt or "") > 200 for _, _, r in w.requests()),
+    "priorities of both signs": lambda w: (
+        min(r.priority for _, _, r in w.requests()) < 0 < max(r.priority for _, _, r in w.requests())
+    ),
+    "an abort at the first token": lambda w: any(r.abort and r.abort.after_tokens == 1 for _, _, r in w.requests()),
+    "an abort before the last token": lambda w: any(
+        r.abort and r.abort.after_tokens == r.max_tokens - 1 > 1 for _, _, r in w.requests()
+    ),
+    "a reset between requests": lambda w: any(isinstance(s, Reset) for s in w.steps[1:-1]),
+    "a reset during an answer": lambda w: any(isinstance(s, Burst) and s.meanwhile for s in w.steps),
+    "an answer of four blocks": lambda w: any(r.max_tokens >= 128 for _, _, r in w.requests()),
+    "the longest prompt": lambda w: any(sum(s.length for s in r.prompt.segments) > 1900 for _, _, r in w.requests()),
+}
+
+
+@pytest.mark.parametrize("wanted", WIDE)
+def test_variations_reach_what_generators_do_not_draw(wanted: str) -> None:
+    """From two plain requests."""
+    plain = Workload((burst(ask(("stem", 60)), ask(("other", 60))), burst(ask(("stem", 60)))))
+    assert not WIDE[wanted](plain)
+    assert any(WIDE[wanted](varied) for varied in variations(plain))
+
+
+def test_a_reload_overlaps_requests_of_others_only() -> None:
+    """An overlapped request of the same name may answer with either content: LORA-6 is about these."""
+    reload = put("B", route=Route.IN_PLACE)
+    requests = burst(ask(("stem", 60), adapter="other"), ask(("more", 60)))
+    plain = Workload((put("A"), put("C", name="other"), reload, requests, burst(ask(("stem", 60), adapter="tenant"))))
+    moved = [step for varied in variations(plain) for step in bursts_of(varied) if step.meanwhile is not None]
+    loads = [step for step in moved if step.meanwhile is not None and step.meanwhile.change == reload]
+    assert loads
+    alone = [step for step in loads if "tenant" not in {request.adapter for request in step.requests}]
+    assert len(alone) > len(loads) / 2  # another variation may join bursts afterwards
+
+
+def test_next_turns_still_continue_their_own_requests() -> None:
+    """Whatever is inserted, repeated or moved before them."""
+    for varied in variations(TURNS):
+        requests = [request for _, _, request in varied.requests()]
+        for request in requests:
+            if request.prompt.continues is not None and request.prompt.segments[0].name == "turn":
+                earlier = requests[request.prompt.continues]
+                assert {segment.name for segment in earlier.prompt.segments} & {"stem", "turn"}
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Workload((UpdateWeights(version="A"), *TURNS.steps)),
+        Workload((*TURNS.steps, Restart(), burst(ask()))),
+        Workload((put("A", path="p"), put("B", path="p", route=Route.IN_PLACE), burst(ask(adapter="tenant")))),
+        Workload((burst(ask()), burst(ask(continues=0, cut=(8, None))))),
+    ],
+    ids=("update", "restart", "files at one path", "cut history"),
+)
+def test_what_depends_on_its_exact_steps_is_not_varied(workload: Workload) -> None:
+    """Its order carries what is promised."""
+    assert not may_vary(workload)
+    assert varied_workload(workload, ROOMY, Random(1)) is workload
+
+
+def test_mixtures_that_fail_without_a_cache_are_not_made() -> None:
+    """GROUND-1 has found that base and adapter requests answer differently in one batch."""
+    plain = Workload((put("A"), burst(ask(("stem", 60))), burst(ask(("stem", 60), adapter="tenant"))))
+    mixed = [
+        w
+        for w in variations(plain)
+        if any(isinstance(s, Burst) and len({r.adapter for r in s.requests}) > 1 for s in w.steps)
+    ]
+    assert mixed
+    careful = msgspec.structs.replace(ROOMY, mixtures=frozenset())
+    assert not [w for w in variations(plain, careful) if w in mixed]
+
+
+def test_an_engine_is_not_asked_for_what_it_lacks() -> None:
+    """No resets, aborts, salts or priorities."""
+    lacking = frozenset(
+        {Capability.CACHE_RESET, Capability.ABORT, Capability.CACHE_SALT, Capability.PRIORITY, Capability.RESET_RUNNING}
+    )
+    poor = msgspec.structs.replace(ROOMY, can=ROOMY.can - lacking)
+    for varied in variations(TURNS, poor):
+        assert not any(isinstance(step, Reset) for step in varied.steps)
+        assert not any(r.abort or r.salt or r.priority for _, _, r in varied.requests())
+
+
+class Known:
+    """One workload."""
+
+    def choose(self, _random: Random) -> Workload | None:
+        """Always the same."""
+        return TURNS
+
+
+NESTED = {"partitions": partitions, "sent again after gaps": sent_again_after_gaps}
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *NESTED])
+def test_only_the_outermost_generator_draws_variations(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a generator draws after a variation of another one's workload would depend on the corpus. Hypothesis refuses
+    draws that depend on what ran before.
+    """
+    inside: list[st.SearchStrategy[Workload]] = []
+    strategy = {**FAMILIES, **NESTED}[family](msgspec.structs.replace(ROOMY, guidance=Known()))
+    monkeypatch.setattr(guidance, "with_variations", lambda plain, _limits: inside.append(plain) or plain)
+
+    @settings(max_examples=20, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
+    @given(strategy)
+    def draw(workload: Workload) -> None:
+        assert is_valid(workload)
+
+    draw()
+    assert inside == []
+
+
+def test_guided_draws_are_plain_varied_and_from_the_corpus() -> None:
+    """And the simplest one is plain, so that a counterexample is."""
+    plain = Workload((burst(ask(("plain", 60))),))
+    drawn: list[Workload] = []
+
+    @settings(max_examples=200, deadline=None, database=None, phases=[Phase.generate])
+    @given(with_variations(st.just(plain), msgspec.structs.replace(ROOMY, guidance=Known())))
+    def collect(workload: Workload) -> None:
+        drawn.append(workload)
+
+    collect()
+    assert drawn[0] == plain
+    assert TURNS in drawn
+    names = [{s.name for _, _, r in w.requests() for s in r.prompt.segments} for w in drawn if w not in (plain, TURNS)]
+    assert any("plain" in one for one in names)
+    assert any("turn" in one for one in names)
