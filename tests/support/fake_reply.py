@@ -85,9 +85,14 @@ class Manners:
 
 
 def answer(model: str, prompt: tuple[int, ...], count: int) -> list[int]:
-    """The tokens that a cold start answers, which are also what the cache must not change."""
-    digest = hashlib.sha256(f"{model} {prompt}".encode()).digest()
-    return [32 + byte % 95 for byte in digest[:count]]
+    """The tokens that a cold start answers, which are also what the cache must not change.
+
+    Each follows from all before it, so that half an answer in a prompt is continued with the rest.
+    """
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(32 + hashlib.sha256(f"{model} {tokens}".encode()).digest()[0] % 95)
+    return tokens[len(prompt) :]
 
 
 def rendered(messages: list[dict[str, str]]) -> tuple[int, ...]:
