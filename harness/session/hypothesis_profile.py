@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
@@ -18,10 +19,21 @@ from coldproof.harness.options import PROFILES, QUALIFY, UsageError
 from coldproof.harness.session.budget import PATIENT_EXAMPLES
 
 EXAMPLES = Path(".hypothesis") / "examples"
+PATCHES = "hypothesis.extra._patching"
+
+
+def leave_out_patches() -> None:
+    """Let hypothesis write no patches with failing examples: a case is the record of a failure here.
+
+    Its plugin would import the module for them at each failure, and pytest would parse that anew each time. On CPython
+    3.11, parsing can end a run whose threads parse as well (cpython#106905).
+    """
+    sys.modules[PATCHES] = None  # type: ignore[assignment]  # as the import system documents it
 
 
 def load_settings(profile: str, *, quick: bool, examples_from: str | None = None) -> None:
     """Register a hypothesis profile for each profile, and load one. validation.py reports an unknown name."""
+    leave_out_patches()
     known = database(examples_from)
     for name, figures in PROFILES.items():
         settings.register_profile(

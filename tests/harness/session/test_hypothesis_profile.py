@@ -3,6 +3,8 @@ qualification's."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from hypothesis.database import (
 )
 
 from coldproof.harness.options import UsageError
-from coldproof.harness.session.hypothesis_profile import EXAMPLES, database, load_settings
+from coldproof.harness.session.hypothesis_profile import EXAMPLES, PATCHES, database, leave_out_patches, load_settings
 
 
 @pytest.fixture
@@ -63,3 +65,11 @@ def test_a_qualification_draws_from_its_seed_alone() -> None:
     assert settings.default.database is None
     load_settings("ci", quick=False, examples_from="a/b")
     assert isinstance(settings.default.database, MultiplexedDatabase)
+
+
+def test_a_failure_parses_no_module_for_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis' plugin takes the module for one that is not installed."""
+    monkeypatch.delitem(sys.modules, PATCHES, raising=False)
+    leave_out_patches()
+    with pytest.raises(ImportError, match=r"None in sys\.modules"):
+        importlib.import_module(PATCHES)
