@@ -13,7 +13,8 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segm
 
 AdapterAndSalt = tuple[str | None, str | None]
 
-LONG = "tenant-" + "0123456789" * 20
+LONGEST_SALT = 128  # characters, with the nonce: the limit of vLLM's server, which refuses longer ones
+LONG = "tenant-" + "0123456789" * 11
 MANY, MANY_EVERY = 16, 8  # further salts, in one of so many workloads
 # Salts that a wrong key may confuse: none; one that starts with the other; case; spaces; what follows a separator; what
 # follows eight, sixteen and two hundred characters; and characters that Unicode has in two forms.

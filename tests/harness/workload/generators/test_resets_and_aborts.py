@@ -17,7 +17,7 @@ from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
 from coldproof.harness.workload.generators.reuse import repeats
-from coldproof.harness.workload.generators.salts import LIKE_AN_ADAPTER, NEARLY_EQUAL, salted
+from coldproof.harness.workload.generators.salts import LIKE_AN_ADAPTER, LONGEST_SALT, NEARLY_EQUAL, salted
 from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Request, Reset, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import new_prompt_length, segment_tokens, wire_name
@@ -48,6 +48,14 @@ def test_two_salts_that_nearly_agree_are_asked_the_same(workload: Workload) -> N
     assert any({(None, a), (None, b)} <= whom for a, b in NEARLY_EQUAL)
     loads = any(isinstance(step, SetAdapter) for step in workload.steps)
     assert (set(LIKE_AN_ADAPTER[0]) <= whom) is loads
+
+
+@some
+@given(salted(ROOMY, with_adapter=True))
+def test_a_server_takes_every_salt(workload: Workload) -> None:
+    """With its nonce: a refusal would look like a fault."""
+    salts = [wire_name(request.salt, "abcdef") for request in requests(workload) if request.salt is not None]
+    assert all(len(salt) <= LONGEST_SALT and not set("@/\\\0") & set(salt) for salt in salts)
 
 
 def test_the_first_workload_has_a_salt_like_an_adapter() -> None:
