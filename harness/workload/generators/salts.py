@@ -17,7 +17,7 @@ LONGEST_SALT = 128  # characters, with the nonce: the limit of vLLM's server, wh
 LONG = "tenant-" + "0123456789" * 11
 MANY, MANY_EVERY = 16, 8  # further salts, in one of so many workloads
 # Salts that a wrong key may confuse: none; one that starts with the other; case; spaces; what follows a separator; what
-# follows eight, sixteen and two hundred characters; and characters that Unicode has in two forms.
+# follows eight, sixteen and more than a hundred characters; and characters that Unicode has in two forms.
 NEARLY_EQUAL: tuple[tuple[str | None, str | None], ...] = (
     (None, "red"),
     ("red", "red2"),
