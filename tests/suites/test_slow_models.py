@@ -11,6 +11,7 @@ import pytest
 from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
+from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.reports.schema.results import read_results
 from coldproof.reports.schema.verdict import Verdict
 
@@ -24,6 +25,7 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     """In vLLM's scheduler with the fingerprint worker: the hits, evictions and preemptions are real.
 
     WEIGHT has evidence for each route of an update and each mode of a pause, which are more than one example has.
+    Whether an answer ends with a stop string is luck: its tokens are random.
     """
     words = ["-m", "pytest", "-p", "support.slow_model", "-p", "no:cacheprovider", "suites", "--engine", "vllm-inproc"]
     words += ["--worker", "fingerprint", "--cells", "default,tight", "--budget", "2m", "--diagnose", "none"]
@@ -33,7 +35,8 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     )
     results = read_results(tmp_path / "results.json")
     cells = [(r.id, cell) for r in results.requirements for cell in r.cells if cell.verdict is not Verdict.UNSUPPORTED]
-    lacking = {name: cell.missing for name, cell in cells if cell.missing and not name.startswith("WEIGHT")}
+    missing = {name: set(cell.missing) - {Evidence.STOPPED} for name, cell in cells}
+    lacking = {name: evidence for name, evidence in missing.items() if evidence and not name.startswith("WEIGHT")}
     assert lacking == {}, ran.stdout[-2000:]
     assert len(cells) > 20
     assert results.totals["requests"] < MOST_REQUESTS * len(cells)

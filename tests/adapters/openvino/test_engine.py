@@ -17,7 +17,7 @@ from support.start_options import start_options
 from coldproof.adapters.openvino import engine as openvino
 from coldproof.adapters.openvino.engine import OpenVinoEngine
 from coldproof.adapters.openvino.setup import INT8, REGISTERED
-from coldproof.adapters.openvino.spec import CELLS, ROOMY, TIGHT
+from coldproof.adapters.openvino.spec import CELLS, FLOAT_ACTIVATIONS, ROOMY, TIGHT
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineDied, RequestRefused, Served
 from coldproof.adapters.protocol.requests import (
@@ -197,7 +197,7 @@ def test_every_capability_has_its_evidence(start: Start, adapter: AdapterFiles) 
 
 def test_with_weights_in_eight_bits_decode_and_prefill_agree(start: Start) -> None:
     """Otherwise the cell looks exact and is not: with activations in 8 bits, scores differ by up to 0.04 nats."""
-    (words,) = (cell.arguments for cell in CELLS if INT8 in cell.arguments)
+    (words,) = (cell.arguments for cell in CELLS if {INT8, FLOAT_ACTIVATIONS} <= set(cell.arguments))
     engine, apart = start(*words, prefix_caching=False), []
     for seed in range(20):
         tokens = prompt(seed, 60 + 5 * seed)

@@ -35,7 +35,12 @@ KINDS: list[tuple[str, Callable[..., None], Cell, str]] = [
         DEFAULT,
         "stale model weights or state outside of the prefix cache",
     ),
-    ("hashes-forget-who-asks", salts.test_salts_isolate_the_cache, DEFAULT, "a cache key without the salt"),
+    (
+        "hashes-forget-who-asks",
+        salts.test_salts_isolate_the_cache,
+        DEFAULT,
+        "a cache key without the adapter, or with another one",  # the first workload has both, and so has the fault
+    ),
     (
         "salts-are-cut",
         salts.test_salts_isolate_the_cache,

@@ -50,7 +50,7 @@ EDGES: dict[str, tuple[str, WorkloadLimits, Callable[[Workload], object]]] = {
     "long salts that differ at their end": (
         "salts",
         ROOMY,
-        lambda w: len({r.salt[-1] for _, _, r in w.requests() if r.salt and len(r.salt) > 200}) >= 2,
+        lambda w: len({r.salt[-1] for _, _, r in w.requests() if r.salt and len(r.salt) > 100}) >= 2,
     ),
     "the longest prompt": ("repeats", ROOMY, lambda w: max(blocks(w)) > 58),
     "a prompt of half that length": ("repeats", ROOMY, lambda w: 26 < max(blocks(w)) < 34),
