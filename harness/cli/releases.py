@@ -66,11 +66,11 @@ def run_history(options: argparse.Namespace) -> int:
             for version in releases:
                 rows.append(runs.row(version))
                 say(f"{version}: {rows[-1].problem or verdicts_text(rows[-1])}")
-                written(options, runs, rows, complete=version == releases[-1])
+                history = written(options, runs, rows, complete=version == releases[-1])
         except KeyboardInterrupt:
             say(f"interrupted; {len(rows)} of {len(releases)} releases are in {options.out / 'index.html'}")
             return EXIT_INTERRUPTED
-    say(f"{headline(written(options, runs, rows, complete=True))}\n{options.out / 'index.html'}")
+    say(f"{headline(history)}\n{options.out / 'index.html'}")
     return FAILED if any(row.problem for row in rows) else 0
 
 

@@ -44,10 +44,12 @@ def replayed(runs: ReleaseRuns, case: Path, version: str) -> Replay:
 
 def summary(replays: list[Replay]) -> str:
     """Return the first and the last release that fails, in words. The releases are in order."""
-    failing = [one.version for one in replays if one.fails]
-    if not failing:
-        return "the case fails on none of these releases"
     tested = [one for one in replays if one.fails is not None]
+    if not tested:
+        return "the case could not be tested on any of these releases"
+    failing = [one.version for one in tested if one.fails]
+    if not failing:
+        return f"the case fails on none of {len(tested)} tested releases"
     places = [place for place, one in enumerate(tested) if one.fails]
     gaps = any(not one.fails for one in tested[places[0] : places[-1]])
     before, after = tested[: places[0]][-1:], tested[places[-1] + 1 :][:1]

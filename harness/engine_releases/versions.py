@@ -17,10 +17,13 @@ PIP_SECONDS = 120
 def chosen_releases(text: str, package: str) -> list[str]:
     """Return the releases that `text` names, oldest first: `0.28.0,0.30.0`, or `0.28..0.31` for all between.
 
-    Raises UsageError for an invalid version, or if pip finds none in a range.
+    Raises UsageError for an invalid version, or if there is no release.
     """
     if RANGE not in text:
-        return sorted(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()), key=version)
+        named = dict.fromkeys(word.strip() for word in text.split(",") if word.strip())
+        if not named:
+            raise UsageError(f"--releases {text!r} names no release; use for example 0.30.0,0.31.0 or 0.28..0.31")
+        return sorted(named, key=version)
     first, last = (version(word) for word in text.split(RANGE, 1))
     between = [one for one in available(package) if first <= version(one) <= last]
     if not between:

@@ -139,7 +139,8 @@ def test_a_replay_fails_or_not_or_says_nothing(tmp_path: Path, results: Results 
 @pytest.mark.parametrize(
     ("fails", "said"),
     [
-        ({"1": False, "2": False}, "the case fails on none of these releases"),
+        ({"1": False, "2": None, "3": False}, "the case fails on none of 2 tested releases"),
+        ({"1": None, "2": None}, "the case could not be tested on any of these releases"),
         (
             {"1": False, "2": True, "3": True, "4": False},
             "first failing release: 2 (1 does not fail); last failing release: 3 (4 does not fail)",

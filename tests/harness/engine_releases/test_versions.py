@@ -41,7 +41,13 @@ def test_releases_are_oldest_first(monkeypatch: pytest.MonkeyPatch, text: str, c
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("newest", "is no version"), ("1..x", "is no version"), ("3..4", "finds no release of tiny")]
+    ("text", "said"),
+    [
+        (" , ", "names no release"),
+        ("newest", "is no version"),
+        ("1..x", "is no version"),
+        ("3..4", "finds no release of tiny"),
+    ],
 )
 def test_what_names_no_release_is_refused(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
     """In one line."""

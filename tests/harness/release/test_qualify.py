@@ -253,7 +253,7 @@ def python(tree: Path, *words: str, path: str = "") -> subprocess.CompletedProce
 
 
 def test_a_run_leaves_a_bundle_that_holds_together(tree: Path, tmp_path: Path) -> None:
-    """From the command line to `verify`: the bundle is whole, whether or not a stand-in server shows everything."""
+    """From the command line to `verify`: the bundle is whole and accepted, and refused by another list."""
     with serving(Manners(lora=(404, "Not Found"))) as fake:
         words = ("--engine-url", fake.url, "--profile", "qualify", "--budget", "1s", "--hypothesis-seed", "7")
         run = python(tree, "-m", "pytest", "suites", *words, "--report-dir", str(tmp_path / "bundle"))
@@ -262,10 +262,7 @@ def test_a_run_leaves_a_bundle_that_holds_together(tree: Path, tmp_path: Path) -
     assert (results.profile, results.seed, results.complete) == ("qualify", "7", True)
     assert len(results.environment["coldproof sources"]) == len("SHA-256 ") + 64
     done = python(tree, "-m", "coldproof", "verify", str(tmp_path / "bundle"))
-    lines = done.stdout.splitlines()
-    reasons = {line.split(":")[0] for line in lines[1:]} if lines[0].startswith("REFUSED") else set()
-    assert lines[0].startswith(("REFUSED", "ACCEPTED"))
-    assert reasons <= {"  not shown"}, done.stdout
+    assert done.stdout.startswith("ACCEPTED"), done.stdout
     mine = verify(tmp_path / "bundle").reasons  # by the whole suite, which it was not made with
     assert {reason.kind.value for reason in mine} == {"other version"}
 
