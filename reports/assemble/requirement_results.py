@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -124,6 +125,12 @@ def cell_result(test: Event, verdict: Event | None) -> CellResult:
     )
 
 
+def one_text(reasons: Iterable[str]) -> str:
+    """Join different reasons with semicolons; a full stop stands only at the end."""
+    *first, last = dict.fromkeys(reasons)
+    return "; ".join([*(reason.removesuffix(".") for reason in first), last])
+
+
 def merge_cells(cells: list[CellResult], *, several: bool) -> list[CellResult]:
     """Merge the results of all tests of one requirement in each cell of each layer. `several`: the run has several."""
     by_cell: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
@@ -138,7 +145,7 @@ def merge_cells(cells: list[CellResult], *, several: bool) -> list[CellResult]:
                 layer=layer,
                 column=f"{layer}: {name}" if several else "",
                 verdict=verdict,
-                reason="; ".join(dict.fromkeys(part.reason for part in parts if part.verdict is verdict)),
+                reason=one_text(part.reason for part in parts if part.verdict is verdict),
                 examples=sum(part.examples for part in parts),
                 requests=sum(part.requests for part in parts),
                 evidence=sum_evidence([part.evidence for part in parts]),

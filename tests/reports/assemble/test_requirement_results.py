@@ -1,0 +1,19 @@
+"""The reasons of several tests read as one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from coldproof.reports.assemble.requirement_results import one_text
+
+
+@pytest.mark.parametrize(
+    ("reasons", "text"),
+    [
+        (["Request 1 hit too much.", "Request 2 hit too little."], "Request 1 hit too much; Request 2 hit too little."),
+        (["too few examples", "too few examples"], "too few examples"),
+        ([""], ""),
+    ],
+)
+def test_reasons_are_joined_without_a_full_stop_within(reasons: list[str], text: str) -> None:
+    assert one_text(reasons) == text
