@@ -50,6 +50,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     mixtures: frozenset[str]
     longest: int = 2048  # tokens of one request, with its answer
     pool: int | None = None  # tokens that the whole pool holds
+    requests: int | None = None  # that run at the same time; the next one waits
     most_tokens: int = 8000  # that one workload may compute, to limit its cost
     can: frozenset[Capability] = frozenset(Capability)
     scale: float = 1.0

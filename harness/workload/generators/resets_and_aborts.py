@@ -26,6 +26,8 @@ from coldproof.harness.workload.steps import (
     Workload,
 )
 
+MOST_PLACES = 8  # a crowd that takes all places is at most this large
+
 
 @guided
 @st.composite
@@ -120,6 +122,12 @@ def aborts(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload(tuple(steps))
 
 
+def queueing_crowd(limits: WorkloadLimits) -> int:
+    """Return how many requests make the next one wait: all that may run at the same time if these are few."""
+    few = limits.requests is not None and limits.requests <= MOST_PLACES
+    return max(3, limits.requests or 0) if few else 3
+
+
 def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name: str) -> list[Step]:
     """Draw one abort and its retries."""
     most = min(limits.longest - 2 * limits.unit, pool_tokens(limits) - 2 * limits.unit)
@@ -139,10 +147,12 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
             abort = Abort(after_ms=moment, at=Stage.PREFILL)
         case _:
             length, tokens = draw(st.sampled_from((2 * limits.unit, long))), 8
-            # Together they exceed the pool and the step budget, so that the last one has to wait. Behind a single one,
-            # which uses up the step budget alone, the retry comes before anything evicts what the abort left.
-            crowd = draw(st.sampled_from((3, 1)))
-            others = [Request(prompt=Prompt((Segment(f"crowd {i}", long),)), max_tokens=16) for i in range(crowd)]
+            # Together they exceed the pool and the step budget, or take all places of running requests, so that the
+            # last one has to wait. Behind a single one, which uses up the step budget alone, the retry comes before
+            # anything evicts what the abort left.
+            crowd = draw(st.sampled_from((queueing_crowd(limits), 1)))
+            size = min(long, 3 * long // crowd)
+            others = [Request(prompt=Prompt((Segment(f"crowd {i}", size),)), max_tokens=16) for i in range(crowd)]
             moment = draw(st.sampled_from((10, 30, 1)))
             abort = Abort(after_ms=moment, at=Stage.QUEUED)
     victim = Prompt((Segment(name, min(length, limits.longest - tokens - limits.unit)),))

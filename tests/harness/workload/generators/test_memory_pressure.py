@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from support.drawn_workloads import LIMITS, ROOMY, TIGHT, asked, found, lengths, some, without
@@ -255,6 +256,16 @@ def queues(burst: Burst, victim: Request) -> bool:
 def test_clients_hang_up_at_each_stage(stage: Callable[[Burst, Request], bool]) -> None:
     """As far as a workload can aim at it."""
     found(aborts(TIGHT), lambda w: any(stage(*pair) for pair in victims(w)))
+
+
+@pytest.mark.parametrize(("places", "crowd"), [(4, 4), (2, 3), (256, 3), (None, 3)])
+def test_a_queued_client_waits_behind_all_that_may_run(places: int | None, crowd: int) -> None:
+    """With four places, a crowd of three leaves one free, and whether the victim waits is luck."""
+
+    def waits(workload: Workload) -> bool:
+        return any(len(burst.requests) == crowd + 2 for burst, _ in victims(workload))
+
+    found(aborts(msgspec.structs.replace(TIGHT, requests=places)), waits)
 
 
 def test_three_stages_in_one_workload_do_not_meet_in_the_cache() -> None:
