@@ -103,12 +103,12 @@ class LlamaCppClient(HttpClient):
         super().__init__(url, alive=alive)
         self.adapters, self.caching = adapters, caching
 
-    def session(self) -> requests.Session:
-        """Return this thread's session. It opens a new connection for each request.
+    def new_session(self) -> requests.Session:
+        """Return a session that opens a new connection for each request.
 
         The server closes a connection after a stream without notice, and the next request on it would fail.
         """
-        session = super().session()
+        session = super().new_session()
         session.headers["Connection"] = "close"
         return session
 

@@ -28,7 +28,7 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server import completions
 from coldproof.adapters.server.answers import SHOWN, decoded, malformed
 from coldproof.adapters.server.completions import Reader
-from coldproof.adapters.server.disconnect import wait_for_disconnect
+from coldproof.adapters.server.disconnect import sent_unless_due, wait_for_disconnect
 from coldproof.adapters.server.vllm_metrics import COUNTERS, COUNTERS_PATH, GAUGES_PATH, METRICS_PATH
 
 CONNECT_SECONDS = 10.0
@@ -73,14 +73,18 @@ class HttpClient:
     def session(self) -> requests.Session:
         """Return this thread's session. It ignores proxy settings and netrc for http URLs, so that no proxy answers."""
         if not hasattr(self._local, "session"):
-            session = requests.Session()
-            session.trust_env = urlsplit(self.url).scheme == "https"
-            key = os.environ.get(KEY_VARIABLE)
-            if key:
-                session.headers["Authorization"] = f"Bearer {key}"
-            self._local.session = session
+            self._local.session = self.new_session()
         own: requests.Session = self._local.session
         return own
+
+    def new_session(self) -> requests.Session:
+        """Return a session with the headers of this server."""
+        session = requests.Session()
+        session.trust_env = urlsplit(self.url).scheme == "https"
+        key = os.environ.get(KEY_VARIABLE)
+        if key:
+            session.headers["Authorization"] = f"Bearer {key}"
+        return session
 
     def get(self, path: str) -> requests.Response:
         """Send a GET request, with retries. Raises EngineDied if no answer can be read."""
@@ -122,9 +126,10 @@ class HttpClient:
         """
         path, reader = self.generate_path or completions.path(request), self.reader(on_token)
         try:
-            with self.session().post(
-                self.url + path, json=self.body(request), stream=True, timeout=(CONNECT_SECONDS, self.read_timeout)
-            ) as response:
+            sent = self.sent(path, request)
+            if isinstance(sent, Stage):
+                return reader.completion(sent)
+            with sent as response:
                 if response.status_code >= 400:
                     raise RequestRefused(response.status_code, response.text)
                 aborted = self.read(response, reader, request)
@@ -134,6 +139,17 @@ class HttpClient:
                 raise self._timed_out(path) from problem
             raise self._connection_lost(problem) from problem
         return self._finished(response, reader, aborted)
+
+    def sent(self, path: str, request: CompletionRequest) -> requests.Response | Stage:
+        """Send a generation. Return its response, or its stage if the client disconnects before the headers."""
+        body, limits = self.body(request), (CONNECT_SECONDS, self.read_timeout)
+
+        def send(session: requests.Session) -> requests.Response:
+            return session.post(self.url + path, json=body, stream=True, timeout=limits)
+
+        if request.abort is None or request.abort.after_tokens:
+            return send(self.session())
+        return sent_unless_due(send, self.new_session(), request.abort, self.stage)
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a generation request."""

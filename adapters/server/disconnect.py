@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 import requests
+from requests.adapters import HTTPAdapter
 
 from coldproof.adapters.protocol.requests import Abort, Stage
 
 POLL_SECONDS = 0.002  # between two polls of a request's stage; one poll takes a server about as long
+
+
+class OneConnection(HTTPAdapter):
+    """Keeps the connection that it opens, so that another thread can shut it down while a request waits on it."""
+
+    connection: Any = None
+
+    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
+        """Return the pool for a request. It opens connections that are kept here."""
+        pool: Any = super().get_connection_with_tls_context(*args, **options)
+        opened = type(pool).ConnectionCls
+
+        def kept(*args: Any, **options: Any) -> Any:
+            self.connection = opened(*args, **options)
+            return self.connection
+
+        pool.ConnectionCls = kept
+        return pool
+
+    def shut_down(self) -> bool:
+        """End the connection. Return whether there was one."""
+        sock = getattr(self.connection, "sock", None)
+        if sock is None:
+            return False
+        sock.shutdown(socket.SHUT_RDWR)
+        return True
+
+
+def sent_unless_due(
+    send: Callable[[requests.Session], requests.Response],
+    session: requests.Session,
+    abort: Abort,
+    stage: Callable[[], Stage],
+) -> requests.Response | Stage:
+    """Send a request and return the response as soon as it has headers, or the stage at which the client disconnected.
+
+    Servers that must know whether a request succeeds before they send a status (llama.cpp) send the headers with the
+    first token. So a client that waits for headers could never disconnect from their queue.
+    """
+    adapter = OneConnection()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, adapter)
+    with ThreadPoolExecutor(1) as thread:
+        begun, sent = time.monotonic(), thread.submit(send, session)
+        while not wait([sent], timeout=POLL_SECONDS).done:
+            if (time.monotonic() - begun) * 1000 < abort.after_ms:
+                continue
+            now = stage()
+            if abort.at in (None, now) and not sent.done() and adapter.shut_down():
+                sent.exception()  # whatever the ended connection raised
+                return now
+        return sent.result()
 
 
 def wait_for_disconnect(

@@ -69,6 +69,7 @@ class Manners:
     behind: float | None = None  # nats by which another token would have been better than each of a prompt
     keeps: bool = False  # a reset keeps everything, whatever it says
     delay: float = 0.0  # seconds before the first token
+    late_headers: bool = False  # they come with the first token
     pace: float = 0.0  # between two
     at_once: bool = False  # the whole answer in one write with its headers
     one_by_one: bool = False  # a connection for each request

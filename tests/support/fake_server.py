@@ -200,8 +200,11 @@ class _Handler(BaseHTTPRequestHandler):
             events = [chunk(line) for line in self.reply(body, prompt).events() if line is not None]
             self.wfile.write(head + b"".join(events) + b"0\r\n\r\n")
             return
-        self.wfile.write(head)
+        if not manners.late_headers:
+            self.wfile.write(head)
         time.sleep(manners.delay)  # whatever is changed meanwhile is changed before the answer begins
+        if manners.late_headers:
+            self.wfile.write(head)
         for line in self.reply(body, prompt).events():
             if line is None:  # the fault of a server that does not end its stream
                 if manners.fault is Fault.STALLS:

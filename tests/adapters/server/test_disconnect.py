@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import requests
-from support.fake_reply import MODEL, Manners, answer, rendered
+from support.fake_reply import MODEL, Fault, Manners, answer, rendered
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.disconnect import wait_for_disconnect
@@ -108,6 +109,32 @@ def test_who_waits_for_the_beginning_hangs_up_in_prefill_or_at_the_first_token(
     got = asked(fake, after_ms=1, at=Stage.PREFILL)
     assert ([t.id for t in got.tokens], got.aborted) == (COLD[:tokens], stage)
     assert fake.hung_up_on.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "at", "stage", "tokens"),
+    [
+        (QUEUE.format(4, 1), Stage.QUEUED, Stage.QUEUED, 0),
+        (QUEUE.format(4, 0), Stage.QUEUED, Stage.DECODE, 1),
+        (QUEUE.format(4, 0), Stage.PREFILL, Stage.PREFILL, 0),
+        (QUEUE.format(4, 1), None, Stage.QUEUED, 0),
+    ],
+    ids=["queued", "never queued", "running", "any stage"],
+)
+def test_a_client_need_not_wait_for_headers_that_come_with_the_first_token(
+    metrics: str, at: Stage | None, stage: Stage, tokens: int
+) -> None:
+    """As llama.cpp sends them: otherwise nobody could leave its queue."""
+    with serving(Manners(delay=0.6, pace=0.02, metrics=metrics, late_headers=True)) as fake:
+        got = asked(fake, after_ms=1, at=at)
+        assert ([t.id for t in got.tokens], got.aborted) == (COLD[:tokens], stage)
+        assert fake.hung_up_on.wait(5)
+
+
+def test_a_server_that_refuses_a_client_in_a_hurry_is_understood() -> None:
+    """What the request raises in its own thread is what its caller gets."""
+    with serving(Manners(fault=Fault.REFUSES)) as fake, pytest.raises(RequestRefused):
+        asked(fake, after_ms=1, at=Stage.QUEUED)
 
 
 def test_a_first_token_that_comes_while_the_gauges_are_read_is_no_prefill() -> None:
