@@ -131,7 +131,8 @@ def queueing_crowd(limits: WorkloadLimits) -> int:
 def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name: str) -> list[Step]:
     """Draw one abort and its retries."""
     most = min(limits.longest - 2 * limits.unit, pool_tokens(limits) - 2 * limits.unit)
-    long = max(2 * limits.unit, most * 3 // 4)
+    scale = limits.scale if limits.small_pool is None else 1.0  # a small pool must be exceeded at any speed
+    long = max(2 * limits.unit, int(most * 3 // 4 * scale))
     # Over HTTP, a client that samples the request's stage disconnects late.
     retry_ms = draw(st.sampled_from((5, 40, 100)))
     others: list[Request] = []

@@ -13,6 +13,7 @@ from support.workload_families import FAMILIES, computed
 from coldproof.harness.workload.generators.chats import conversations
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
+from coldproof.harness.workload.generators.resets_and_aborts import aborts
 from coldproof.harness.workload.generators.reuse import returns
 from coldproof.harness.workload.steps import Burst, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
@@ -53,6 +54,25 @@ def test_a_slow_model_gets_smaller_workloads(family: str) -> None:
     """Of each family, on average; of most they cost less than two thirds."""
     part = costs(family, SLOW_MODEL) / costs(family, FAST)
     assert part < (1.15 if family in HARDLY_SMALLER else 0.67)
+
+
+def test_aborted_prompts_are_shorter_where_no_pool_must_be_exceeded() -> None:
+    """What a slow model computes for one abort took a minute. In a small pool the crowd has to exceed it."""
+    roomy = msgspec.structs.replace(SLOW_MODEL, pool=100_000, longest=2048)
+    fast = msgspec.structs.replace(roomy, scale=1.0)
+
+    def longest(on: WorkloadLimits) -> int:
+        sizes: list[int] = []
+
+        @typical
+        @given(aborts(on))
+        def draw(workload: Workload) -> None:
+            sizes.append(max(new_prompt_length(request.prompt) for request in asked(workload)))
+
+        draw()
+        return max(sizes)
+
+    assert longest(roomy) < longest(fast) / 2
 
 
 def test_a_fast_engine_draws_from_all_choices() -> None:
