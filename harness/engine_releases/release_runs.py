@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
 from coldproof.harness.options import UsageError
+from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
 from coldproof.reports.schema.results import Results, read_results
 
@@ -46,7 +48,7 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
             results = finished(folder)
             if results is None:
                 return ReleaseRow(version=version, verdicts={}, problem=ended, report=relative(folder, self.out))
-        return row_of(version, results, relative(folder, self.out))
+        return row_of(version, results, relative(folder, self.out), self.causes(version, results))
 
     def python(self, version: str) -> Path:
         """Return the interpreter for a release. Raises NoEnvironment."""
@@ -55,6 +57,13 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
         if self.engine.releases is None:
             raise NoEnvironment("Coldproof does not install releases of this engine; give an interpreter with --python")
         return prepared(self.engine.releases, version, self.out / "environments" / version, self.say)
+
+    def causes(self, version: str, results: Results) -> Waivers:
+        """Return what is known of the engine's defects, in this release. It waives nothing: it explains."""
+        files = (self.engine.known_issues, self.engine.past_issues)
+        issues = [msgspec.structs.replace(issue, expires=None) for path in files for issue in read_known_issues(path)]
+        worker = results.engine.worker if results.engine is not None else ""
+        return Waivers(issues, version=version, today=today(), worker=worker)
 
     def words(self, folder: Path) -> list[str]:
         """Return the command line of a run behind its interpreter."""
@@ -92,8 +101,8 @@ def finished(folder: Path) -> Results | None:
     return results if results.complete and results.exit_code < STOPPED else None
 
 
-def row_of(version: str, results: Results, report: str) -> ReleaseRow:
-    """Return the row of a release from its results. A known issue of another release is a violation like any other."""
+def row_of(version: str, results: Results, report: str, causes: Waivers) -> ReleaseRow:
+    """Return the row of a release from its results. A known issue is a violation like any other, with its cause."""
     cases = {case.id: case for case in results.cases}
     verdicts = {
         one.id: ReleaseVerdict(
@@ -101,20 +110,25 @@ def row_of(version: str, results: Results, report: str) -> ReleaseRow:
             reason=one.reason,
             examples=one.examples,
             requests=one.requests,
-            cases=[
-                ReleaseCase(
-                    id=case.id,
-                    signature=case.signature,
-                    sentence=case.sentence,
-                    file=f"{report}/cases/{case.id}.json",
-                )
-                for case in map(cases.__getitem__, one.cases)
-            ],
+            cases=[release_case(case, report, causes) for case in map(cases.__getitem__, one.cases)],
         )
         for one in results.requirements
     }
     requests = results.totals.get("requests", sum(one.requests for one in results.requirements))
     return ReleaseRow(version=version, verdicts=verdicts, requests=requests, seconds=results.duration_s, report=report)
+
+
+def release_case(case: Case, report: str, causes: Waivers) -> ReleaseCase:
+    """Return a counterexample of a release, with what is known of its cause."""
+    known = causes.waive(case)
+    return ReleaseCase(
+        id=case.id,
+        signature=case.signature,
+        sentence=case.sentence,
+        file=f"{report}/cases/{case.id}.json",
+        cause="" if known is None else known.reason,
+        link="" if known is None else known.link,
+    )
 
 
 def heads(found: Sequence[Results]) -> dict[str, RequirementHead]:
