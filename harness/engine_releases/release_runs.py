@@ -12,6 +12,7 @@ import msgspec
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
+from coldproof.harness.engine_releases.versions import is_among
 from coldproof.harness.options import UsageError
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
@@ -24,7 +25,8 @@ STOPPED = 3  # exit code of a run that the harness ended
 class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
     """What runs against each release. `arguments`: further options of `coldproof run`. `out`: the folder of all files.
 
-    `pythons`: interpreters of the user's, by release. `seconds`: after which a run is ended.
+    `pythons`: interpreters of the user's, by release. `packages`: folders with packages, with the releases that need
+    them. `seconds`: after which a run is ended.
     """
 
     engine: EngineSpec
@@ -32,6 +34,7 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
     out: Path
     seconds: float
     pythons: Mapping[str, Path] = {}
+    packages: tuple[tuple[str, Path], ...] = ()
     say: Callable[[str], None]
 
     def row(self, version: str) -> ReleaseRow:
@@ -56,7 +59,9 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
             return self.pythons[version]
         if self.engine.releases is None:
             raise NoEnvironment("Coldproof does not install releases of this engine; give an interpreter with --python")
-        return prepared(self.engine.releases, version, self.out / "environments" / version, self.say)
+        folder = self.out / "environments" / version
+        packages = [place for releases, place in self.packages if is_among(version, releases)]
+        return prepared(self.engine.releases, version, folder, self.say, packages=packages)
 
     def causes(self, version: str, results: Results) -> Waivers:
         """Return what is known of the engine's defects, in this release. It waives nothing: it explains."""
@@ -171,3 +176,17 @@ def interpreters(words: Sequence[str]) -> dict[str, Path]:
             raise UsageError(f"--python {word}: give RELEASE=PATH, with the path of a Python interpreter")
         found[release] = Path(os.path.abspath(path))  # a link into an environment stays one
     return found
+
+
+def package_folders(words: Sequence[str]) -> tuple[tuple[str, Path], ...]:
+    """Return the folders that the user gives as RELEASES=FOLDER. Raises UsageError."""
+    found = []
+    for word in words:
+        releases, mark, path = word.partition("=")
+        if not mark or not Path(path).is_dir():
+            raise UsageError(
+                f"--packages {word}: give RELEASES=FOLDER, with a folder that pip install --target has made"
+            )
+        is_among("0", releases)  # raises UsageError for what is no version
+        found.append((releases, Path(path).resolve()))
+    return tuple(found)

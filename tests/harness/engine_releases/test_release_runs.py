@@ -11,7 +11,12 @@ import pytest
 from support import report_samples
 
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.engine_releases.release_runs import ReleaseRuns, history_of, interpreters
+from coldproof.harness.engine_releases.release_runs import (
+    ReleaseRuns,
+    history_of,
+    interpreters,
+    package_folders,
+)
 from coldproof.harness.engine_releases.replays import Replay, replayed, summary
 from coldproof.harness.options import UsageError
 from coldproof.reports.schema.results import Results, write_results
@@ -142,6 +147,15 @@ def test_interpreters_are_given_by_release(tmp_path: Path) -> None:
     for wrong in ("1.0", f"1.0={tmp_path}"):
         with pytest.raises(UsageError, match="give RELEASE=PATH"):
             interpreters([wrong])
+
+
+def test_folders_of_packages_are_given_by_releases(tmp_path: Path) -> None:
+    """One release, a list or a range; a path that is no folder, and what is no version, is refused."""
+    words = [f"{releases}={tmp_path}" for releases in ("0.20..0.26", "0.28.0", "0.29,0.30")]
+    assert package_folders(words) == tuple((word.partition("=")[0], tmp_path) for word in words)
+    for wrong in ("0.28", f"0.28={tmp_path / 'none'}", f"old={tmp_path}"):
+        with pytest.raises(UsageError):
+            package_folders([wrong])
 
 
 @pytest.mark.parametrize(
