@@ -85,10 +85,10 @@ def executor_class(config: Any) -> Any:
 
 
 def record_every_step(engine: Any, version: str, record: Callable[[Any], None]) -> None:
-    """Record the scheduler's statistics also of steps without an output.
+    """Record the scheduler's statistics also of steps without an output. `record` ignores those that it has already.
 
-    Up to 0.27, `LLMEngine.step` drops them: the lookup of a prompt that is prefilled in several steps is never counted.
-    The server (`AsyncLLM`) counts it.
+    Before 0.28, `LLMEngine.step` drops them: the lookup of a prompt that is prefilled in several steps is never
+    counted. The server (`AsyncLLM`) counts it.
     """
     if released_from(version, RECORDS_EVERY_STEP):
         return

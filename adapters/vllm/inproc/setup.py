@@ -62,11 +62,13 @@ class StatCounters:
     def __init__(self) -> None:
         self.queried_tokens = self.hit_tokens = 0
         self.external_queried_tokens = self.external_hit_tokens = self.resumed_hit_tokens = self.failed_loads = 0
+        self._last: Any = None
 
     def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
-        """Add the statistics of one step. As in the server's counter, lookups after a preemption are not included."""
-        if scheduler_stats is None:
+        """Add the statistics of a step, once. As in the server's counter, lookups after a preemption are not included."""
+        if scheduler_stats is None or scheduler_stats is self._last:
             return
+        self._last = scheduler_stats
         self.queried_tokens += scheduler_stats.prefix_cache_stats.queries
         self.hit_tokens += scheduler_stats.prefix_cache_stats.hits
         external = scheduler_stats.connector_prefix_cache_stats

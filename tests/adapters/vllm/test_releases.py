@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from coldproof import IMPORT_ROOT
+from coldproof.adapters.vllm.inproc.setup import StatCounters
 from coldproof.adapters.vllm.releases import CHATS, INTERNALS, PARSERS, record_every_step
 
 MISSING = "from coldproof.adapters.vllm.releases import missing_internals; print(missing_internals())"
@@ -112,3 +113,16 @@ def test_a_step_without_an_output_is_recorded_where_the_release_drops_it(version
     for _ in steps:
         engine.step()
     assert engine.recorded == expected
+
+
+def test_the_statistics_of_a_step_are_added_once() -> None:
+    """An engine may record what was recorded for it; equal statistics of another step are others."""
+
+    def statistics() -> Any:
+        found = SimpleNamespace(queries=97, hits=32)
+        return SimpleNamespace(prefix_cache_stats=found, connector_prefix_cache_stats=None, kv_connector_stats=None)
+
+    counters, first = StatCounters(), statistics()
+    for one in (first, first, statistics(), None):
+        counters.record(one)
+    assert (counters.queried_tokens, counters.hit_tokens) == (194, 64)
