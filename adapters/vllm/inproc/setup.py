@@ -65,7 +65,7 @@ class StatCounters:
         self._last: Any = None
 
     def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
-        """Add the statistics of a step, once. As in the server's counter, lookups after a preemption are not included."""
+        """Add the statistics of a step, once. As in the server's counter, lookups after a preemption do not count."""
         if scheduler_stats is None or scheduler_stats is self._last:
             return
         self._last = scheduler_stats
