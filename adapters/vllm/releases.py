@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 BLOCK_SIZES = ("hash_block_size", "cache_hit_alignment_tokens")
 # The parser of the server's flags: of vLLM from 0.33 on, from 0.29 to 0.32, and of older versions.
 PARSERS = ("entrypoints.common.cli_args", "entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")
-CHATS = ("renderers.chat_utils", "entrypoints.chat_utils")  # from 0.31 on, and in older versions
+CHATS = ("renderers.chat_utils", "entrypoints.chat_utils")  # from 0.32 on, and in older versions
 END_OF_GROUP = "cleanup_dist_env_and_memory"
 RECORDS_EVERY_STEP = Version("0.28.dev0")
 # Without these, no engine starts: modules, and what the adapter takes from them.
@@ -76,7 +76,7 @@ def find_module(*names: str) -> str | None:
 def executor_class(config: Any) -> Any:
     """Return the executor of a configuration. With one rank, the worker runs in this process.
 
-    Up to 0.20, the platform of a CPU replaces that executor by one with processes, whatever
+    Up to 0.22, the platform of a CPU replaces that executor by one with processes, whatever
     VLLM_ENABLE_V1_MULTIPROCESSING says: a process of its own binds the threads of OpenMP.
     """
     if config.parallel_config.world_size == 1:
@@ -114,7 +114,7 @@ def released_from(version: str, first: Version) -> bool:
 
 @contextlib.contextmanager
 def process_group_kept() -> Iterator[None]:
-    """Let an engine that ends in this context leave the process group. Up to 0.20, it leaves it anyway."""
+    """Let an engine that ends in this context leave the process group. Up to 0.21, it leaves it anyway."""
     core = importlib.import_module("vllm.v1.engine.core")
     end_group = getattr(core, END_OF_GROUP, None)
     if end_group is None:
@@ -134,7 +134,7 @@ def chat_template(name: str | None) -> Any:
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that the server answers with status 400. Up to 0.27, vLLM has no class for them."""
+    """Return the exceptions that the server answers with status 400. Before 0.28, vLLM has no class for them."""
     exceptions = importlib.import_module("vllm.exceptions")
     own = getattr(exceptions, "VLLMClientError", ValueError)
     return (own, ValueError, TypeError, OverflowError)
@@ -175,7 +175,7 @@ def in_slots(raw: Any, spec: Any) -> Any:
 
 
 def copy_blocks(scheduled: Any, tensors: list[Any], blocks: int) -> None:
-    """Copy the blocks of a step that the scheduler names. Up to 0.24, it names none."""
+    """Copy the blocks of a step that the scheduler names. Up to 0.25, it names none."""
     if copies := getattr(scheduled, "kv_cache_block_copies", None):
         utils = importlib.import_module("vllm.v1.worker.utils")
         utils.copy_kv_cache_blocks_inplace(tensors, blocks, copies)

@@ -77,7 +77,7 @@ def test_a_start_says_in_one_line_what_the_release_misses(tmp_path: Path) -> Non
 
 
 def test_the_chat_template_is_found_where_older_releases_have_it(tmp_path: Path) -> None:
-    """Until 0.30, in the entry points."""
+    """Until 0.31, in the entry points."""
     path = tmp_path.joinpath("vllm", *CHATS[1].split("."))
     path.mkdir(parents=True)
     for folder in (path, path.parent, path.parent.parent):
