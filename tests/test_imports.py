@@ -76,7 +76,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("harness/session", "harness/release", "harness/selection", "harness/execution", "harness/judgement", *DATA),
         *("harness/event_log", "harness/options", "adapters/registry", "adapters/spec", "adapters/common", *DRAWN[:3]),
     ),
-    "harness/engine_releases": ("harness/options", "adapters/spec", *DRAWN[:1]),
+    "harness/engine_releases": ("harness/case", "harness/options", "adapters/spec", *DRAWN[:1]),
     "suites": ("harness/session", "harness/judgement", *DATA, "adapters/protocol"),
 }
 # One arrow goes into an engine's folder: both sides must compute the same digests.

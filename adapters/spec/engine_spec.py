@@ -116,6 +116,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     layer: str = SERVER_LAYER
     more_layers: tuple[Layer, ...] = ()
     known_issues: Path | None = None  # the file with the engine's waivers
+    past_issues: Path | None = None  # the same for earlier releases: a history explains violations with both
     releases: ReleasePackage | None = None  # how other releases are installed; None: Coldproof cannot
     weights: WeightPromise = UNDOCUMENTED  # what the engine promises after an update of its weights
     recognises: Callable[[Mapping[str, str]], bool] = lambda _config: False

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.vllm.fingerprint.topology import WORKER
-from coldproof.adapters.vllm.inproc.setup import PARSERS, start_environment, triton_for_runner_v2, vllm_module
+from coldproof.adapters.vllm.inproc.setup import start_environment, triton_for_runner_v2, vllm_module
+from coldproof.adapters.vllm.releases import PARSERS
 
 MODULES = (
     *PARSERS,

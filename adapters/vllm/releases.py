@@ -1,14 +1,149 @@
 """What Coldproof finds otherwise in earlier releases of vLLM, by the release that changed it.
 
-The adapter is written for the newest release. Each function says until which release it is needed.
+The adapter is written for the newest release. Each function says until which release it is needed, and why. The oldest
+release that is tested with the fingerprint worker is 0.20.1.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 BLOCK_SIZES = ("hash_block_size", "cache_hit_alignment_tokens")
+# The parser of the server's flags: of vLLM from 0.33 on, from 0.29 to 0.32, and of older versions.
+PARSERS = ("entrypoints.common.cli_args", "entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")
+CHATS = ("renderers.chat_utils", "entrypoints.chat_utils")  # from 0.32 on, and in older versions
+END_OF_GROUP = "cleanup_dist_env_and_memory"
+RECORDS_EVERY_STEP = Version("0.28.dev0")
+# Without these, no engine starts: modules, and what the adapter takes from them.
+INTERNALS = {
+    "config": ("VllmConfig",),
+    "distributed.kv_transfer": ("ensure_kv_transfer_initialized", "get_kv_transfer_group", "has_kv_transfer_group"),
+    "distributed.kv_transfer.kv_transfer_state": ("_KV_CONNECTOR_AGENT",),
+    "engine.arg_utils": ("EngineArgs",),
+    "exceptions": ("LoRAAdapterNotFoundError",),
+    "forward_context": ("set_forward_context",),
+    "lora.peft_helper": ("PEFTHelper",),
+    "lora.request": ("LoRARequest",),
+    "lora.utils": ("get_adapter_absolute_path",),
+    "renderers": ("ChatParams", "TokenizeParams"),
+    "sampling_params": ("RequestOutputKind", "SamplingParams", "StructuredOutputsParams"),
+    "usage.usage_lib": ("UsageContext",),
+    "utils.argparse_utils": ("FlexibleArgumentParser",),
+    "v1.engine.core": ("EngineCore",),
+    "v1.engine.llm_engine": ("LLMEngine",),
+    "v1.executor.uniproc_executor": ("UniProcExecutor",),
+    "v1.kv_cache_interface": ("FullAttentionSpec", "MambaSpec", "MLAAttentionSpec", "SlidingWindowMLASpec"),
+    "v1.outputs": ("DraftTokenIds", "LogprobsLists", "LogprobsTensors", "ModelRunnerOutput"),
+    "v1.request": ("RequestStatus",),
+    "v1.simple_kv_offload.worker": (),
+    "v1.worker.gpu_worker": ("init_worker_distributed_environment",),
+    "v1.worker.kv_connector_model_runner_mixin": ("KVConnectorModelRunnerMixin",),
+    "v1.worker.worker_base": ("CompilationTimes", "WorkerBase"),
+}
+
+
+def missing_internals() -> list[str]:
+    """Return what the adapter needs and this vLLM does not have. The names are modules or `module.name`."""
+    missing = []
+    for module, names in INTERNALS.items():
+        try:
+            found = importlib.import_module(f"vllm.{module}")
+        except ImportError:
+            missing.append(module)
+            continue
+        missing += [f"{module}.{name}" for name in names if not hasattr(found, name)]
+    if all(find_module(name) is None for name in PARSERS):
+        missing.append(" or ".join(PARSERS))
+    return missing
+
+
+def find_module(*names: str) -> str | None:
+    """Return the first of these modules that this vLLM has; None if it has none."""
+    for name in names:
+        with contextlib.suppress(ModuleNotFoundError):  # the package that would contain it is missing
+            if importlib.util.find_spec(f"vllm.{name}") is not None:
+                return name
+    return None
+
+
+def executor_class(config: Any) -> Any:
+    """Return the executor of a configuration. With one rank, the worker runs in this process.
+
+    Up to 0.22, the platform of a CPU replaces that executor by one with processes, whatever
+    VLLM_ENABLE_V1_MULTIPROCESSING says: a process of its own binds the threads of OpenMP.
+    """
+    if config.parallel_config.world_size == 1:
+        return importlib.import_module("vllm.v1.executor.uniproc_executor").UniProcExecutor
+    return importlib.import_module("vllm.v1.executor").Executor.get_class(config)
+
+
+def record_every_step(engine: Any, version: str, record: Callable[[Any], None]) -> None:
+    """Record the scheduler's statistics also of steps without an output. `record` ignores those that it has already.
+
+    Before 0.28, `LLMEngine.step` drops them: the lookup of a prompt that is prefilled in several steps is never
+    counted. The server (`AsyncLLM`) counts it.
+    """
+    if released_from(version, RECORDS_EVERY_STEP):
+        return
+    client = engine.engine_core
+    get_output = client.get_output
+
+    def get_and_record() -> Any:
+        outputs = get_output()
+        if outputs.scheduler_stats is not None and not outputs.outputs:
+            record(outputs.scheduler_stats)
+        return outputs
+
+    client.get_output = get_and_record
+
+
+def released_from(version: str, first: Version) -> bool:
+    """Return whether a version is that release or a later one. A build without a number counts as the newest."""
+    try:
+        return Version(version) >= first
+    except InvalidVersion:
+        return True
+
+
+@contextlib.contextmanager
+def process_group_kept() -> Iterator[None]:
+    """Let an engine that ends in this context leave the process group. Up to 0.21, it leaves it anyway."""
+    core = importlib.import_module("vllm.v1.engine.core")
+    end_group = getattr(core, END_OF_GROUP, None)
+    if end_group is None:
+        yield
+        return
+    setattr(core, END_OF_GROUP, gc.collect)
+    try:
+        yield
+    finally:
+        setattr(core, END_OF_GROUP, end_group)
+
+
+def chat_template(name: str | None) -> Any:
+    """Return a chat template by its name or path, as the server loads it."""
+    module = find_module(*CHATS)
+    return importlib.import_module(f"vllm.{module}").load_chat_template(name)
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that the server answers with status 400. Before 0.28, vLLM has no class for them."""
+    exceptions = importlib.import_module("vllm.exceptions")
+    own = getattr(exceptions, "VLLMClientError", ValueError)
+    return (own, ValueError, TypeError, OverflowError)
+
+
+def in_flight_tokens(config: Any) -> int:
+    """Return the most tokens that are scheduled and not yet settled. Up to 0.25, these are one step's."""
+    value = getattr(config, "max_in_flight_tokens", None)
+    return int(config.scheduler_config.max_num_batched_tokens if value is None else value)
 
 
 def note_block_sizes(cache_config: Any, kv_cache_config: Any) -> None:
@@ -40,7 +175,7 @@ def in_slots(raw: Any, spec: Any) -> Any:
 
 
 def copy_blocks(scheduled: Any, tensors: list[Any], blocks: int) -> None:
-    """Copy the blocks of a step that the scheduler names. Up to 0.24, it names none."""
+    """Copy the blocks of a step that the scheduler names. Up to 0.25, it names none."""
     if copies := getattr(scheduled, "kv_cache_block_copies", None):
         utils = importlib.import_module("vllm.v1.worker.utils")
         utils.copy_kv_cache_blocks_inplace(tensors, blocks, copies)
@@ -49,3 +184,14 @@ def copy_blocks(scheduled: Any, tensors: list[Any], blocks: int) -> None:
 def hit_alignment(cache_config: Any) -> int:
     """Return the unit of hits in tokens. Before 0.32, it is the block size."""
     return int(getattr(cache_config, "cache_hit_alignment_tokens", None) or cache_config.block_size)
+
+
+def hash_seed() -> str | None:
+    """Return the default seed of the root hash. Up to 0.28 it is random, and unknown here."""
+    seed: str | None = getattr(importlib.import_module("vllm.v1.core.kv_cache_utils"), "DEFAULT_NONE_HASH_SEED", None)
+    return seed
+
+
+def weight_transfer_config(config: Any) -> Any:
+    """Return the backend for weight transfer; None without one, and in releases without weight transfer."""
+    return getattr(config, "weight_transfer_config", None)

@@ -222,6 +222,7 @@ VLLM = EngineSpec(
         Layer(name=MODEL_LAYER, engine=IN_PROCESS, areas=NUMERIC_AREAS, cells=NUMERIC_CELLS),
     ),
     known_issues=Path(__file__).with_name("known_issues.toml"),
+    past_issues=Path(__file__).with_name("past_issues.toml"),
     weights=WEIGHTS,
     recognises=publishes_cache_config,
 )

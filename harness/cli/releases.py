@@ -16,7 +16,12 @@ from pathlib import Path
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.harness.cli.io import FAILED, Subcommand, argument, out_folder, say, writing
-from coldproof.harness.engine_releases.release_runs import ReleaseRuns, history_of, interpreters
+from coldproof.harness.engine_releases.release_runs import (
+    ReleaseRuns,
+    history_of,
+    interpreters,
+    package_folders,
+)
 from coldproof.harness.engine_releases.replays import replayed, summary
 from coldproof.harness.engine_releases.versions import chosen_releases
 from coldproof.harness.options import UsageError, parse_duration
@@ -51,6 +56,7 @@ def runs_of(options: argparse.Namespace) -> tuple[ReleaseRuns, list[str]]:
         out=options.out,
         seconds=seconds,
         pythons=interpreters(options.python),
+        packages=package_folders(options.packages),
         say=say,
     )
     return runs, chosen_releases(options.releases, engine.releases.name)
@@ -114,6 +120,13 @@ PYTHON = argument(
     metavar="RELEASE=PATH",
     help="an interpreter that has this release and Coldproof; may be repeated (default: an environment is made)",
 )
+PACKAGES = argument(
+    "--packages",
+    action="append",
+    default=[],
+    metavar="RELEASES=FOLDER",
+    help="packages for these releases in front of the installed ones, such as another torch; may be repeated",
+)
 ARGUMENTS = argument(
     "--arguments", default="", metavar='"..."', help='further options of each run, for example "--budget 60s"'
 )
@@ -125,6 +138,7 @@ HISTORY = Subcommand(
     RELEASES,
     ARGUMENTS,
     PYTHON,
+    PACKAGES,
     LIMIT,
     out_folder("coldproof-report/history"),
 )
@@ -136,6 +150,7 @@ BISECT = Subcommand(
     RELEASES,
     ARGUMENTS,
     PYTHON,
+    PACKAGES,
     LIMIT,
     out_folder("coldproof-report/bisect"),
 )

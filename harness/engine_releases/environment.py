@@ -1,7 +1,7 @@
 """Makes an environment for one release of an engine: this interpreter's packages, behind that release's own.
 
-So a release needs only the space of its own files. One that needs other versions of what is installed, as vLLM of
-another torch, gets an interpreter of the user's (`--python`).
+So a release needs only the space of its own files. Releases that need other versions of what is installed, as vLLM of
+another torch, get a folder with them in between (`--packages`), or an interpreter of the user's (`--python`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coldproof import IMPORT_ROOT
@@ -26,11 +26,17 @@ class NoEnvironment(Exception):
     """pip could not install a release; the message is the last line that it wrote."""
 
 
-def prepared(package: ReleasePackage, version: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """Return the interpreter of an environment with one release; make it if it is not there. Raises NoEnvironment."""
+def prepared(
+    package: ReleasePackage, version: str, folder: Path, say: Callable[[str], None], *, packages: Sequence[Path] = ()
+) -> Path:
+    """Return the interpreter of an environment with one release; make it if it is not there. Raises NoEnvironment.
+
+    `packages`: folders with packages, behind the release's own and in front of this interpreter's.
+    """
     python, ready = folder / "bin" / "python", folder / READY
     wanted = f"{package.name}=={version}"
-    if ready.is_file() and ready.read_text() == wanted:
+    content = "\n".join([wanted, *map(str, packages)])
+    if ready.is_file() and ready.read_text() == content:
         return python
     say(f"installing {wanted}")
     shutil.rmtree(folder, ignore_errors=True)
@@ -43,9 +49,10 @@ def prepared(package: ReleasePackage, version: str, folder: Path, say: Callable[
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
         raise NoEnvironment(last_line(done.stderr) or f"pip ended with exit code {done.returncode}")
-    (site / "a_release.pth").write_text(f"import sys; sys.path.insert({FIRST}, {str(folder / OWN)!r})\n")
+    front = [str(folder / OWN), *map(str, packages)]
+    (site / "a_release.pth").write_text(f"import sys; sys.path[{FIRST}:{FIRST}] = {front!r}\n")
     (site / "b_installed.pth").write_text("".join(f"{place}\n" for place in installed_places()))
-    ready.write_text(wanted)
+    ready.write_text(content)
     return python
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
+from coldproof.harness.engine_releases.versions import is_among
 from coldproof.harness.options import UsageError
+from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
 from coldproof.reports.schema.results import Results, read_results
 
@@ -22,7 +25,8 @@ STOPPED = 3  # exit code of a run that the harness ended
 class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
     """What runs against each release. `arguments`: further options of `coldproof run`. `out`: the folder of all files.
 
-    `pythons`: interpreters of the user's, by release. `seconds`: after which a run is ended.
+    `pythons`: interpreters of the user's, by release. `packages`: folders with packages, with the releases that need
+    them. `seconds`: after which a run is ended.
     """
 
     engine: EngineSpec
@@ -30,6 +34,7 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
     out: Path
     seconds: float
     pythons: Mapping[str, Path] = {}
+    packages: tuple[tuple[str, Path], ...] = ()
     say: Callable[[str], None]
 
     def row(self, version: str) -> ReleaseRow:
@@ -46,7 +51,7 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
             results = finished(folder)
             if results is None:
                 return ReleaseRow(version=version, verdicts={}, problem=ended, report=relative(folder, self.out))
-        return row_of(version, results, relative(folder, self.out))
+        return row_of(version, results, relative(folder, self.out), self.causes(version, results))
 
     def python(self, version: str) -> Path:
         """Return the interpreter for a release. Raises NoEnvironment."""
@@ -54,7 +59,16 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
             return self.pythons[version]
         if self.engine.releases is None:
             raise NoEnvironment("Coldproof does not install releases of this engine; give an interpreter with --python")
-        return prepared(self.engine.releases, version, self.out / "environments" / version, self.say)
+        folder = self.out / "environments" / version
+        packages = [place for releases, place in self.packages if is_among(version, releases)]
+        return prepared(self.engine.releases, version, folder, self.say, packages=packages)
+
+    def causes(self, version: str, results: Results) -> Waivers:
+        """Return what is known of the engine's defects, in this release. It waives nothing: it explains."""
+        files = (self.engine.known_issues, self.engine.past_issues)
+        issues = [msgspec.structs.replace(issue, expires=None) for path in files for issue in read_known_issues(path)]
+        worker = results.engine.worker if results.engine is not None else ""
+        return Waivers(issues, version=version, today=today(), worker=worker)
 
     def words(self, folder: Path) -> list[str]:
         """Return the command line of a run behind its interpreter."""
@@ -92,8 +106,8 @@ def finished(folder: Path) -> Results | None:
     return results if results.complete and results.exit_code < STOPPED else None
 
 
-def row_of(version: str, results: Results, report: str) -> ReleaseRow:
-    """Return the row of a release from its results. A known issue of another release is a violation like any other."""
+def row_of(version: str, results: Results, report: str, causes: Waivers) -> ReleaseRow:
+    """Return the row of a release from its results. A known issue is a violation like any other, with its cause."""
     cases = {case.id: case for case in results.cases}
     verdicts = {
         one.id: ReleaseVerdict(
@@ -101,20 +115,25 @@ def row_of(version: str, results: Results, report: str) -> ReleaseRow:
             reason=one.reason,
             examples=one.examples,
             requests=one.requests,
-            cases=[
-                ReleaseCase(
-                    id=case.id,
-                    signature=case.signature,
-                    sentence=case.sentence,
-                    file=f"{report}/cases/{case.id}.json",
-                )
-                for case in map(cases.__getitem__, one.cases)
-            ],
+            cases=[release_case(case, report, causes) for case in map(cases.__getitem__, one.cases)],
         )
         for one in results.requirements
     }
     requests = results.totals.get("requests", sum(one.requests for one in results.requirements))
     return ReleaseRow(version=version, verdicts=verdicts, requests=requests, seconds=results.duration_s, report=report)
+
+
+def release_case(case: Case, report: str, causes: Waivers) -> ReleaseCase:
+    """Return a counterexample of a release, with what is known of its cause."""
+    known = causes.waive(case)
+    return ReleaseCase(
+        id=case.id,
+        signature=case.signature,
+        sentence=case.sentence,
+        file=f"{report}/cases/{case.id}.json",
+        cause="" if known is None else known.reason,
+        link="" if known is None else known.link,
+    )
 
 
 def heads(found: Sequence[Results]) -> dict[str, RequirementHead]:
@@ -157,3 +176,17 @@ def interpreters(words: Sequence[str]) -> dict[str, Path]:
             raise UsageError(f"--python {word}: give RELEASE=PATH, with the path of a Python interpreter")
         found[release] = Path(os.path.abspath(path))  # a link into an environment stays one
     return found
+
+
+def package_folders(words: Sequence[str]) -> tuple[tuple[str, Path], ...]:
+    """Return the folders that the user gives as RELEASES=FOLDER. Raises UsageError."""
+    found = []
+    for word in words:
+        releases, mark, path = word.partition("=")
+        if not mark or not Path(path).is_dir():
+            raise UsageError(
+                f"--packages {word}: give RELEASES=FOLDER, with a folder that pip install --target has made"
+            )
+        is_among("0", releases)  # raises UsageError for what is no version
+        found.append((releases, Path(path).resolve()))
+    return tuple(found)

@@ -31,6 +31,14 @@ def chosen_releases(text: str, package: str) -> list[str]:
     return sorted(between, key=version)
 
 
+def is_among(release: str, text: str) -> bool:
+    """Return whether a release is among those that `text` names, as in `chosen_releases`. Raises UsageError."""
+    if RANGE in text:
+        first, last = (version(word) for word in text.split(RANGE, 1))
+        return first <= version(release) <= last
+    return version(release) in [version(word) for word in text.split(",")]
+
+
 def version(text: str) -> Version:
     """Return a version that can be compared. Raises UsageError."""
     try:

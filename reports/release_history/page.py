@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coldproof.reports.format.text import many
 from coldproof.reports.page.environment import PageTemplates
+from coldproof.reports.release_history.causes import causes
 from coldproof.reports.release_history.changes import Change, changes
 from coldproof.reports.schema.releases import ReleaseHistory, ReleaseRow
 
@@ -32,6 +33,7 @@ def render_history(history: ReleaseHistory) -> str:
         history=history,
         headline=headline(history),
         changes=found,
+        causes=causes(history),
         changed=lambda row, requirement: changed(found, row, requirement),
     )
 

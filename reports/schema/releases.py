@@ -10,12 +10,17 @@ HISTORY_SCHEMA_VERSION = 1
 
 
 class ReleaseCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A counterexample of one release. `file`: its case, relative to history.json."""
+    """A counterexample of one release. `file`: its case, relative to history.json.
+
+    `cause` and `link`: what is known of it; "" if nothing is.
+    """
 
     id: str
     signature: str
     sentence: str
     file: str
+    cause: str = ""
+    link: str = ""
 
 
 class ReleaseVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,12 @@ from coldproof.harness.workload.generators.restarts import (
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.generators.scoped_resets import resets_of_running_requests, resets_of_the_second_tier
-from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
+from coldproof.harness.workload.generators.tiers import (
+    aborted_loads,
+    evicted_and_sent_again,
+    first_block_changed,
+    loads_by_share,
+)
 from coldproof.harness.workload.generators.weights import (
     paused,
     quiet_updates,
@@ -98,6 +103,7 @@ FAMILIES: dict[str, Family] = {
     "restarts without changes": restarts_without_changes,
     "restarts between prompts": restarts_between_prompts,
     "edited": first_block_changed,
+    "loads by share": loads_by_share,
     "evicted": evicted_and_sent_again,
     "aborted loads": aborted_loads,
     "prompt logprobs": lambda on: with_response_options(on, PROMPT_LOGPROBS),

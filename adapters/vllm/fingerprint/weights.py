@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from vllm.v1.worker import gpu_worker
 
+from coldproof.adapters.vllm.releases import weight_transfer_config
+
 DISCARDED = "discarded"  # in place of a digest, after a sleep that discards the weights
 # vLLM's methods for a transfer, and what they call. Versions before weight transfer do not have them.
 OF_VLLM = (
@@ -39,7 +41,7 @@ def transfers_weights(worker: type) -> type:
 
 def transfer_engine(config: Any, device: Any, model: ModelOfFiles) -> Any:
     """Return the backend that the configuration names, as vLLM's worker creates it; None without one."""
-    chosen = getattr(config, "weight_transfer_config", None)
+    chosen = weight_transfer_config(config)
     if chosen is None:
         return None
     return gpu_worker.WeightTransferEngineFactory.create_engine(chosen, config, device, model)

@@ -14,7 +14,13 @@ from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
 from coldproof.adapters.vllm.inproc.weights import weight_controls
-from coldproof.adapters.vllm.releases import hit_alignment
+from coldproof.adapters.vllm.releases import (
+    chat_template,
+    hash_seed,
+    hit_alignment,
+    in_flight_tokens,
+    weight_transfer_config,
+)
 
 CORE = (
     Capability.TOKEN_PROMPTS,
@@ -74,7 +80,7 @@ def capabilities(
             parts,
             digests=digests,
             on_cpu=vllm_module("platforms").current_platform.is_cpu(),
-            transfers=getattr(settings, "weight_transfer_config", None) is not None,
+            transfers=weight_transfer_config(settings) is not None,
         ),
         Capability.PERSISTENT_KV: persistent,
         Capability.EVENT_RESTARTS: Support(
@@ -125,9 +131,7 @@ def group_shape(spec: Any, settings: Any) -> GroupShape:
         return GroupShape(spec.block_size, spec.max_memory_usage_bytes(settings) // spec.page_size_bytes)
     if isinstance(spec, interface.SlidingWindowSpec):
         longest = settings.model_config.max_model_len
-        return GroupShape(
-            spec.block_size, spec.max_admission_blocks_per_request(settings.max_in_flight_tokens, longest)
-        )
+        return GroupShape(spec.block_size, spec.max_admission_blocks_per_request(in_flight_tokens(settings), longest))
     return GroupShape(spec.block_size)
 
 
@@ -146,8 +150,7 @@ def cache_settings(settings: Any) -> dict[str, str]:
 
 def known_seed(cache: Mapping[str, str]) -> str | None:
     """Return the default seed of the root hash, which newer versions of vLLM fix for sha256; None if it is unknown."""
-    seed: str | None = getattr(vllm_module("v1.core.kv_cache_utils"), "DEFAULT_NONE_HASH_SEED", None)
-    return seed if cache.get(ALGORITHM, "").startswith("sha256") else None
+    return hash_seed() if cache.get(ALGORITHM, "").startswith("sha256") else None
 
 
 def groups_support(groups: tuple[GroupShape, ...]) -> Support:
@@ -169,9 +172,8 @@ def chat_support(parts: InprocEngineParts) -> Support:
 def chat_ids(parts: InprocEngineParts, messages: tuple[Message, ...]) -> tuple[int, ...]:
     """Return the token ids of a chat, rendered as by the server. Raises ValueError without a chat template."""
     renderers, arguments = vllm_module("renderers"), parts.arguments
-    template = vllm_module("renderers.chat_utils").load_chat_template(arguments.chat_template)
     params = renderers.ChatParams(
-        chat_template=template,
+        chat_template=chat_template(arguments.chat_template),
         chat_template_content_format=arguments.chat_template_content_format,
         chat_template_kwargs={
             **(arguments.default_chat_template_kwargs or {}),

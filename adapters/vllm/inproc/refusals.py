@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from coldproof.adapters.protocol.engine import RequestRefused
-from coldproof.adapters.vllm.inproc.setup import vllm_module
+from coldproof.adapters.vllm.releases import client_errors
 
 
 @contextlib.contextmanager
@@ -15,6 +15,4 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        client_error = getattr(vllm_module("exceptions"), "VLLMClientError", ValueError)
-        invalid = isinstance(problem, (client_error, ValueError, TypeError, OverflowError))
-        raise RequestRefused(400 if invalid else 500, str(problem)) from problem
+        raise RequestRefused(400 if isinstance(problem, client_errors()) else 500, str(problem)) from problem

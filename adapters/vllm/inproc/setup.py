@@ -30,6 +30,15 @@ from coldproof.adapters.vllm.inproc.kv_connector import OwnConnector
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder, PublishedBatches
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
 from coldproof.adapters.vllm.plugins import install_noise, register_transfer_backend
+from coldproof.adapters.vllm.releases import (
+    PARSERS,
+    executor_class,
+    find_module,
+    missing_internals,
+    process_group_kept,
+    record_every_step,
+    weight_transfer_config,
+)
 from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
 
 LOCK = threading.RLock()
@@ -41,8 +50,6 @@ START_ENVIRONMENT = {
 }
 # They come first, so that the user's flags override them. Without async scheduling, a step is complete when it returns.
 FIRST_FLAGS = ("--no-async-scheduling", "--no-use-tqdm-on-load")
-# Of vLLM from 0.33 on, of 0.32, and of older versions.
-PARSERS = ("entrypoints.common.cli_args", "entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")
 TRITON = "HAS_TRITON"
 KERNELS = "register_triton_kernel_overrides"
 
@@ -55,11 +62,13 @@ class StatCounters:
     def __init__(self) -> None:
         self.queried_tokens = self.hit_tokens = 0
         self.external_queried_tokens = self.external_hit_tokens = self.resumed_hit_tokens = self.failed_loads = 0
+        self._last: Any = None
 
     def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
-        """Add the statistics of one step. As in the server's counter, lookups after a preemption are not included."""
-        if scheduler_stats is None:
+        """Add the statistics of a step, once. As in the server's counter, lookups after a preemption do not count."""
+        if scheduler_stats is None or scheduler_stats is self._last:
             return
+        self._last = scheduler_stats
         self.queried_tokens += scheduler_stats.prefix_cache_stats.queries
         self.hit_tokens += scheduler_stats.prefix_cache_stats.hits
         external = scheduler_stats.connector_prefix_cache_stats
@@ -96,14 +105,6 @@ def vllm_module(name: str) -> Any:
     return importlib.import_module(f"vllm.{name}")
 
 
-def has_module(name: str) -> bool:
-    """Return whether this vLLM has a module of that name."""
-    try:
-        return importlib.util.find_spec(f"vllm.{name}") is not None
-    except ModuleNotFoundError:  # the package that would contain it is missing
-        return False
-
-
 def build(options: VllmOptions) -> InprocEngineParts:
     """Start an engine with the flags that the server would get. Raises EngineStartError."""
     check_model(options.model)
@@ -130,7 +131,15 @@ def build(options: VllmOptions) -> InprocEngineParts:
         raise
     except Exception as problem:
         log.close()
-        raise EngineStartError(f"the engine did not start: {problem}; log: {options.log}") from problem
+        raise EngineStartError(
+            f"the engine did not start: {unknown_release() or problem}; log: {options.log}"
+        ) from problem
+
+
+def unknown_release() -> str:
+    """Return what this release does not have, in one line; "" if it has everything that the adapter needs."""
+    missing = missing_internals()
+    return f"vLLM {vllm_module('version').__version__} does not have {', '.join(missing)}" if missing else ""
 
 
 def event_recorder(options: VllmOptions) -> EventRecorder | None:
@@ -174,12 +183,9 @@ def parse_flags(options: VllmOptions) -> Any:
     def refuse(message: str) -> None:
         raise EngineStartError(f"vLLM refuses its flags: {message}")
 
-    for name in PARSERS:
-        if has_module(name):
-            parser = vllm_module("utils.argparse_utils").FlexibleArgumentParser()
-            parser.error = refuse
-            return vllm_module(name).make_arg_parser(parser).parse_args(flags(options))
-    raise EngineStartError("unsupported version of vLLM: its command-line parser was not found")
+    parser = vllm_module("utils.argparse_utils").FlexibleArgumentParser()
+    parser.error = refuse
+    return vllm_module(find_module(*PARSERS) or PARSERS[0]).make_arg_parser(parser).parse_args(flags(options))
 
 
 def make_engine(arguments: Any, stats: StatCounters) -> Any:
@@ -191,11 +197,11 @@ def make_engine(arguments: Any, stats: StatCounters) -> Any:
         config.cache_config.mamba_cache_mode = arguments.mamba_cache_mode
     if os.environ.get(score_noise.VARIABLE):
         install_noise()
-    if getattr(config, "weight_transfer_config", None) is not None:
+    if weight_transfer_config(config) is not None:
         register_transfer_backend()
     engine = vllm_module("v1.engine.llm_engine").LLMEngine(
         config,
-        executor_class=vllm_module("v1.executor").Executor.get_class(config),
+        executor_class=executor_class(config),
         log_stats=True,
         usage_context=context,
         stat_loggers=[lambda _config, _index: stats],
@@ -209,6 +215,7 @@ def make_engine(arguments: Any, stats: StatCounters) -> Any:
     client = engine.engine_core
     abort_all = client.abort_requests
     client.abort_requests = lambda names: [abort_all([name]) for name in names]
+    record_every_step(engine, vllm_module("version").__version__, stats.record)
     return engine
 
 
@@ -216,15 +223,9 @@ def shut_down(parts: InprocEngineParts) -> None:
     """Stop an engine and free its memory. The engines share a process group, so only the last one may end it."""
     with LOCK, log_to(parts.log), parts.connector.active():
         _running.discard(id(parts.engine))
-        module = vllm_module("v1.engine.core")
-        end_group = module.cleanup_dist_env_and_memory
-        try:
-            if _running:
-                module.cleanup_dist_env_and_memory = gc.collect
+        with process_group_kept() if _running else contextlib.nullcontext():
             parts.engine.engine_core.shutdown()
             parts.engine.renderer.shutdown()
-        finally:
-            module.cleanup_dist_env_and_memory = end_group
     parts.log.close()
 
 

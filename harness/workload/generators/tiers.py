@@ -197,12 +197,16 @@ def preempted_after_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 
 @st.composite
-def long_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw a prompt of more than half the pool, a gap, and the prompt again: it fits once, but not twice."""
+def loads_by_share(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt of a share of the pool, what empties the pool, and the prompt again; perhaps with a short one.
+
+    The shares are a quarter, half, a little more and the whole pool. More than half fits once, but not twice.
+    """
     pool, longest = pool_tokens(limits) // limits.unit, limits.longest // limits.unit - 1
-    blocks = min(pool // 2 + draw(st.sampled_from((1, 2, 4))), longest)
-    tail = draw(st.sampled_from((4, 5, 6)))  # the cell's connector chooses by the length which loads fail
-    ask = Burst(requests=(Request(prompt=Prompt((Segment("long", blocks * limits.unit + tail),))),))
+    blocks = min(draw(st.sampled_from((pool // 2 + 1, pool // 2 + 2, pool, pool // 2, pool // 4))), longest)
+    tails = st.sampled_from((4, 5, 6))  # the cell's connector chooses by the length which loads fail
+    lengths = [(n - 1) * limits.unit + draw(tails) for n in (blocks, *draw(st.sampled_from(((), (2,)))))]
+    ask = Burst(requests=tuple(Request(prompt=Prompt((Segment(f"share {i}", n),))) for i, n in enumerate(lengths)))
     return Workload((ask, emptied(draw, limits), ask, ask, Idle(20)))
 
 

@@ -6,10 +6,13 @@ import subprocess
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
+from coldproof.harness.engine_releases.release_runs import ReleaseRuns
 
 TINY = ReleasePackage(name="coldproof-tiny-engine")
 
@@ -69,3 +72,35 @@ def test_a_release_that_pip_does_not_find_leaves_nothing(wheels: Path, tmp_path:
     with pytest.raises(NoEnvironment, match=r"coldproof-tiny-engine==3\.0"):
         prepared(TINY, "3.0", tmp_path / "three", lambda _: None)
     assert not (tmp_path / "three").exists()
+
+
+def test_a_folder_of_packages_is_between_the_release_and_what_is_installed(wheels: Path, tmp_path: Path) -> None:
+    """It hides an installed package, and not the release's own. Without it, the environment is made again."""
+    between = tmp_path / "between"
+    between.mkdir()
+    for name in ("msgspec", "tiny_engine"):
+        (between / f"{name}.py").write_text("VERSION = 'between'\n")
+    said: list[str] = []
+    code = "import tiny_engine, msgspec; print(tiny_engine.VERSION, getattr(msgspec, 'VERSION', 'installed'))"
+    found = [
+        output(prepared(TINY, "1.0", tmp_path / "one", said.append, packages=folders), code)
+        for folders in ([between], [between], [])
+    ]
+    assert found == ["1.0 between", "1.0 between", "1.0 installed"]
+    assert len(said) == 2
+
+
+def test_only_the_releases_that_need_them_get_packages(wheels: Path, tmp_path: Path) -> None:
+    """As the user says it."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "other_torch.py").touch()
+    runs = ReleaseRuns(
+        engine=msgspec.structs.replace(ENGINES["vllm-inproc"], releases=TINY),
+        arguments=(),
+        out=tmp_path,
+        seconds=60,
+        packages=(("0.5..1.0", tmp_path / "torch"),),
+        say=lambda _: None,
+    )
+    code = "import importlib.util; print(importlib.util.find_spec('other_torch') is not None)"
+    assert [output(runs.python(version), code) for version in ("1.0", "2.0")] == ["True", "False"]

@@ -11,7 +11,12 @@ import pytest
 from support import report_samples
 
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.engine_releases.release_runs import ReleaseRuns, history_of, interpreters
+from coldproof.harness.engine_releases.release_runs import (
+    ReleaseRuns,
+    history_of,
+    interpreters,
+    package_folders,
+)
 from coldproof.harness.engine_releases.replays import Replay, replayed, summary
 from coldproof.harness.options import UsageError
 from coldproof.reports.schema.results import Results, write_results
@@ -110,6 +115,31 @@ def test_a_history_has_the_requirements_of_all_its_releases(tmp_path: Path) -> N
     assert "SALT-1" not in history.releases[0].verdicts
 
 
+def test_a_case_has_the_cause_that_is_known_of_its_release(tmp_path: Path) -> None:
+    """From both files of the engine, an expired entry too; on a release that an entry is not for, nothing."""
+    entry = (
+        '[[issue]]\nrequirement = "LORA-1"\nsignature = "LORA-1*"\nversions = "{versions}"\nlink = "{link}"\n'
+        'reason = "{reason}"\nexpires = 2020-01-01\n'
+    )
+    files = tmp_path / "known.toml", tmp_path / "past.toml"
+    files[0].write_text(entry.format(versions=">=2.0", link="none", reason="same name"))
+    files[1].write_text(entry.format(versions="<1.5", link="https://example.org/9", reason="no tag"))
+    case = report_samples.case()
+    results = sample(Verdict.VIOLATED)
+    one = msgspec.structs.replace(results.requirements[0], cases=[case.id])
+    results = msgspec.structs.replace(results, requirements=[one], cases=[case])
+    folder, versions = tmp_path / "bin", ("1.0", "1.7", "2.0")
+    plan = runs(tmp_path, {version: interpreter(folder, version, results) for version in versions})
+    engine = msgspec.structs.replace(plan.engine, known_issues=files[0], past_issues=files[1])
+    plan = msgspec.structs.replace(plan, engine=engine)
+    found = [plan.row(version).verdicts["LORA-1"].cases[0] for version in versions]
+    assert [(one.cause, one.link) for one in found] == [
+        ("no tag", "https://example.org/9"),
+        ("", ""),
+        ("same name", "none"),
+    ]
+
+
 def test_interpreters_are_given_by_release(tmp_path: Path) -> None:
     """A path that is no file is refused."""
     python = interpreter(tmp_path / "bin", "1.0", None)
@@ -117,6 +147,15 @@ def test_interpreters_are_given_by_release(tmp_path: Path) -> None:
     for wrong in ("1.0", f"1.0={tmp_path}"):
         with pytest.raises(UsageError, match="give RELEASE=PATH"):
             interpreters([wrong])
+
+
+def test_folders_of_packages_are_given_by_releases(tmp_path: Path) -> None:
+    """One release, a list or a range; a path that is no folder, and what is no version, is refused."""
+    words = [f"{releases}={tmp_path}" for releases in ("0.20..0.26", "0.28.0", "0.29,0.30")]
+    assert package_folders(words) == tuple((word.partition("=")[0], tmp_path) for word in words)
+    for wrong in ("0.28", f"0.28={tmp_path / 'none'}", f"old={tmp_path}"):
+        with pytest.raises(UsageError):
+            package_folders([wrong])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coldproof.harness.engine_releases import versions
-from coldproof.harness.engine_releases.versions import available, chosen_releases
+from coldproof.harness.engine_releases.versions import available, chosen_releases, is_among
 from coldproof.harness.options import UsageError
 
 TOLD = "tiny (0.10.0)\nAvailable versions: 0.10.0, 0.9.1, 0.9.0, 0.2.0\n  INSTALLED: 0.9.1\n"
@@ -74,3 +74,19 @@ def test_pip_itself_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions.subprocess, "run", run)  # type: ignore[attr-defined]
     assert available("tiny")[0] == "0.10.0"
     assert commands == [[sys.executable, "-m", "pip", "index", "versions", "tiny"]]
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "among"),
+    [
+        ("0.20.1", "0.20..0.26", True),
+        ("0.26.0", "0.20..0.26", True),
+        ("0.26.1", "0.20..0.26", False),
+        ("0.9.0", "0.20..0.26", False),
+        ("0.10.0", "0.9.0, 0.10", True),
+        ("0.10.1", "0.9.0, 0.10", False),
+    ],
+)
+def test_a_release_is_among_those_of_a_list_or_a_range(release: str, text: str, among: bool) -> None:
+    """By version: 0.10 is 0.10.0, and 0.9 is earlier than 0.20."""
+    assert is_among(release, text) is among

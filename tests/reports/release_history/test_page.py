@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from support.report_samples import HOSTILE, SCRIPT
 
+from coldproof.reports.release_history.causes import causes
 from coldproof.reports.release_history.changes import changes
 from coldproof.reports.release_history.page import headline, render_history
 from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
@@ -91,3 +93,42 @@ def test_what_the_engine_says_is_inert_and_an_interrupted_history_is_marked() ->
     page = render_history(history(row("1.0", V, words=HOSTILE), row("2.0", C), complete=False, title=HOSTILE))
     assert SCRIPT not in page
     assert "INTERRUPTED" in page
+
+
+def explained(one: ReleaseRow, reason: str) -> ReleaseRow:
+    """The release with a cause for its cases."""
+    verdicts = {
+        id: msgspec.structs.replace(
+            found,
+            cases=[msgspec.structs.replace(case, cause=reason, link="https://example.org/7") for case in found.cases],
+        )
+        for id, found in one.verdicts.items()
+    }
+    return msgspec.structs.replace(one, verdicts=verdicts)
+
+
+def test_every_violation_is_under_its_cause() -> None:
+    """One cause has cases of several releases and requirements; those without a known one come first."""
+    shown = history(explained(row("1.0", V, V), "no tag"), explained(row("2.0", V, C), "no tag"), row("3.0", C, V))
+    unknown, known = causes(shown)
+    assert (known.known, known.reason, known.link) == (True, "no tag", "https://example.org/7")
+    assert (known.requirements, known.versions) == (["R-1", "R-2"], ["1.0", "2.0"])
+    assert [one.case.id for one in known.violations] == ["R-1-1.0", "R-2-1.0", "R-1-2.0"]
+    assert (unknown.known, unknown.requirements, unknown.versions) == (False, ["R-2"], ["3.0"])
+    assert unknown.reason == "R-2: stale state"
+
+
+def test_unknown_causes_are_not_taken_for_one() -> None:
+    """Each requirement that fails in its own way stands alone."""
+    assert [one.requirements for one in causes(history(row("1.0", V, V)))] == [["R-1"], ["R-2"]]
+
+
+def test_the_page_lists_each_case_with_its_cause_and_report() -> None:
+    """And says which ones nothing explains."""
+    page = render_history(history(explained(row("1.0", V), "no tag"), row("2.0", C, V)))
+    assert "R-1 on 1.0" in page
+    assert "Not explained: R-2 on 2.0" in page
+    assert 'href="https://example.org/7"' in page
+    assert all(f'href="runs/x/cases/{name}.json"' in page for name in ("R-1-1.0", "R-2-2.0"))
+    assert "No requirement is violated." not in page
+    assert "No requirement is violated." in render_history(history(row("1.0", C)))

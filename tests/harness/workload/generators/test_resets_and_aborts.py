@@ -18,7 +18,12 @@ from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
 from coldproof.harness.workload.generators.reuse import repeats
 from coldproof.harness.workload.generators.salts import LIKE_AN_ADAPTER, LONGEST_SALT, NEARLY_EQUAL, salted
-from coldproof.harness.workload.generators.tiers import aborted_loads, evicted_and_sent_again, first_block_changed
+from coldproof.harness.workload.generators.tiers import (
+    aborted_loads,
+    evicted_and_sent_again,
+    first_block_changed,
+    loads_by_share,
+)
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Request, Reset, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import new_prompt_length, segment_tokens, wire_name
 
@@ -230,6 +235,24 @@ def test_an_edit_of_the_first_block_comes_back(workload: Workload) -> None:
 def test_a_flood_comes_between_a_prompt_and_itself(workload: Workload) -> None:
     """It takes the whole pool."""
     assert all(new_prompt_length(asked(step)[0].prompt) > 490 for step in workload.steps[1::2])
+
+
+def test_prompts_that_are_loaded_again_have_any_share_of_the_pool() -> None:
+    """A quarter, half, a little more and all of it; each is loaded completely, partly, or not at all."""
+    blocks: set[int] = set()
+    remainders: set[int] = set()
+
+    @any_at_all
+    @given(loads_by_share(TIGHT))
+    def draw(workload: Workload) -> None:
+        length = new_prompt_length(asked(workload.steps[0])[0].prompt)
+        blocks.add(-(-length // TIGHT.unit))
+        remainders.add(length % 3)
+        assert workload.steps[0] == workload.steps[2] == workload.steps[3]
+
+    draw()
+    assert {4, 8, 9, 10, 15} <= blocks
+    assert remainders == {0, 1, 2}
 
 
 @some

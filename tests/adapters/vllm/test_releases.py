@@ -1,0 +1,128 @@
+"""A release of vLLM that misses what the adapter needs is named in one line; those that only moved it are not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coldproof import IMPORT_ROOT
+from coldproof.adapters.vllm.inproc.setup import StatCounters
+from coldproof.adapters.vllm.releases import CHATS, INTERNALS, PARSERS, record_every_step
+
+MISSING = "from coldproof.adapters.vllm.releases import missing_internals; print(missing_internals())"
+START = """
+import pathlib, sys
+from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.vllm.inproc.setup import build
+from coldproof.adapters.vllm.server import VllmOptions
+
+model = pathlib.Path(sys.argv[1])
+model.mkdir()
+(model / "config.json").write_text("{}")
+try:
+    build(VllmOptions(model=str(model), log=model / "engine.log"))
+except EngineStartError as problem:
+    print(problem)
+"""
+
+
+def write_release(folder: Path, *, without: str = "", parser: str = PARSERS[0]) -> None:
+    """Write a package `vllm` with everything that the adapter needs, except for a module or one of its names."""
+    for module, names in {**INTERNALS, parser: ("make_arg_parser",), "version": ("__version__",)}.items():
+        if module == without:
+            continue
+        path = folder.joinpath("vllm", *module.split("."))
+        path.mkdir(parents=True, exist_ok=True)
+        for parent in (path, *path.parents):
+            if parent == folder:
+                break
+            (parent / "__init__.py").touch()
+        lines = [f"{name} = 'any'\n" for name in names if f"{module}.{name}" != without]
+        with (path / "__init__.py").open("a") as file:
+            file.writelines(lines)
+
+
+def output(folder: Path, code: str, *words: str) -> str:
+    """What a program prints that finds this vLLM."""
+    environment = {"PYTHONPATH": f"{folder}:{IMPORT_ROOT}", "PATH": ""}
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_release_with_everything_misses_nothing(tmp_path: Path, parser: str) -> None:
+    """Wherever it has its parser."""
+    write_release(tmp_path, parser=parser)
+    assert output(tmp_path, MISSING) == "[]"
+
+
+@pytest.mark.parametrize("without", ["v1.worker.worker_base", "v1.outputs.LogprobsLists"])
+def test_a_missing_module_or_name_is_named(tmp_path: Path, without: str) -> None:
+    """And nothing else."""
+    write_release(tmp_path, without=without)
+    assert output(tmp_path, MISSING) == f"['{without}']"
+
+
+def test_a_start_says_in_one_line_what_the_release_misses(tmp_path: Path) -> None:
+    """With its version."""
+    write_release(tmp_path, without="v1.engine.llm_engine")
+    said = output(tmp_path, START, str(tmp_path / "model"))
+    assert said.startswith("the engine did not start: vLLM any does not have v1.engine.llm_engine; log: ")
+    assert len(said.splitlines()) == 1
+
+
+def test_the_chat_template_is_found_where_older_releases_have_it(tmp_path: Path) -> None:
+    """Until 0.31, in the entry points."""
+    path = tmp_path.joinpath("vllm", *CHATS[1].split("."))
+    path.mkdir(parents=True)
+    for folder in (path, path.parent, path.parent.parent):
+        (folder / "__init__.py").touch()
+    (path / "__init__.py").write_text("def load_chat_template(name):\n    return 'template ' + name\n")
+    code = "from coldproof.adapters.vllm.releases import chat_template; print(chat_template('a.jinja'))"
+    assert output(tmp_path, code) == "template a.jinja"
+
+
+class DroppingEngine:
+    """An engine whose step records the statistics of outputs only, as that of vLLM 0.26."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.engine_core = SimpleNamespace(get_output=lambda: steps.pop(0))
+        self.recorded: list[str] = []
+
+    def step(self) -> None:
+        """Execute a step."""
+        outputs = self.engine_core.get_output()
+        if outputs.scheduler_stats is not None and outputs.outputs:
+            self.recorded.append(outputs.scheduler_stats)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.26.0", ["prefill", "decode"]), ("0.27.1", ["prefill", "decode"]), ("0.28.0", ["decode"]), ("dev", ["decode"])],
+)
+def test_a_step_without_an_output_is_recorded_where_the_release_drops_it(version: str, expected: list[str]) -> None:
+    """Once; and a step without statistics is none."""
+    steps = [("prefill", []), (None, []), ("decode", ["token"])]
+    engine = DroppingEngine([SimpleNamespace(scheduler_stats=stats, outputs=outputs) for stats, outputs in steps])
+    record_every_step(engine, version, engine.recorded.append)
+    for _ in steps:
+        engine.step()
+    assert engine.recorded == expected
+
+
+def test_the_statistics_of_a_step_are_added_once() -> None:
+    """An engine may record what was recorded for it; equal statistics of another step are others."""
+
+    def statistics() -> Any:
+        found = SimpleNamespace(queries=97, hits=32)
+        return SimpleNamespace(prefix_cache_stats=found, connector_prefix_cache_stats=None, kv_connector_stats=None)
+
+    counters, first = StatCounters(), statistics()
+    for one in (first, first, statistics(), None):
+        counters.record(one)
+    assert (counters.queried_tokens, counters.hit_tokens) == (194, 64)
