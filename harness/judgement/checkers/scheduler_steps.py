@@ -1,0 +1,151 @@
+"""Checks what the scheduler of an engine shows in each of its steps: gauges, limits, hits, and the order of admissions.
+
+Only for engines whose steps are recorded (vLLM in process). vLLM documents that requests are handled in the order of
+their arrival, or by priority and then arrival (`SchedulerConfig.policy`), and that its gauges are the number of running
+and of waiting requests and the fraction of used KV blocks (the metrics `num_requests_running`, `num_requests_waiting`,
+`kv_cache_usage_perc`). A step has at most `max_num_batched_tokens` tokens and `max_num_seqs` requests. The cached-token
+count of a request (`RequestOutput.num_cached_tokens`) is the number of prompt tokens that it does not compute.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+
+from coldproof.adapters.protocol.engine_steps import EngineStep
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.checkers.block_pool import gauge_finding
+from coldproof.harness.judgement.checkers.preemption_order import comes_after
+from coldproof.harness.judgement.finding import Finding
+from coldproof.reports.schema.verdict import FailureClass
+
+MOMENT = 1e-6  # seconds: times are sums of whole steps, with rounding errors
+ROUNDING = 1e-6  # of a gauge
+
+
+def check_steps(history: History, *, exclusive: bool) -> list[Finding]:
+    """Return findings for the first step whose gauges are wrong or that exceeds a limit, for the first reset that fails
+    for no reason, and for the first request whose count is wrong or that was admitted out of order.
+
+    Return none if other clients use the engine (not `exclusive`).
+    """
+    if not exclusive or history.engine_lost is not None or not history.engine_steps:
+        return []
+    gauges = [*wrong_usage(history), *wrong_queue(history), *exceeded_limit(history), *failed_reset(history)]
+    return [*gauges, *wrong_count(history), *wrong_admission(history)]
+
+
+def wrong_usage(history: History) -> list[Finding]:
+    """Return a finding for the first step whose pool gauge is not the share of blocks that are not free."""
+    pool = history.shape.pool_blocks
+    for step in history.engine_steps or ():
+        if pool and step.usage is not None and abs(step.usage - (1 - step.free / pool)) > ROUNDING:
+            free = f"{step.free} of {pool} blocks are free, but the engine reports {step.usage:.2%} of its pool in use"
+            return [gauge_finding(f"{step.at:.2f} s after the start of the run, {free}.")]
+    return []
+
+
+def wrong_queue(history: History) -> list[Finding]:
+    """Return a finding for the first step in which more or fewer requests run or wait than were sent and not ended."""
+    if any(outcome.surface.answers > 1 for outcome in history.outcomes) or history.pauses:
+        return []  # each answer counts as a request
+    if history.left_over.running or history.left_over.waiting:
+        return []  # of an earlier run, which has its own finding
+    sent = sorted(outcome.sent for outcome in history.outcomes if not outcome.refused)
+    ended = sorted(outcome.finished for outcome in history.outcomes if not outcome.refused)
+    for step in history.engine_steps or ():
+        known = bisect.bisect_right(sent, step.at + MOMENT) - bisect.bisect_right(ended, step.at + MOMENT)
+        if step.running is not None and step.running + step.waiting != known:
+            counts = f"{step.running} requests run and {step.waiting} wait in the engine, but {known} are unanswered"
+            return [gauge_finding(f"{step.at:.2f} s after the start of the run, {counts}.")]
+    return []
+
+
+def exceeded_limit(history: History) -> list[Finding]:
+    """Return a finding for the first step that computes more tokens or runs more requests than the engine's limits."""
+    shape = history.shape
+    tokens, requests = shape.step_tokens or math.inf, shape.most_requests or math.inf
+    for step in history.engine_steps or ():
+        computed = sum(chunk.end - chunk.start for chunk in step.chunks) + step.decoding
+        if computed > tokens or (step.running or 0) > requests:
+            does = f"a step computes {computed} tokens for {step.running} running requests"
+            limit = f"the engine's limits are {tokens} tokens and {requests} requests"
+            return [gauge_finding(f"{step.at:.2f} s after the start of the run, {does}; {limit}.")]
+    return []
+
+
+def failed_reset(history: History) -> list[Finding]:
+    """Return a finding for the first reset that reports failure while no request holds blocks.
+
+    vLLM's reset fails only where blocks are in use (`BlockPool.reset_prefix_cache`). A second tier may hold some.
+    """
+    if history.shape.second_tier or history.left_over.pool_usage:
+        return []
+    for reset in history.resets:
+        busy = any(outcome.sent <= reset.began < outcome.finished for outcome in history.outcomes)
+        if not reset.success and not busy:
+            when = f"{reset.began:.2f} s after the start of the run"
+            return [gauge_finding(f"A cache reset {when} failed while the engine was idle.")]
+    return []
+
+
+def wrong_count(history: History) -> list[Finding]:
+    """Return a finding for the first request whose cached-token count is not where its first chunk began.
+
+    Only without a second tier: a load may fail after it was counted.
+    """
+    if history.shape.second_tier:
+        return []
+    admitted = (one for step in history.engine_steps or () for one in step.admitted if not one.resumed)
+    hits = {int(one.request): one.hit for one in admitted}
+    for outcome in history.outcomes:
+        cached, began = outcome.cached_tokens, hits.get(outcome.request)
+        if outcome.tokens and outcome.surface.answers == 1 and None not in (cached, began) and cached != began:
+            says = f"Request {outcome.request} reports {cached} cached tokens"
+            found = f"{says}, but its prompt was computed from token {began} on."
+            return [
+                Finding(
+                    checker="accounting",
+                    failure_class=FailureClass.ACCOUNTING,
+                    request=outcome.request,
+                    sentence=found,
+                )
+            ]
+    return []
+
+
+def wrong_admission(history: History) -> list[Finding]:
+    """Return a finding for the first request that was admitted while one waited that was sent before it and is not less
+    urgent. Only for pairs that differ in nothing that could let one wait alone, as an adapter slot or a grammar.
+    """
+    if history.shape.second_tier or history.resets:
+        return []  # a load from the tier, or a request that a reset queued again
+    begun = first_admissions(history.engine_steps or ())
+    urgency = {number: request.priority for number, _, request in history.workload.requests()}
+    by_step = itertools.groupby(sorted(history.outcomes, key=lambda outcome: outcome.step), lambda one: one.step)
+    for first, then in (pair for _, burst in by_step for pair in itertools.permutations(burst, 2)):
+        began = begun.get(then.request)
+        until = min(begun.get(first.request, (math.inf, 0)), (first.finished - MOMENT, 0))
+        owed = comes_after(then, first) and urgency[first.request] <= urgency[then.request]
+        if began is not None and began < until and owed:
+            return [overtaking(first, then)]
+    return []
+
+
+def first_admissions(steps: tuple[EngineStep, ...]) -> dict[int, tuple[float, int]]:
+    """Return when each request was admitted first: the time, and its place among the admissions of that step."""
+    found: dict[int, tuple[float, int]] = {}
+    for step in steps:
+        for place, one in enumerate(step.admitted):
+            found.setdefault(int(one.request), (step.at, place))
+    return found
+
+
+def overtaking(first: Outcome, then: Outcome) -> Finding:
+    """Return the finding about the request that waited."""
+    sentence = (
+        f"Request {then.request} was admitted while request {first.request} waited, which was sent before it and is "
+        "not less urgent."
+    )
+    return Finding(checker="order", failure_class=FailureClass.API, request=first.request, sentence=sentence)
