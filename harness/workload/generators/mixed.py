@@ -23,7 +23,7 @@ from coldproof.harness.workload.generators.lora import (
 )
 from coldproof.harness.workload.generators.memory_pressure import aborts_then_full_pool, identical_prompts, working_sets
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
-from coldproof.harness.workload.generators.pressure import pressed
+from coldproof.harness.workload.generators.pressure import Scopes, pressed
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.resets_and_aborts import aborts, resets
 from coldproof.harness.workload.generators.response_options import (
@@ -83,11 +83,12 @@ def part_strategies(limits: WorkloadLimits) -> list[st.SearchStrategy[Workload]]
 
 def rare_parts(limits: WorkloadLimits) -> list[tuple[set[Capability], st.SearchStrategy[Workload]]]:
     """Return parts of rare states with the capabilities that they need."""
+    scopes: Scopes = ((), (ResetScope.RUNNING,)) if Capability.SECOND_TIER not in limits.can else ((),)
     return [
         (set(), crowds(limits)),
         (set(), chunks_at_edges(limits, disconnects=True)),
         (set(), pressed(limits, disconnects=True)),
-        ({Capability.RESET_RUNNING}, pressed(limits, disconnects=True, scopes=((), (ResetScope.RUNNING,)))),
+        ({Capability.RESET_RUNNING}, pressed(limits, disconnects=True, scopes=scopes)),
         ({Capability.CACHE_SALT}, crossed(limits, adapters=False)),
         ({Capability.RUNTIME_LORA}, crossed(limits, adapters=True)),
     ]

@@ -43,7 +43,7 @@ PRIORITIES = (0, 0, 5, -5, 1, -1)
 TENANTS = ("tenant", "Tenant")
 SALTS = (None, "red", "red2")
 LEAST_UNITS = 4  # of a pool in which several requests compete
-STEPS_OF_A_CROWD = 160  # tokens of the longest answer of a crowd
+LONGEST_OF_A_CROWD = 8  # units of an answer: each token is a step
 
 Identity = tuple[str | None, str | None]  # an adapter's name and a salt
 Scopes = tuple[tuple[ResetScope, ...], ...]
@@ -51,13 +51,12 @@ Sizes = tuple[int, int]  # tokens of a prompt and of its answer
 
 
 class PressureBuilder:
-    """The requests of one workload as they are drawn. `units`: units of the pool that a request can use at most."""
+    """The requests of one workload as they are drawn. `pool`: in units."""
 
     def __init__(self, draw: st.DrawFn, limits: WorkloadLimits) -> None:
         self.draw, self.limits = draw, limits
         self.unit = limits.unit
         self.pool = max(LEAST_UNITS, pool_tokens(limits) // limits.unit)
-        self.longest = limits.longest - limits.unit  # leaves room for a next turn
         self.identities = self.drawn_identities()
 
     def drawn_identities(self) -> list[Identity]:
@@ -127,12 +126,15 @@ class PressureBuilder:
         return [self.short(), *big] if self.draw(st.booleans()) else big
 
     def crowd(self) -> list[Sizes]:
-        """Return many short requests with longer and longer answers: the last ones are preempted again and again."""
+        """Return many short requests with longer and longer answers: the last ones are preempted again and again.
+
+        Between the ends of two answers, the others grow by half a block or more.
+        """
         count = self.draw(st.sampled_from((5, 6, 7, 8)))
         prompt = self.draw(st.sampled_from((self.unit // 2, self.unit - 1, 2 * self.unit - 2)))
-        rise = max(2, 2 * self.pool * self.unit // (count * (count + 1)))  # so that all together need two pools
-        answers = [min(rise * (number + 1), STEPS_OF_A_CROWD) for number in range(count)]
-        return [(prompt, answer) for answer in self.draw(st.permutations(answers))]
+        rise = self.draw(st.sampled_from((self.unit + 8, self.unit // 2 + 2)))
+        answers = [min(rise * (number + 1), LONGEST_OF_A_CROWD * self.unit) for number in range(count)]
+        return [(prompt, n) for n in (answers if self.draw(st.booleans()) else self.draw(st.permutations(answers)))]
 
     def prompt(self, length: int, number: int) -> Prompt:
         """Return a prompt of about so many tokens: its own, behind a head that others have, or equal to another one."""
@@ -149,8 +151,8 @@ class PressureBuilder:
 
     def request(self, sizes: Sizes, number: int) -> Request:
         """Return a request with these lengths, as far as the model allows, perhaps later and with a priority."""
-        room = min(self.longest, self.pool * self.unit)
-        answer = min(sizes[1], room // 2)
+        room = min(self.limits.longest, self.pool * self.unit)
+        answer = min(sizes[1], max(room // 2, room - sizes[0]))
         adapter, salt = self.draw(st.sampled_from(self.identities))
         return Request(
             prompt=self.prompt(max(NONCE_TOKENS + 1, min(sizes[0], room - answer)), number),
@@ -180,7 +182,8 @@ class PressureBuilder:
         requests = list(hosts)
         for number in range(self.draw(st.sampled_from((0, 1, 0, 2)))):
             guest = self.guest(hosts, number)
-            if computed_tokens([*requests, guest]) <= self.limits.most_tokens // 2:
+            fits = new_prompt_length(guest.prompt) + guest.max_tokens <= self.limits.longest
+            if fits and computed_tokens([*requests, guest]) <= self.limits.most_tokens // 2:
                 requests.append(guest)
         return tuple(requests)
 
@@ -191,10 +194,11 @@ class PressureBuilder:
         chosen = self.draw(st.permutations(requests))[: self.draw(st.sampled_from((1, 2)))]
         tokens = self.draw(st.sampled_from((1, 4)))
         heads = [Prompt(one.prompt.segments[: self.draw(st.sampled_from((1, 2)))]) for one in chosen]
-        return [
-            Burst(requests=(Request(prompt=head, adapter=one.adapter, salt=one.salt, max_tokens=tokens),))
+        first = (
+            msgspec.structs.replace(one, prompt=head, max_tokens=min(tokens, one.max_tokens), offset_ms=0)
             for one, head in zip(chosen, heads, strict=True)
-        ]
+        )
+        return [Burst(requests=(request,)) for request in first]
 
     def disconnecting(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
         """Return the requests, of which some have a client that disconnects: while preempted, at a token, before."""

@@ -142,7 +142,7 @@ def insert_step(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
     steps: list[Step] = [Idle(20)]
     if Capability.CACHE_RESET in limits.can:
         steps.append(Reset())
-    if Capability.RESET_RUNNING in limits.can:
+    if may_reset_running(limits):
         steps.append(Reset((ResetScope.RUNNING,)))
     place, chosen = random.randint(0, len(draft.steps)), random.choice(steps)
     if limits.small_pool is not None and random.random() < 0.4:
@@ -152,6 +152,11 @@ def insert_step(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
         draft.steps.insert(place, EditedStep(chosen, [EditedRequest(next(draft.keys), flood, None)]))
     else:
         draft.steps.insert(place, EditedStep(chosen))
+
+
+def may_reset_running(limits: WorkloadLimits) -> bool:
+    """Return whether to reset running requests. With a second tier, that is left to CTRL-3: some engines end of it."""
+    return Capability.RESET_RUNNING in limits.can and Capability.SECOND_TIER not in limits.can
 
 
 def split_burst(draft: Draft, _limits: WorkloadLimits, random: Random) -> None:
@@ -294,7 +299,7 @@ def move_arrival(draft: Draft, _limits: WorkloadLimits, random: Random) -> None:
 def reset_meanwhile(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
     """Reset the cache during a burst: at once, at the first token, in the middle, or near the end of an answer."""
     scopes: list[tuple[ResetScope, ...]] = [()]
-    if Capability.RESET_RUNNING in limits.can:
+    if may_reset_running(limits):
         scopes += [(ResetScope.RUNNING,)] * 2
     bursts = [edited for edited in draft.bursts() if isinstance(edited.step, Burst) and edited.step.meanwhile is None]
     if Capability.CACHE_RESET in limits.can and bursts:

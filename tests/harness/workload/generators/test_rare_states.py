@@ -100,7 +100,7 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
     "a guest wants one token": ("pressure", TIGHT, lambda w: any(r.max_tokens == 1 for r in crowd(w).requests)),
     "one needs the whole pool": (
         "pressure",
-        limits(pool=512, longest=1024),
+        TIGHT,
         lambda w: any(new_prompt_length(r.prompt) + r.max_tokens == 512 for r in crowd(w).requests),
     ),
     "seven requests": ("pressure", TIGHT, lambda w: len(crowd(w).requests) >= 7),
