@@ -16,8 +16,9 @@ from coldproof.harness.workload.generators.prompts import WorkloadLimits, nearly
 from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
+STEP_MS = 10  # milliseconds of a step of an engine that is stepped in process
 USUAL_STEP = 64  # tokens, where a step computes more than a prompt has, or its budget is unknown
-SHARERS = (2, 3, 4, 5, 8, 9, 15, 16, 17, 18, 32, 33)
+SHARERS = (2, 3, 17, 4, 18, 5, 8, 9, 33, 15, 16, 17, 32, 18)
 LONG = (3, 5, 9, 17, 18, 33)  # blocks
 PARTS = 4  # of the cost limit: a workload here uses at most one of them for its longest prompt
 
@@ -31,21 +32,27 @@ def step_budget(limits: WorkloadLimits) -> int:
 @guided
 @st.composite
 def chunks_at_edges(draw: st.DrawFn, limits: WorkloadLimits, *, disconnects: bool = False) -> Workload:
-    """Draw prompts whose chunks end at, before or behind the end of a block, beside requests that decode. Then the same
-    prompts with more tokens, which hit what was published.
+    """Draw prompts with a chunk that ends at, before or behind the end of a block, beside requests that decode.
 
-    `disconnects`: some clients do while their prompt is computed.
+    It is the last chunk, or few or many tokens follow. Then the same prompts with more tokens, which hit what was
+    published.
+
+    `disconnects`: some clients do while their prompt is computed, mostly directly after that chunk.
     """
     steps: list[Step] = []
     for number in range(draw(st.sampled_from((2, 1, 3)))):
         decoding = draw(st.sampled_from((0, 1, 2)))
-        blocks = draw(st.sampled_from((2, 3, 4, 5)))
-        victim = Segment(f"victim {number}", blocks * limits.unit + draw(st.sampled_from((0, 1, -1, 5))) - NONCE_TOKENS)
-        end = draw(st.sampled_from(range(1, blocks + 1))) * limits.unit + draw(st.sampled_from((-1, -1, 0, 1)))
-        leader = leading_length(step_budget(limits) - decoding, end)
+        blocks = draw(st.sampled_from([n for n in (1, 2, 3, 4) if n * limits.unit <= limits.longest // 2]))
+        end = blocks * limits.unit + draw(st.sampled_from((-1, -1, 0, 1)))
+        more = draw(st.sampled_from((1, 1, limits.unit, 2, 0, 2 * limits.unit + 1)))
+        victim = Segment(f"victim {number}", end + more - NONCE_TOKENS)
+        budget = step_budget(limits) - decoding
+        leader = leading_length(budget, end)
         abort = None
         if disconnects and Capability.ABORT in limits.can and draw(st.booleans()):
-            abort = Abort(after_ms=draw(st.sampled_from((10, 20, 30, 50))), at=Stage.PREFILL)
+            steps_taken = 1 + (end - 1) // max(1, budget - 1)
+            after = draw(st.sampled_from((steps_taken, steps_taken, 1, steps_taken + 1)))
+            abort = Abort(after_ms=after * STEP_MS, at=Stage.PREFILL)
         late = 40 if decoding else 0
         own = Segment(f"leader {number}", max(1, leader - NONCE_TOKENS))
         answer = draw(st.sampled_from((1, 2, 8)))
@@ -56,8 +63,8 @@ def chunks_at_edges(draw: st.DrawFn, limits: WorkloadLimits, *, disconnects: boo
         first = Request(prompt=Prompt((own,)), max_tokens=limits.unit // 2, offset_ms=late)
         then = Request(prompt=Prompt((victim,)), max_tokens=answer, offset_ms=late, abort=abort)
         steps.append(Burst(requests=(*busy, first, then)))
-        more = Prompt((victim, Segment("more", draw(st.sampled_from((limits.unit // 2, 1))))))
-        steps.append(Burst(requests=(Request(prompt=more, max_tokens=2),)))
+        again = Prompt((victim, Segment("more", draw(st.sampled_from((limits.unit + 1, 1))))))
+        steps.append(Burst(requests=(Request(prompt=again, max_tokens=2),)))
     return Workload((*steps, Idle(20)))
 
 

@@ -84,7 +84,9 @@ class PressureBuilder:
 
     def sizes(self) -> list[Sizes]:
         """Draw the lengths of the requests of a burst by how they outgrow the pool."""
-        match self.draw(st.sampled_from(("brim", "brim", "whole", "halves", "crowd"))):
+        match self.draw(st.sampled_from(("brim", "sharers", "brim", "whole", "halves", "sharers", "crowd"))):
+            case "sharers":
+                return self.sharers()
             case "whole":
                 return self.whole_pool()
             case "halves":
@@ -103,6 +105,13 @@ class PressureBuilder:
             answer = free + self.draw(st.sampled_from((2, 1, self.unit, self.unit + 1, self.unit + 3)))
             found.append((share * self.unit - free, answer))
         return found
+
+    def sharers(self) -> list[Sizes]:
+        """Return small requests that end one after another, and one that takes whatever gets free meanwhile."""
+        answers = [self.draw(st.sampled_from((self.unit, 4, 2 * self.unit, 4 * self.unit))) for _ in range(3)]
+        prompt = 2 * self.unit + self.draw(st.sampled_from((9, self.unit - 2)))
+        taker = (self.pool - self.draw(st.sampled_from((2, 1, 4)))) * self.unit
+        return [*((prompt, answer) for answer in answers[: self.draw(st.sampled_from((2, 3)))]), (taker, 8)]
 
     def whole_pool(self) -> list[Sizes]:
         """Return a request that ends with the whole pool, or a token or block less, before or behind short ones."""
@@ -139,7 +148,7 @@ class PressureBuilder:
     def prompt(self, length: int, number: int) -> Prompt:
         """Return a prompt of about so many tokens: its own, behind a head that others have, or equal to another one."""
         own = Segment(f"request {number}", max(1, length - NONCE_TOKENS))
-        match self.draw(st.sampled_from(("own", "head", "head", "twin", "other head"))):
+        match self.draw(st.sampled_from(("own", "head", "head", "head", "twin", "other head"))):
             case "twin":
                 return Prompt((msgspec.structs.replace(own, name="twin"),))
             case "head" | "other head" as kind:

@@ -225,6 +225,18 @@ def test_most_places_of_a_chunk_are_reached() -> None:
     assert {(31, False), (0, False), (1, False), (0, True)} <= seen
 
 
+def test_a_client_leaves_directly_after_a_chunk_that_lacks_a_token_of_its_block() -> None:
+    """Its prompt goes on behind that block."""
+    on = msgspec.structs.replace(ROOMY, step=64)
+    left = []
+    for workload in drawn(chunks_at_edges(on, disconnects=True), examples=300):
+        for *busy, leader, victim in (burst.requests for burst in bursts(workload)[::2]):
+            ends = chunk_ends(64, len(busy), new_prompt_length(leader.prompt), new_prompt_length(victim.prompt))
+            chunk = victim.abort.after_ms // 10 - 1 if victim.abort is not None else len(ends)
+            left += [ends[chunk] % 32] if chunk < len(ends) - 1 else []
+    assert left.count(31) > len(left) / 5
+
+
 def test_the_budget_of_a_step_counts_if_it_divides_prompts() -> None:
     """Otherwise another number is as good."""
     assert step_budget(msgspec.structs.replace(ROOMY, step=24)) == 24
