@@ -124,13 +124,13 @@ def alone(segment: Segment, draw: st.DrawFn) -> Request:
 
 @st.composite
 def long_and_parts(draw: st.DrawFn, limits: WorkloadLimits) -> tuple[Segment, list[int]]:
-    """Draw a long prompt, and the lengths of one or two of its beginnings: whole blocks, mostly powers of two."""
+    """Draw a long prompt, and the lengths of one to three of its beginnings: whole blocks, mostly powers of two."""
     most = min(limits.longest - 3 * limits.unit, limits.most_tokens // PARTS, limits.pool or limits.longest)
     sizes = [n for n in LONG if (n + 1) * limits.unit <= most] or [2]
     blocks = draw(st.sampled_from(sizes))
     whole = Segment("stem", blocks * limits.unit + draw(st.sampled_from((0, 1, -1))) - NONCE_TOKENS)
     known = [n for n in (1, 2, 4, 8, 16, 32, blocks - 1) if 0 < n < blocks]
-    parts = draw(st.lists(st.sampled_from(known), min_size=1, max_size=2, unique=True))
+    parts = draw(st.lists(st.sampled_from(known[::-1]), min_size=1, max_size=3, unique=True))
     return whole, sorted(n * limits.unit + draw(st.sampled_from((0, 1, 5))) - NONCE_TOKENS for n in parts)
 
 

@@ -214,7 +214,7 @@ class PressureBuilder:
         found = []
         for one in requests:
             tokens = [n for n in (1, 2, one.max_tokens // 2, one.max_tokens - 1) if 0 < n < one.max_tokens]
-            moments = [Abort(after_tokens=n) for n in tokens]
+            moments = [Abort(after_tokens=n) for n in (*tokens[:1], *tokens)]  # the first token ends the prefill
             moments += [Abort(after_ms=ms, at=stage) for ms in (10, 30) for stage in (Stage.PREFILL, Stage.QUEUED)]
             if Capability.PREEMPTION_COUNTS in self.limits.can:
                 moments = [*moments[:1], Abort(at=Stage.PREEMPTED), *moments[1:], Abort(at=Stage.PREEMPTED)]
