@@ -52,8 +52,8 @@ def wrong_queue(history: History) -> list[Finding]:
         return []  # each answer counts as a request
     if history.left_over.running or history.left_over.waiting:
         return []  # of an earlier run, which has its own finding
-    sent = sorted(outcome.sent for outcome in history.outcomes if not outcome.refused)
-    ended = sorted(outcome.finished for outcome in history.outcomes if not outcome.refused)
+    sent = sorted(outcome.sent for outcome in history.outcomes)
+    ended = sorted(outcome.finished for outcome in history.outcomes)
     for step in history.engine_steps or ():
         known = bisect.bisect_right(sent, step.at + MOMENT) - bisect.bisect_right(ended, step.at + MOMENT)
         if step.running is not None and step.running + step.waiting != known:

@@ -84,8 +84,10 @@ def test_who_was_not_sent_yet_has_ended_or_was_refused_does_not_count() -> None:
     late, gone = one(1, sent=0.2), one(2, finished=0.1, aborted=Stage.QUEUED)
     assert checked(one(0), late, gone, steps=(step(0.1, 0, running=1, free=9),)) == []
     assert checked(one(0), late, steps=(step(0.2, 0, running=1, waiting=1, free=9),)) == []
-    refused = one(1, refused=True, error="too long")
+    refused = one(1, finished=0.0, refused=True, error="too long")
     assert checked(one(0), refused, steps=(step(0.1, 0, running=1, free=9),)) == []
+    ended = one(1, finished=0.3, refused=True, error="a load failed")  # which ends the request after a while
+    assert checked(one(0), ended, steps=(step(0.1, 0, 1, running=2, free=9), step(0.3, running=1, free=9))) == []
 
 
 def test_counts_that_have_another_reason_are_not_judged() -> None:
