@@ -245,7 +245,7 @@ class PressureBuilder:
             adapter, salt = (one.adapter, one.salt) if identity is None else identity
             if self.draw(st.sampled_from((False, False, False, True))):
                 adapter = salt = None
-            turn = one.abort is None and self.draw(st.booleans())
+            turn = self.draw(st.booleans())  # after a disconnect, of as much of the answer as the client saw
             tail = Segment("turn", 5)
             prompt = Prompt((tail,), continues=before + number) if turn else Prompt((*one.prompt.segments, tail))
             tokens = self.draw(st.sampled_from((4, 1)))

@@ -115,6 +115,13 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
         TIGHT,
         lambda w: any(r.abort and r.abort.at is Stage.PREEMPTED for r in crowd(w).requests),
     ),
+    "an answer is continued that its client left": (
+        "pressure with disconnects",
+        TIGHT,
+        lambda w: any(
+            r.prompt.continues is not None and asked(w)[r.prompt.continues].abort is not None for r in asked(w)
+        ),
+    ),
     "several resets of a burst": (
         "pressure with resets",
         TIGHT,
