@@ -35,7 +35,8 @@ CHECKS = {  # the gravest first: findings are reported in this order
         "tokens that a request did not compute."
     ),
     "concurrency": (
-        "Identical prompts that wait although the pool has room for them to run concurrently with shared blocks."
+        "Identical prompts that wait although the pool has room for them to run concurrently with shared blocks. Where "
+        "the engine's steps are recorded: any request that waits although nothing is short."
     ),
     "order": (
         "A request that is preempted while a less urgent one keeps running, if requests have priorities. A preempted "

@@ -14,10 +14,12 @@ import itertools
 import math
 
 from coldproof.adapters.protocol.engine_steps import EngineStep
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.block_pool import gauge_finding
 from coldproof.harness.judgement.checkers.preemption_order import comes_after
 from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.judgement.reference_cache import AHEAD, blocks_held
 from coldproof.reports.schema.verdict import FailureClass
 
 MOMENT = 1e-6  # seconds: times are sums of whole steps, with rounding errors
@@ -33,7 +35,7 @@ def check_steps(history: History, *, exclusive: bool) -> list[Finding]:
     if not exclusive or history.engine_lost is not None or not history.engine_steps:
         return []
     gauges = [*wrong_usage(history), *wrong_queue(history), *exceeded_limit(history), *failed_reset(history)]
-    return [*gauges, *wrong_count(history), *wrong_admission(history)]
+    return [*gauges, *wrong_count(history), *wrong_admission(history), *needless_wait(history)]
 
 
 def wrong_usage(history: History) -> list[Finding]:
@@ -131,6 +133,51 @@ def wrong_admission(history: History) -> list[Finding]:
         if began is not None and began < until and owed:
             return [overtaking(first, then)]
     return []
+
+
+def needless_wait(history: History) -> list[Finding]:
+    """Return a finding for the first step in which a request of the base model waits although nothing is short.
+
+    That is only certain where all unanswered requests fit into the pool with their whole answers and share nothing, and
+    the step has tokens and requests to spare for all that wait. A second tier, other kinds of layers (whose chunks end
+    at whole blocks), a pause, or a reset of running requests may have other reasons.
+    """
+    shape, resets = history.shape, any(ResetScope.RUNNING in reset.scope for reset in history.resets)
+    if shape.second_tier or not shape.uniform or None in (shape.step_tokens, shape.pool_blocks):
+        return []
+    if history.pauses or resets:
+        return []
+    begun = first_admissions(history.engine_steps or ())
+    for step in history.engine_steps or ():
+        live = [one for one in history.outcomes if one.sent <= step.at + MOMENT < one.finished]
+        waits = [one for one in live if begun.get(one.request, (math.inf, 0))[0] > step.at + MOMENT]
+        plain = [one for one in waits if one.residence.name is None and one.surface.pattern is None]
+        if plain and has_spare(history, step, live, waits):
+            sentence = (
+                f"Request {plain[0].request} waits {step.at:.2f} s after the start of the run, although the pool has "
+                f"room for all {len(live)} unanswered requests, and the step has tokens to spare."
+            )
+            return [
+                Finding(
+                    checker="concurrency",
+                    failure_class=FailureClass.LOST_REUSE,
+                    request=plain[0].request,
+                    sentence=sentence,
+                )
+            ]
+    return []
+
+
+def has_spare(history: History, step: EngineStep, live: list[Outcome], waits: list[Outcome]) -> bool:
+    """Return whether a step could also compute the prompts of those that wait, and the pool holds all that live."""
+    shape = history.shape
+    if any(one.surface.answers > 1 for one in live):
+        return False
+    computed = sum(chunk.end - chunk.start for chunk in step.chunks) + step.decoding
+    tokens = computed + sum(len(one.prompt) for one in waits) <= (shape.step_tokens or 0)
+    requests = len(live) <= (shape.most_requests or math.inf)
+    blocks = sum(blocks_held(history, len(one.prompt) + one.max_tokens + AHEAD) for one in live)
+    return tokens and requests and blocks <= (shape.pool_blocks or 0)
 
 
 def first_admissions(steps: tuple[EngineStep, ...]) -> dict[int, tuple[float, int]]:

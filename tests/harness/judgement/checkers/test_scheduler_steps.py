@@ -11,6 +11,7 @@ from support.histories import ask, burst, history, outcome, record, shape
 from coldproof.adapters.protocol.engine_steps import Admission, Chunk, EngineStep
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
 from coldproof.harness.judgement.checkers.block_pool import check_gauge
 from coldproof.harness.judgement.checkers.scheduler_steps import check_steps
@@ -172,6 +173,46 @@ def test_the_more_urgent_may_overtake_and_the_less_urgent_may_not() -> None:
 def test_who_may_have_to_wait_alone_proves_nothing(first: Outcome, more: dict[str, Any]) -> None:
     """For an adapter slot, a grammar, a load; or it was queued again."""
     assert checked(first, one(1), steps=(step(0.1, 1), step(0.3, 0)), **more) == []
+
+
+ROOMY = shape(pool_blocks=POOL, step_tokens=100, most_requests=8)
+WAITS = (step(0.1, 0, running=1, waiting=1, free=90, chunks=(Chunk("0", 0, 40, 40),)), step(0.3, 1, running=2, free=9))
+
+
+def test_nobody_waits_where_nothing_is_short() -> None:
+    """Two prompts of 40 tokens fit into a step of 100 tokens, and into the pool."""
+    both = (one(0), one(1))
+    at_once = (step(0.1, 0, 1, running=2, free=90),)
+    assert checked(*both, steps=at_once, shape=ROOMY) == []
+    (found,) = checked(*both, steps=WAITS, shape=ROOMY)
+    assert (found.checker, found.failure_class, found.request) == ("concurrency", FailureClass.LOST_REUSE, 1)
+    assert "Request 1 waits 0.10 s after the start of the run" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("second", "more"),
+    [
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, step_tokens=79)}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, step_tokens=None)}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, most_requests=1), "running": None}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, pool_blocks=7)}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, uniform=False)}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, second_tier=True)}),
+        (one(1, sent=0.2), {"running": None}),
+        (one(1, adapter="digest-a"), {}),
+        (one(1, surface=ResponseOptions(pattern="[a-f]*")), {}),
+        (one(1, surface=ResponseOptions(answers=2)), {}),
+        (one(1), {"resets": (ResetRecord(began=0.0, ended=0.0, success=True, scope=(ResetScope.RUNNING,)),)}),
+    ],
+    ids=["tokens", "unknown", "requests", "pool", "layers", "tier", "later", "adapter", "grammar", "answers", "reset"],
+)
+def test_who_may_have_to_wait_is_not_judged(second: Outcome, more: dict[str, Any]) -> None:
+    """Something is short, or may be."""
+    steps = WAITS
+    if "running" in more:
+        steps = tuple(msgspec.structs.replace(one, running=more["running"]) for one in WAITS)
+    facts = {"shape": ROOMY, **{name: value for name, value in more.items() if name != "running"}}
+    assert [f for f in checked(one(0), second, steps=steps, **facts) if f.checker == "concurrency"] == []
 
 
 def test_resumptions_are_no_admissions() -> None:
