@@ -104,7 +104,7 @@ def test_reset_of_running_requests(sut: SystemUnderTest, data: st.DataObject) ->
     request could have hit what it removed.
     """
     usual, scopes = resets_of_running_requests(sut.limits), (RUNNING, RUNNING, ())
-    rare = [pressed(sut.limits, scopes=scopes)] if sut.limits.small_pool is not None else []
+    rare = [pressed(sut.limits, outgrow=True, scopes=scopes)] if sut.limits.small_pool is not None else []
     sut.check(data.draw(with_rare(sut.limits, usual, *rare), label="workload"))
 
 

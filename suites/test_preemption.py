@@ -33,7 +33,7 @@ def test_preempted_and_resumed(sut: SystemUnderTest, data: st.DataObject) -> Non
     vllm#41190). Oracle: cold start. Vacuous when the engine counted no preemption.
     """
     usual = outgrowing_requests(sut.limits, afterwards=False)
-    sut.check(data.draw(with_rare(sut.limits, usual, pressed(sut.limits)), label="workload"))
+    sut.check(data.draw(with_rare(sut.limits, usual, pressed(sut.limits, outgrow=True)), label="workload"))
 
 
 @requirement(
@@ -52,4 +52,4 @@ def test_requests_after_a_preemption(sut: SystemUnderTest, data: st.DataObject) 
     Oracle: cold start. Vacuous when the engine counted no preemption, or no request hit anything after one.
     """
     usual = outgrowing_requests(sut.limits, afterwards=True)
-    sut.check(data.draw(with_rare(sut.limits, usual, pressed(sut.limits)), label="workload"))
+    sut.check(data.draw(with_rare(sut.limits, usual, pressed(sut.limits, outgrow=True)), label="workload"))

@@ -107,7 +107,7 @@ def test_preempted_and_resumed_with_a_second_tier(sut: SystemUnderTest, data: st
     resumed request should load are never loaded (LMCache#1969). Oracle: cold start. Vacuous when no request was
     preempted, or nothing was loaded.
     """
-    usual, rare = outgrowing_requests(sut.limits, afterwards=True), pressed(sut.limits)
+    usual, rare = outgrowing_requests(sut.limits, afterwards=True), pressed(sut.limits, outgrow=True)
     sut.check(data.draw(with_rare(sut.limits, usual, rare), label="workload"))
 
 

@@ -43,6 +43,9 @@ PRIORITIES = (0, 0, 5, -5, 1, -1)
 TENANTS = ("tenant", "Tenant")
 SALTS = (None, "red", "red2")
 LEAST_UNITS = 4  # of a pool in which several requests compete
+OUTGROWING = ("brim", "crowd", "whole")  # bursts with preemptions
+KINDS = ("brim", "whole", "crowd", "brim", "sharers", "whole", "halves", "sharers", "brim")
+MOST_OF_A_CROWD = 12  # requests
 LONGEST_OF_A_CROWD = 8  # units of an answer: each token is a step
 
 Identity = tuple[str | None, str | None]  # an adapter's name and a salt
@@ -53,8 +56,8 @@ Sizes = tuple[int, int]  # tokens of a prompt and of its answer
 class PressureBuilder:
     """The requests of one workload as they are drawn. `pool`: in units."""
 
-    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits) -> None:
-        self.draw, self.limits = draw, limits
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits, kinds: tuple[str, ...]) -> None:
+        self.draw, self.limits, self.kinds = draw, limits, kinds
         self.unit = limits.unit
         self.pool = max(LEAST_UNITS, pool_tokens(limits) // limits.unit)
         self.identities = self.drawn_identities()
@@ -84,7 +87,7 @@ class PressureBuilder:
 
     def sizes(self) -> list[Sizes]:
         """Draw the lengths of the requests of a burst by how they outgrow the pool."""
-        match self.draw(st.sampled_from(("brim", "sharers", "brim", "whole", "halves", "sharers", "crowd"))):
+        match self.draw(st.sampled_from(self.kinds)):
             case "sharers":
                 return self.sharers()
             case "whole":
@@ -102,7 +105,7 @@ class PressureBuilder:
         found = []
         for _ in range(count):
             free = self.draw(st.sampled_from((1, 0, 2, 3, self.unit // 2)))
-            answer = free + self.draw(st.sampled_from((2, 1, self.unit, self.unit + 1, self.unit + 3)))
+            answer = free + self.draw(st.sampled_from((self.unit + 3, 2, self.unit + 1, 2 * self.unit, self.unit + 8)))
             found.append((share * self.unit - free, answer))
         return found
 
@@ -114,12 +117,16 @@ class PressureBuilder:
         return [*((prompt, answer) for answer in answers[: self.draw(st.sampled_from((2, 3)))]), (taker, 8)]
 
     def whole_pool(self) -> list[Sizes]:
-        """Return a request that ends with the whole pool, or a token or block less, before or behind short ones."""
-        answer = self.draw(st.sampled_from((self.unit // 2, 2, 8, self.unit + 1)))
-        rest = self.draw(st.sampled_from((0, 1, -1, self.unit)))
-        whole = [(self.pool * self.unit - rest - answer, answer)]
-        short = [self.short() for _ in range(self.draw(st.sampled_from((1, 2, 3))))]
-        return [*short, *whole] if self.draw(st.sampled_from((True, True, False))) else [*whole, *short]
+        """Return a request that grows to the whole pool, or a token or block less, behind or before short ones.
+
+        At first, all fit. It is preempted when one of them grows, and then needs exactly what is free.
+        """
+        short = [self.short() for _ in range(self.draw(st.sampled_from((1, 1, 2))))]
+        held = sum(-(-prompt // self.unit) for prompt, _ in short)
+        prompt = max(1, (self.pool - held) * self.unit - self.draw(st.sampled_from((1, 3, 0, 8, self.unit // 2))))
+        end = self.pool * self.unit - self.draw(st.sampled_from((0, 1, 0, self.unit - 1)))
+        whole = (prompt, max(1, end - prompt))
+        return [*short, whole] if self.draw(st.sampled_from((True, True, False))) else [whole, *short]
 
     def short(self) -> Sizes:
         """Return the lengths of a request that holds one or two blocks for a while."""
@@ -135,15 +142,16 @@ class PressureBuilder:
         return [self.short(), *big] if self.draw(st.booleans()) else big
 
     def crowd(self) -> list[Sizes]:
-        """Return many short requests with longer and longer answers: the last ones are preempted again and again.
+        """Return many short requests with longer and longer answers.
 
-        Between the ends of two answers, the others grow by half a block or more.
+        Some are preempted again and again, also while they compute their own answer again.
         """
-        count = self.draw(st.sampled_from((5, 6, 7, 8)))
-        prompt = self.draw(st.sampled_from((self.unit // 2, self.unit - 1, 2 * self.unit - 2)))
-        rise = self.draw(st.sampled_from((self.unit + 8, self.unit // 2 + 2)))
-        answers = [min(rise * (number + 1), LONGEST_OF_A_CROWD * self.unit) for number in range(count)]
-        return [(prompt, n) for n in (answers if self.draw(st.booleans()) else self.draw(st.permutations(answers)))]
+        count = min(self.pool // 2 + self.draw(st.sampled_from((2, 1, 0))), MOST_OF_A_CROWD)
+        prompt = self.draw(st.sampled_from((self.unit - 1, self.unit // 2, self.unit - 1, 2 * self.unit - 2)))
+        rise = self.draw(st.sampled_from((self.unit // 2 + 2, self.unit // 2 + 2, self.unit - 6, self.unit + 8)))
+        answers = [min(rise * (number + 1), LONGEST_OF_A_CROWD * self.unit) for number in range(max(2, count))]
+        ordered = self.draw(st.sampled_from((True, True, False)))
+        return [(prompt, answer) for answer in (answers if ordered else self.draw(st.permutations(answers)))]
 
     def prompt(self, length: int, number: int) -> Prompt:
         """Return a prompt of about so many tokens: its own, behind a head that others have, or equal to another one."""
@@ -262,14 +270,16 @@ def pressed(
     draw: st.DrawFn,
     limits: WorkloadLimits,
     *,
+    outgrow: bool = False,
     disconnects: bool = False,
     scopes: Scopes = (),
 ) -> Workload:
     """Draw requests that compete for the pool, perhaps on a hit, and what follows them.
 
-    `disconnects`: some clients do. `scopes`: those of the resets meanwhile; empty for none.
+    `outgrow`: only requests that outgrow the pool. `disconnects`: some clients do. `scopes`: those of the resets
+    meanwhile; empty for none.
     """
-    builder = PressureBuilder(draw, limits)
+    builder = PressureBuilder(draw, limits, OUTGROWING if outgrow else KINDS)
     requests = builder.competing()
     warm = builder.warm_up(requests)
     meanwhile = builder.reset(requests, scopes) if scopes else None

@@ -103,7 +103,7 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
         TIGHT,
         lambda w: any(new_prompt_length(r.prompt) + r.max_tokens == 512 for r in crowd(w).requests),
     ),
-    "seven requests": ("pressure", TIGHT, lambda w: len(crowd(w).requests) >= 7),
+    "ten requests": ("pressure", TIGHT, lambda w: len(crowd(w).requests) >= 10),
     "two identities compete": ("pressure", TIGHT, lambda w: len(identities(crowd(w))) == 2),
     "another identity asks afterwards": (
         "pressure",
