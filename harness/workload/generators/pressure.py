@@ -44,6 +44,9 @@ TENANTS = ("tenant", "Tenant")
 SALTS = (None, "red", "red2")
 LEAST_UNITS = 4  # of a pool in which several requests compete
 OUTGROWING = ("brim", "crowd", "whole")  # bursts with preemptions
+LEFT = ("sharers", "brim", "sharers", "whole")  # what one leaves, others use, or take at once
+HEADS = ("own", "head", "head", "head", "twin", "other head")
+HEADS_OF_SHARERS = ("head", "head", "head", "twin", "own")
 KINDS = ("brim", "whole", "crowd", "brim", "sharers", "whole", "halves", "sharers", "brim")
 MOST_OF_A_CROWD = 12  # requests
 LONGEST_OF_A_CROWD = 8  # units of an answer: each token is a step
@@ -61,6 +64,7 @@ class PressureBuilder:
         self.unit = limits.unit
         self.pool = max(LEAST_UNITS, pool_tokens(limits) // limits.unit)
         self.identities = self.drawn_identities()
+        self.heads: tuple[str, ...] = HEADS
 
     def drawn_identities(self) -> list[Identity]:
         """Draw whose requests compete: mostly one identity, else several that may run beside each other."""
@@ -110,7 +114,11 @@ class PressureBuilder:
         return found
 
     def sharers(self) -> list[Sizes]:
-        """Return small requests that end one after another, and one that takes whatever gets free meanwhile."""
+        """Return small requests that end one after another, and one that takes whatever gets free meanwhile.
+
+        Most of the small ones share a head or are equal.
+        """
+        self.heads = HEADS_OF_SHARERS
         answers = [self.draw(st.sampled_from((self.unit, 4, 2 * self.unit, 4 * self.unit))) for _ in range(3)]
         prompt = 2 * self.unit + self.draw(st.sampled_from((9, self.unit - 2)))
         taker = (self.pool - self.draw(st.sampled_from((2, 1, 4)))) * self.unit
@@ -156,7 +164,7 @@ class PressureBuilder:
     def prompt(self, length: int, number: int) -> Prompt:
         """Return a prompt of about so many tokens: its own, behind a head that others have, or equal to another one."""
         own = Segment(f"request {number}", max(1, length - NONCE_TOKENS))
-        match self.draw(st.sampled_from(("own", "head", "head", "head", "twin", "other head"))):
+        match self.draw(st.sampled_from(self.heads)):
             case "twin":
                 return Prompt((msgspec.structs.replace(own, name="twin"),))
             case "head" | "other head" as kind:
@@ -279,7 +287,7 @@ def pressed(
     `outgrow`: only requests that outgrow the pool. `disconnects`: some clients do. `scopes`: those of the resets
     meanwhile; empty for none.
     """
-    builder = PressureBuilder(draw, limits, OUTGROWING if outgrow else KINDS)
+    builder = PressureBuilder(draw, limits, OUTGROWING if outgrow else LEFT if disconnects else KINDS)
     requests = builder.competing()
     warm = builder.warm_up(requests)
     meanwhile = builder.reset(requests, scopes) if scopes else None
