@@ -9,6 +9,8 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.crossed import crossed
+from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.salts import salted
 
 
@@ -31,4 +33,4 @@ def test_salts_isolate_the_cache(sut: SystemUnderTest, data: st.DataObject) -> N
     """
     # SURFACE-1 tests several answers. vLLM 0.32.0 crashes on seeded ones where a prompt is computed in chunks.
     workload = salted(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE), several=not sut.cell.chunked)
-    sut.check(data.draw(workload, label="workload"))
+    sut.check(data.draw(with_rare(sut.limits, workload, crossed(sut.limits, adapters=False)), label="workload"))

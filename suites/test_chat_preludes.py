@@ -10,6 +10,9 @@ from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.crossed import answers_then_turns
+from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds, long_neighbours
+from coldproof.harness.workload.generators.rare import with_rare
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 
@@ -38,7 +41,8 @@ def test_prompts_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) 
     """A conforming engine answers prompts of token ids that share a prefix as cold. Their shared length is drawn at and
     around block boundaries.
     """
-    sut.check(data.draw(trees(sut.limits, chat=False), label="workload"))
+    rare = (crowds(sut.limits), chunks_at_edges(sut.limits), long_neighbours(sut.limits))
+    sut.check(data.draw(with_rare(sut.limits, trees(sut.limits, chat=False), *rare), label="workload"))
 
 
 @requirement(
@@ -66,4 +70,5 @@ def test_next_turn_in_token_ids(sut: SystemUnderTest, data: st.DataObject) -> No
     """The next turn in token ids, which contains the engine's output token by token, hits what decode wrote, and a
     conforming engine answers it as cold.
     """
-    sut.check(data.draw(conversations(sut.limits, chat=False), label="workload"))
+    usual, rare = conversations(sut.limits, chat=False), answers_then_turns(sut.limits)
+    sut.check(data.draw(with_rare(sut.limits, usual, rare, every=4), label="workload"))

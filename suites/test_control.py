@@ -9,8 +9,17 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.ageing import many_resets
+from coldproof.harness.workload.generators.edges import chunks_at_edges
+from coldproof.harness.workload.generators.pressure import pressed
+from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
-from coldproof.harness.workload.generators.scoped_resets import resets_of_running_requests, resets_of_the_second_tier
+from coldproof.harness.workload.generators.scoped_resets import (
+    RUNNING,
+    resets_during_stores,
+    resets_of_running_requests,
+    resets_of_the_second_tier,
+)
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 COUNTED = (*TOKENS, Capability.CACHED_TOKENS)
@@ -32,7 +41,10 @@ def test_cache_reset(sut: SystemUnderTest, data: st.DataObject) -> None:
     Oracle: the reference cache's upper bound is zero after each successful reset. Vacuous when no reset succeeded, no
     reset was requested under load, or no block was cached that could have been hit.
     """
-    sut.check(data.draw(resets(sut.limits), label="workload"))
+    rare = [many_resets(sut.limits)]
+    if sut.limits.small_pool is not None:
+        rare.append(pressed(sut.limits, scopes=((),)))
+    sut.check(data.draw(with_rare(sut.limits, resets(sut.limits), *rare, every=3), label="workload"))
 
 
 @requirement(
@@ -68,7 +80,10 @@ def test_aborted_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
     them (vllm PR#56525, sglang#38319). Oracle: cold start. Vacuous when one of the three stages had no abort, or no
     request followed an abort.
     """
-    sut.check(data.draw(aborts(sut.limits), label="workload"))
+    rare = [chunks_at_edges(sut.limits, disconnects=True)]
+    if sut.limits.small_pool is not None:
+        rare.append(pressed(sut.limits, disconnects=True))
+    sut.check(data.draw(with_rare(sut.limits, aborts(sut.limits), *rare), label="workload"))
 
 
 @requirement(
@@ -88,7 +103,9 @@ def test_reset_of_running_requests(sut: SystemUnderTest, data: st.DataObject) ->
     reference cache's upper bound of zero. Vacuous when no such reset succeeded while a request ran, or no later
     request could have hit what it removed.
     """
-    sut.check(data.draw(resets_of_running_requests(sut.limits), label="workload"))
+    usual, scopes = resets_of_running_requests(sut.limits), (RUNNING, RUNNING, ())
+    rare = [pressed(sut.limits, outgrow=True, scopes=scopes)] if sut.limits.small_pool is not None else []
+    sut.check(data.draw(with_rare(sut.limits, usual, *rare), label="workload"))
 
 
 @requirement(
@@ -109,4 +126,5 @@ def test_reset_of_the_second_tier(sut: SystemUnderTest, data: st.DataObject) -> 
     of zero for both tiers together. Vacuous when no request could have loaded what a reset had to remove, or nothing
     was ever loaded.
     """
-    sut.check(data.draw(resets_of_the_second_tier(sut.limits), label="workload"))
+    usual, rare = resets_of_the_second_tier(sut.limits), resets_during_stores(sut.limits)
+    sut.check(data.draw(with_rare(sut.limits, usual, rare), label="workload"))

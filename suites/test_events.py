@@ -9,14 +9,19 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.ageing import many_resets
+from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles, coexisting_adapters
 from coldproof.harness.workload.generators.memory_pressure import working_sets
 from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.pressure import pressed
+from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.resets_and_aborts import resets, resets_before_idle_gaps
 from coldproof.harness.workload.generators.restarts import restarts_between_prompts
 from coldproof.harness.workload.generators.reuse import traffic
 from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.generators.scoped_resets import RUNNING
 from coldproof.harness.workload.steps import Route
 
 PUBLISHED = (Capability.KV_EVENTS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
@@ -42,7 +47,8 @@ def test_events_explain_the_hits(sut: SystemUnderTest, data: st.DataObject) -> N
     gap, no block before its parent, no removal of an absent block, no token that no request had, no hit of a block that
     was not stored, and no miss of a block that was present all the time. Vacuous when nothing was hit.
     """
-    sut.check(data.draw(traffic(sut.limits), label="workload"))
+    rare = (crowds(sut.limits), chunks_at_edges(sut.limits), long_neighbours(sut.limits))
+    sut.check(data.draw(with_rare(sut.limits, traffic(sut.limits), *rare, every=3), label="workload"))
 
 
 @requirement(
@@ -79,7 +85,10 @@ def test_events_report_resets(sut: SystemUnderTest, data: st.DataObject) -> None
     blocks. Oracle: an event for each reset that reported success, before the next request ends. Vacuous when no prompt
     was sent again after a reset.
     """
-    sut.check(data.draw(resets(sut.limits), label="workload"))
+    rare = [many_resets(sut.limits)]
+    if sut.limits.small_pool is not None:
+        rare.append(pressed(sut.limits, scopes=((), RUNNING)))
+    sut.check(data.draw(with_rare(sut.limits, resets(sut.limits), *rare, every=3), label="workload"))
 
 
 @requirement(
@@ -98,7 +107,8 @@ def test_events_report_evictions(sut: SystemUnderTest, data: st.DataObject) -> N
     removed.
     """
     work = st.one_of(working_sets(sut.limits), outgrowing_requests(sut.limits, afterwards=True))
-    sut.check(data.draw(work, label="workload"))
+    rare = (pressed(sut.limits, disconnects=True), crowds(sut.limits))
+    sut.check(data.draw(with_rare(sut.limits, work, *rare, every=3), label="workload"))
 
 
 @requirement("EVENT-2", "events of everything at once", needs=PUBLISHED, shows=(*EXPLAINED, Evidence.REMOVED), weight=2)

@@ -11,7 +11,9 @@ from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds
 from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
+from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import long_returns, returns
 from coldproof.harness.workload.steps import Route
 
@@ -56,7 +58,8 @@ def test_shared_prefixes_over_groups(sut: SystemUnderTest, data: st.DataObject) 
     """With several groups of KV-cache blocks, a conforming engine answers prompts that share a prefix as cold, one by
     one and concurrently.
     """
-    sut.check(data.draw(trees(sut.limits, chat=False), label="workload"))
+    rare = (crowds(sut.limits), chunks_at_edges(sut.limits))
+    sut.check(data.draw(with_rare(sut.limits, trees(sut.limits, chat=False), *rare, every=3), label="workload"))
 
 
 @requirement("GROUP-1", "the next turn", needs=NEEDS, shows=(Evidence.HITS,))

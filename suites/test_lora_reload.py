@@ -13,6 +13,13 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.ageing import (
+    loads_beside_others,
+    loads_without_requests,
+    many_loads,
+    many_names,
+)
+from coldproof.harness.workload.generators.crossed import crossed
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_churn,
@@ -22,6 +29,7 @@ from coldproof.harness.workload.generators.lora import (
     reload_routes,
 )
 from coldproof.harness.workload.generators.non_prefix_reuse import rearranged
+from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.steps import Route
 
 CHOSEN = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.ADAPTER_CHOICE)
@@ -29,6 +37,7 @@ ADAPTERS = (*CHOSEN, Capability.STREAMING, Capability.CACHED_TOKENS)
 RELOADS = (*ADAPTERS, Capability.RUNTIME_LORA)
 IN_PLACE = (*RELOADS, Capability.LORA_IN_PLACE)
 IN_PLACE_WHERE_SUPPORTED = {Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS}
+RARE_LOADS = (many_loads, loads_without_requests, loads_beside_others)
 RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
 
 
@@ -48,7 +57,9 @@ def test_in_place_reload_from_another_path(sut: SystemUnderTest, data: st.DataOb
     Vacuous when the warm-up never hit, no block of the old content was cached for a later prompt, or the two contents
     give equal answers.
     """
-    sut.check(data.draw(adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.IN_PLACE,))), label="workload"))
+    usual, routes = adapter_lifecycles(sut.limits, AdapterLifecycle(routes=(Route.IN_PLACE,))), (Route.IN_PLACE,)
+    rare = [generator(sut.limits, routes) for generator in RARE_LOADS]
+    sut.check(data.draw(with_rare(sut.limits, usual, *rare), label="workload"))
 
 
 @requirement(
@@ -85,8 +96,10 @@ def test_unload_and_load_from_another_path(sut: SystemUnderTest, data: st.DataOb
     Why it can break: unloading removes the name from the front end and leaves the blocks in the pool (vllm#42125).
     Oracle: cold start. Vacuous in the same cases as LORA-1.
     """
-    lifecycle = AdapterLifecycle(routes=(Route.UNLOAD_LOAD,))
-    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
+    routes = (Route.UNLOAD_LOAD,)
+    rare = [generator(sut.limits, routes) for generator in RARE_LOADS]
+    usual = adapter_lifecycles(sut.limits, AdapterLifecycle(routes=routes))
+    sut.check(data.draw(with_rare(sut.limits, usual, *rare), label="workload"))
 
 
 @requirement(
@@ -119,7 +132,8 @@ def test_no_sharing_between_adapters_or_with_the_base_model(sut: SystemUnderTest
     Oracle: cold start. Vacuous when no block of another identity was cached for a prompt, or the identities give equal
     answers.
     """
-    sut.check(data.draw(coexisting_adapters(sut.limits), label="workload"))
+    rare = (crossed(sut.limits, adapters=True), crossed(sut.limits, adapters=True), many_names(sut.limits))
+    sut.check(data.draw(with_rare(sut.limits, coexisting_adapters(sut.limits), *rare), label="workload"))
 
 
 @requirement(
@@ -158,8 +172,10 @@ def test_return_to_an_earlier_adapter(sut: SystemUnderTest, data: st.DataObject)
     Why it can break: blocks of A and of B are in the pool together, and their keys must differ permanently. Oracle:
     cold start. Vacuous when no earlier content was loaded again.
     """
-    lifecycle = AdapterLifecycle(routes=reload_routes(sut.limits), goes_back=True, most_names=1)
-    sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
+    routes = reload_routes(sut.limits)
+    usual = adapter_lifecycles(sut.limits, AdapterLifecycle(routes=routes, goes_back=True, most_names=1))
+    rare = [generator(sut.limits, routes) for generator in RARE_LOADS]
+    sut.check(data.draw(with_rare(sut.limits, usual, *rare), label="workload"))
 
 
 @requirement(
@@ -198,7 +214,8 @@ def test_churn_beyond_the_adapter_slots(sut: SystemUnderTest, data: st.DataObjec
     Why it can break: an adapter that was evicted from its slot is loaded again on another code path, and its blocks
     outlive it. Oracle: cold start. Vacuous when all names fitted into the slots.
     """
-    sut.check(data.draw(adapter_churn(sut.limits), label="workload"))
+    rare = (many_names(sut.limits), many_loads(sut.limits, reload_routes(sut.limits)))
+    sut.check(data.draw(with_rare(sut.limits, adapter_churn(sut.limits), *rare), label="workload"))
 
 
 @requirement(

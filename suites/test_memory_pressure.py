@@ -9,6 +9,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.edges import crowds
 from coldproof.harness.workload.generators.memory_pressure import (
     aborts_then_full_pool,
     identical_prompts,
@@ -19,6 +20,8 @@ from coldproof.harness.workload.generators.memory_pressure import (
     working_sets,
 )
 from coldproof.harness.workload.generators.non_prefix_reuse import cut_histories, exceeding_context
+from coldproof.harness.workload.generators.pressure import pressed
+from coldproof.harness.workload.generators.rare import with_rare
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
@@ -36,7 +39,8 @@ def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObj
     nothing was evicted, or nothing was hit in between.
     """
     generators = (working_sets, prefix_sharers, queued_for_blocks, partly_evicted)
-    sut.check(data.draw(st.one_of([generator(sut.limits) for generator in generators]), label="workload"))
+    usual = st.one_of([generator(sut.limits) for generator in generators])
+    sut.check(data.draw(with_rare(sut.limits, usual, pressed(sut.limits), every=3), label="workload"))
 
 
 @requirement(
@@ -92,7 +96,8 @@ def test_many_identical_long_prompts(sut: SystemUnderTest, data: st.DataObject) 
     them one at a time (vLLM's V0 engine, field report; vllm PR#11565). Oracle: every request ends; in samples with
     waiting requests, more than a few requests run. Vacuous when no request had to wait.
     """
-    sut.check(data.draw(identical_prompts(sut.limits), label="workload"))
+    usual, rare = identical_prompts(sut.limits), crowds(sut.limits)
+    sut.check(data.draw(with_rare(sut.limits, usual, rare, every=3), label="workload"))
 
 
 @requirement(
@@ -129,4 +134,5 @@ def test_every_block_is_freed(sut: SystemUnderTest, data: st.DataObject) -> None
     Oracle: the engine's gauges after an idle period, and cold start for the last requests. Vacuous when the gauges are
     missing, or nothing needed most of the pool.
     """
-    sut.check(data.draw(aborts_then_full_pool(sut.limits), label="workload"))
+    usual, rare = aborts_then_full_pool(sut.limits), pressed(sut.limits, disconnects=True)
+    sut.check(data.draw(with_rare(sut.limits, usual, rare), label="workload"))

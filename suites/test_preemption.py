@@ -10,6 +10,8 @@ from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.pressure import pressed
+from coldproof.harness.workload.generators.rare import with_rare
 
 SIZED = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 NEEDS = (*SIZED, Capability.METRICS, Capability.PREEMPTION_COUNTS)
@@ -30,7 +32,8 @@ def test_preempted_and_resumed(sut: SystemUnderTest, data: st.DataObject) -> Non
     Why it can break: what had been computed is looked up again and only partly found (LMCache#1969, vllm PR#43569,
     vllm#41190). Oracle: cold start. Vacuous when the engine counted no preemption.
     """
-    sut.check(data.draw(outgrowing_requests(sut.limits, afterwards=False), label="workload"))
+    usual = outgrowing_requests(sut.limits, afterwards=False)
+    sut.check(data.draw(with_rare(sut.limits, usual, pressed(sut.limits, outgrow=True)), label="workload"))
 
 
 @requirement(
@@ -48,4 +51,5 @@ def test_requests_after_a_preemption(sut: SystemUnderTest, data: st.DataObject) 
     Why it can break: a freed block keeps a hash that no longer describes its content (vllm PR#37152, kvcached#362).
     Oracle: cold start. Vacuous when the engine counted no preemption, or no request hit anything after one.
     """
-    sut.check(data.draw(outgrowing_requests(sut.limits, afterwards=True), label="workload"))
+    usual = outgrowing_requests(sut.limits, afterwards=True)
+    sut.check(data.draw(with_rare(sut.limits, usual, pressed(sut.limits, outgrow=True)), label="workload"))

@@ -9,7 +9,9 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.non_prefix_reuse import rearranged
+from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
@@ -31,7 +33,8 @@ def test_a_prompt_sent_again(sut: SystemUnderTest, data: st.DataObject) -> None:
     changes no token (vllm#17954, kvcached#446). Oracle: the reference cache's lower bound, and cold start. Vacuous when
     the reference cache required no hit.
     """
-    sut.check(data.draw(repeats(sut.limits), label="workload"))
+    usual, rare = repeats(sut.limits), any_length(sut.limits)
+    sut.check(data.draw(with_rare(sut.limits, usual, rare, every=3), label="workload"))
 
 
 @requirement(
@@ -50,7 +53,8 @@ def test_a_prompt_sent_again_after_others(sut: SystemUnderTest, data: st.DataObj
     the index (vllm#50630, and a field report of 0 hits at 23 % pool usage). Oracle: the reference cache's lower bound,
     and cold start. Vacuous when no prompt was sent again after another one.
     """
-    sut.check(data.draw(returns(sut.limits), label="workload"))
+    usual, rare = returns(sut.limits), long_neighbours(sut.limits)
+    sut.check(data.draw(with_rare(sut.limits, usual, rare, every=3), label="workload"))
 
 
 @requirement(
@@ -68,7 +72,8 @@ def test_counts_agree(sut: SystemUnderTest, data: st.DataObject) -> None:
     Oracle: the sum over the requests, compared with the increase of the counters; the reference cache's two bounds.
     Vacuous when nothing was hit, or the engine also served requests that Coldproof did not send.
     """
-    sut.check(data.draw(traffic(sut.limits), label="workload"))
+    rare = (crowds(sut.limits), any_length(sut.limits), chunks_at_edges(sut.limits))
+    sut.check(data.draw(with_rare(sut.limits, traffic(sut.limits), *rare), label="workload"))
 
 
 @requirement(

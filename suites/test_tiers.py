@@ -12,10 +12,13 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.memory_pressure import working_sets
 from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.pressure import pressed
+from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.restarts import restarts_after_changes, restarts_without_changes
 from coldproof.harness.workload.generators.tiers import (
     aborted_loads,
     evicted_and_sent_again,
+    loaded_together,
     loads_by_share,
     partitions,
     preempted_after_loads,
@@ -46,7 +49,8 @@ def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: 
     written (vllm#54193, vllm#46951, sglang#39830). Oracle: cold start, and the reference cache's upper bound for both
     tiers together. Vacuous when nothing was loaded that the pool had evicted.
     """
-    sut.check(data.draw(st.one_of(evicted_and_sent_again(sut.limits), working_sets(sut.limits)), label="workload"))
+    usual = st.one_of(evicted_and_sent_again(sut.limits), working_sets(sut.limits))
+    sut.check(data.draw(with_rare(sut.limits, usual, loaded_together(sut.limits), every=3), label="workload"))
 
 
 @requirement(
@@ -103,7 +107,8 @@ def test_preempted_and_resumed_with_a_second_tier(sut: SystemUnderTest, data: st
     resumed request should load are never loaded (LMCache#1969). Oracle: cold start. Vacuous when no request was
     preempted, or nothing was loaded.
     """
-    sut.check(data.draw(outgrowing_requests(sut.limits, afterwards=True), label="workload"))
+    usual, rare = outgrowing_requests(sut.limits, afterwards=True), pressed(sut.limits, outgrow=True)
+    sut.check(data.draw(with_rare(sut.limits, usual, rare), label="workload"))
 
 
 @requirement(
@@ -160,7 +165,8 @@ def test_loads_that_fail(sut: SystemUnderTest, data: st.DataObject) -> None:
     vllm#45474). Oracle: cold start; at most as many errors as failed loads. Vacuous when no load failed.
     """
     evicting = (working_sets(sut.limits), outgrowing_requests(sut.limits, afterwards=True))
-    sut.check(data.draw(st.one_of(sent_again_after_gaps(sut.limits), *evicting), label="workload"))
+    usual = st.one_of(sent_again_after_gaps(sut.limits), *evicting)
+    sut.check(data.draw(with_rare(sut.limits, usual, loaded_together(sut.limits), every=3), label="workload"))
 
 
 @requirement(

@@ -34,8 +34,9 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
 class EngineStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step of a scheduler.
 
-    `at`: the engine's clock, in seconds. `decoding`: how many requests decode beside. `waiting`, `free`: requests in
-    the queue and free blocks when the step was scheduled. `evicted`: cached blocks that it evicted, and
+    `at`: the engine's clock, in seconds. `decoding`: how many requests decode beside. `waiting`, `running`, `free`:
+    requests in the queue, admitted requests and free blocks when the step was scheduled. `usage`: what the pool's gauge
+    says then; None if the engine has none. `evicted`: cached blocks that it evicted, and
     `evicted_first`: how many of these were the first block of a prompt.
     """
 
@@ -44,7 +45,9 @@ class EngineStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     chunks: tuple[Chunk, ...] = ()
     decoding: int = 0
     waiting: int = 0
+    running: int | None = None
     free: int = 0
+    usage: float | None = None
     evicted: int = 0
     evicted_first: int = 0
 

@@ -40,11 +40,15 @@ ENGINE_ABORT = "abort"  # the finish reason of a request that its engine ended
 
 
 class Stage(enum.StrEnum):
-    """The stage of a request when its client disconnected, as far as it could be observed."""
+    """The stage of a request when its client disconnected, as far as it could be observed.
+
+    A preempted request that is reported as such is not QUEUED: it has run before.
+    """
 
     QUEUED = "queued"
     PREFILL = "in prefill"
     DECODE = "while decoding"
+    PREEMPTED = "preempted"
     UNSEEN = "unseen"
 
 
@@ -52,7 +56,8 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the client disconnects: after `after_tokens` tokens or, with 0, after `after_ms` milliseconds without one.
 
     `at`: also wait until the engine reports that the request is queued or in prefill, because the time until then
-    depends on the machine. If the engine never reports it, the client disconnects at the first token.
+    depends on the machine. If the engine never reports it, the client disconnects at the first token. With PREEMPTED,
+    the client waits for a preemption, with or without tokens; if there is none, it waits for the end of its answer.
     """
 
     after_tokens: int = 0
@@ -61,6 +66,8 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def is_due(self, tokens: int, waited_ms: int, stage: Callable[[], Stage]) -> bool:
         """Return whether the client disconnects now. `stage` returns the request's stage; called only if needed."""
+        if self.at is Stage.PREEMPTED:
+            return tokens >= self.after_tokens and waited_ms >= self.after_ms and stage() is Stage.PREEMPTED
         if tokens:
             return tokens >= max(1, self.after_tokens)
         waited = self.after_tokens == 0 and waited_ms >= self.after_ms

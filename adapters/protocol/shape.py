@@ -36,6 +36,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     # Every layer keeps every block. Otherwise hits are required only for a whole prompt that is sent again.
     uniform: bool = True
     most_requests: int | None = None  # the maximum number of running requests
+    step_tokens: int | None = None  # the maximum number of tokens that one step computes, over all requests
     # The engine keeps this number of whole sequences instead of blocks. Only hits on the previous request are required.
     sequences: int | None = None
     second_tier: bool = False  # blocks that the pool evicts or loses in a reset may be loaded from a second tier

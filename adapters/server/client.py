@@ -160,8 +160,11 @@ class HttpClient:
         return Reader(on_token)
 
     def read(self, response: requests.Response, reader: Reader, request: CompletionRequest) -> Stage | None:
-        """Read the answer. Return None at its end, or the request's stage if the client disconnects before."""
-        abort = request.abort
+        """Read the answer. Return None at its end, or the request's stage if the client disconnects before.
+
+        A client that would disconnect when the engine preempts its request never does: it cannot see that.
+        """
+        abort = None if request.abort is not None and request.abort.at is Stage.PREEMPTED else request.abort
         if request.surface.prompt_logprobs:
             reader.take(response.text)
             reader.done = True

@@ -92,6 +92,7 @@ POWER = Subcommand(
     argument("--jobs", type=int, metavar="N", help="number of parallel runs (default: as many as memory allows)"),
     argument("--seed", type=int, default=1, help="seed of all runs (default: 1)"),
     out_folder("coldproof-report/power"),
+    argument("--guided", action="store_true", help="guide all runs by the engine states that they reach"),
     argument("--again", action="store_true", help="discard the measurements in DIR and start again"),
 )
 
@@ -107,6 +108,7 @@ def prepared(options: argparse.Namespace) -> Measurement:
         wide=options.wide,
         scripts=not options.no_literal,
         served=served(options),
+        guided=options.guided,
     )
     if options.again:
         shutil.rmtree(measurement.out / "rows", ignore_errors=True)

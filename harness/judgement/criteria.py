@@ -31,18 +31,23 @@ CHECKS = {  # the gravest first: findings are reported in this order
     ),
     "accounting": (
         "Hit counters of the engine that disagree with the cached tokens reported for each request, or that grow by "
-        "more tokens than were looked up."
+        "more tokens than were looked up. Where the engine's steps are recorded: a count that is not the number of "
+        "tokens that a request did not compute."
     ),
     "concurrency": (
-        "Identical prompts that wait although the pool has room for them to run concurrently with shared blocks."
+        "Identical prompts that wait although the pool has room for them to run concurrently with shared blocks. Where "
+        "the engine's steps are recorded: any request that waits although nothing is short."
     ),
     "order": (
         "A request that is preempted while a less urgent one keeps running, if requests have priorities. A preempted "
-        "request that is resumed after a later one was admitted, if the engine documents that it comes first."
+        "request that is resumed after a later one was admitted, if the engine documents that it comes first. A "
+        "request that is admitted before an earlier one that is not less urgent, where the engine's steps are recorded."
     ),
     "conservation": (
         "Any request that runs or waits, or any block in use, after an idle gap; a pool gauge of zero while requests "
-        "run."
+        "run, or above one. Where the engine's steps are recorded: gauges that are not the number of unanswered "
+        "requests and the share of blocks that are not free, a step that exceeds the engine's limits, a reset that "
+        "fails while no request holds blocks."
     ),
     "events": "Published KV events that contradict one another, the requests or the hits.",
     "hashes": "A block hash that does not follow from the fields of its own event.",

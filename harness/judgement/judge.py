@@ -20,6 +20,7 @@ from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
 from coldproof.harness.judgement.checkers.preemption_order import check_order
 from coldproof.harness.judgement.checkers.response_options import check_surface
+from coldproof.harness.judgement.checkers.scheduler_steps import check_steps
 from coldproof.harness.judgement.checkers.tokens import check_tokens, closest, preference, tie_questions
 from coldproof.harness.judgement.checkers.weights import check_weights, continuation_questions
 from coldproof.harness.judgement.criteria import CHECKS
@@ -141,6 +142,7 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_order(history),
         *check_conservation(history, exclusive=exclusive),
         *check_gauge(history),
+        *check_steps(history, exclusive=exclusive),
         *check_events(history),
         *check_hashes(history),
     ]

@@ -44,6 +44,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Path | None = None  # results.json of the unmodified engine, with its comparison rule
     noise: str | None = None  # noise that is added to all engines' scores
     served: suite_run.Served = suite_run.GENERATED
+    guided: bool = False  # whether runs are guided by the states of the engine that they reach
 
     @property
     def budgets(self) -> dict[str, float]:
@@ -67,7 +68,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     def against(self, ask: suite_run.RunPlan, folder: Path) -> SuiteRun:
         """Run a plan with this measurement's calibration, noise and model."""
-        ask = msgspec.structs.replace(ask, calibration=self.calibration, noise=self.noise, served=self.served)
+        ask = msgspec.structs.replace(
+            ask, calibration=self.calibration, noise=self.noise, served=self.served, guided=self.guided
+        )
         return suite_run.run(ask, folder)
 
     def row(self, fault: Fault) -> FaultRow:
@@ -139,7 +142,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         else:
             ask = suite_run.clean_plan(faults, worker=self.worker, seconds=seconds, seed=seed)
         folder = self.out / "runs" / f"clean-{number}"
-        ask = msgspec.structs.replace(ask, served=self.served)
+        ask = msgspec.structs.replace(ask, served=self.served, guided=self.guided)
         return self.remembered(f"(clean {number})", SuiteRun, lambda: suite_run.run(ask, folder))
 
 

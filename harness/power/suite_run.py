@@ -61,6 +61,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     noise: str | None = None  # noise that is added to the engines' scores
     served: Served = GENERATED
     to_first: bool = False  # end the run at its first confirmed violation
+    guided: bool = False  # generation is guided by the states that were reached
 
     def words(self, report: Path) -> list[str]:
         """Return the arguments of `python -m pytest`."""
@@ -75,6 +76,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--noise", self.noise] if self.noise is not None else []
         words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
         words += ["--maxfail", "1"] if self.to_first else []
+        words += ["--guided"] if self.guided else []
         words += ["--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging"]
         return [*words, "--diagnose", "none", "--allow-not-exercised", "--allow-inconclusive"]
 

@@ -58,6 +58,9 @@ def workload_limits(engines: CellEngines, *, trial_seconds: float) -> WorkloadLi
         versions=tuple(name for name in engines.versions if name != START_WEIGHTS),
         policy=engines.promise.policy,
         changes=engines.pool.changes(),
+        step=shape.step_tokens,
+        rare=engines.pool.options.fingerprint,
+        varied=engines.pool.options.fingerprint,
     )
 
 

@@ -91,6 +91,7 @@ def describe_options(options: ResponseOptions) -> Iterator[str]:
 
 def describe_abort(abort: Abort) -> str:
     """Return when the client disconnects."""
+    once = f", once it is {abort.at.value}" if abort.at is not None else ""
     if abort.after_tokens:
-        return f"aborted after {abort.after_tokens} tokens"
-    return f"aborted after {abort.after_ms} ms" + (f", once it is {abort.at.value}" if abort.at is not None else "")
+        return f"aborted after {abort.after_tokens} tokens{once}"
+    return f"aborted after {abort.after_ms} ms{once}"

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 from hypothesis import strategies as st
 
+from coldproof.harness.workload.generators.ageing import (
+    loads_beside_others,
+    loads_without_requests,
+    many_loads,
+    many_names,
+    many_resets,
+)
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.crossed import answers_then_turns, crossed
+from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_churn,
@@ -27,7 +35,8 @@ from coldproof.harness.workload.generators.memory_pressure import (
 )
 from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
-from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.pressure import pressed
+from coldproof.harness.workload.generators.prompts import WorkloadLimits, computed_tokens
 from coldproof.harness.workload.generators.resets_and_aborts import (
     aborts,
     changes_and_resets,
@@ -48,11 +57,17 @@ from coldproof.harness.workload.generators.restarts import (
 )
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 from coldproof.harness.workload.generators.salts import salted
-from coldproof.harness.workload.generators.scoped_resets import resets_of_running_requests, resets_of_the_second_tier
+from coldproof.harness.workload.generators.scoped_resets import (
+    RUNNING,
+    resets_during_stores,
+    resets_of_running_requests,
+    resets_of_the_second_tier,
+)
 from coldproof.harness.workload.generators.tiers import (
     aborted_loads,
     evicted_and_sent_again,
     first_block_changed,
+    loaded_together,
     loads_by_share,
 )
 from coldproof.harness.workload.generators.weights import (
@@ -61,13 +76,12 @@ from coldproof.harness.workload.generators.weights import (
     updates_in_flight,
     updates_with_adapters,
 )
-from coldproof.harness.workload.steps import Workload
-from coldproof.harness.workload.tokens import new_prompt_length
+from coldproof.harness.workload.steps import Route, Workload
 
 Family = Callable[[WorkloadLimits], st.SearchStrategy[Workload]]
 
 
-FAMILIES: dict[str, Family] = {
+USUAL: dict[str, Family] = {
     "lives": lambda on: adapter_lifecycles(on, AdapterLifecycle()),
     "lives under traffic": lambda on: adapter_lifecycles(
         on, AdapterLifecycle(under_traffic=True, goes_back=True, most_names=1)
@@ -117,10 +131,29 @@ FAMILIES: dict[str, Family] = {
     "updates in flight": updates_in_flight,
     "mixed": mixed,
 }
+# Rare states, which are drawn only where an example is cheap: a slow model never gets these.
+RARE: dict[str, Family] = {
+    "pressure": pressed,
+    "pressure with disconnects": lambda on: pressed(on, disconnects=True),
+    "pressure with resets": lambda on: pressed(on, disconnects=True, scopes=((), RUNNING)),
+    "many loads": lambda on: many_loads(on, (Route.IN_PLACE, Route.UNLOAD_LOAD)),
+    "loads without requests": lambda on: loads_without_requests(on, (Route.IN_PLACE,)),
+    "loads beside others": lambda on: loads_beside_others(on, (Route.IN_PLACE, Route.UNLOAD_LOAD)),
+    "many names": many_names,
+    "many resets": many_resets,
+    "chunks at edges": lambda on: chunks_at_edges(on, disconnects=True),
+    "side by side": crowds,
+    "long neighbours": long_neighbours,
+    "any length": any_length,
+    "crossed salts": lambda on: crossed(on, adapters=False),
+    "crossed adapters": lambda on: crossed(on, adapters=True),
+    "answers and turns": answers_then_turns,
+    "loaded together": loaded_together,
+    "resets during stores": resets_during_stores,
+}
+FAMILIES = USUAL | RARE
 
 
 def computed(workload: Workload) -> int:
     """What an engine with room would compute: each prompt once, and all answers."""
-    requests = [request for _, _, request in workload.requests()]
-    prompts = {msgspec.json.encode(r.prompt): new_prompt_length(r.prompt) for r in requests}
-    return sum(prompts.values()) + sum(r.max_tokens for r in requests)
+    return computed_tokens(request for _, _, request in workload.requests())

@@ -116,6 +116,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
         prefix_caching=cache.enable_prefix_caching,
         uniform=len(specs) == 1 and isinstance(specs[0], full),
         most_requests=scheduler.max_num_seqs,
+        step_tokens=scheduler.max_num_batched_tokens,
         resumes_first=True,  # Scheduler._preempt_request prepends it to the queue
         second_tier=transfer is not None,
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",

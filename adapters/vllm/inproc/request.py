@@ -158,9 +158,10 @@ class InprocRequest(SteppedRequest):
 
     def stage(self) -> Stage:
         """Return how far the scheduler has come with it."""
-        running = vllm_module("v1.request").RequestStatus.RUNNING
-        if all(core.status != running for core in self.cores):
-            return Stage.QUEUED
+        status = vllm_module("v1.request").RequestStatus
+        if all(core.status != status.RUNNING for core in self.cores):
+            preempted = any(core.status == status.PREEMPTED for core in self.cores)
+            return Stage.PREEMPTED if preempted else Stage.QUEUED
         return Stage.DECODE if any(core.num_output_tokens for core in self.cores) else Stage.PREFILL
 
     def result(self) -> Completion | EngineError:

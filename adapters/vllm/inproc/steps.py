@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from coldproof.adapters.protocol.engine_steps import Admission, Chunk, EngineStep
 
 EVICT = "_maybe_evict_cached_block"
@@ -70,13 +68,16 @@ class StepRecorder:
             if name in counts
         ]
         starts = {chunk.request: chunk.start for chunk in chunks}
+        running, waiting = self.scheduler.get_request_counts()
         step = EngineStep(
             at=self.clock(),
             admitted=tuple(Admission(name, starts[name], name in self.known) for name in begun),
             chunks=tuple(chunks),
             decoding=len(counts) - len(chunks),
-            waiting=self.scheduler.get_request_counts()[1],
+            waiting=waiting,
+            running=running,
             free=self.pool.get_num_free_blocks(),
+            usage=self.scheduler.kv_cache_manager.usage,
             evicted=self.evicted,
             evicted_first=self.evicted_first,
         )
@@ -85,8 +86,5 @@ class StepRecorder:
         for chunk in chunks:
             if chunk.end >= chunk.target:
                 del self.targets[chunk.request]
-        if msgspec.structs.replace(step, at=0.0, decoding=0, waiting=0, free=0) != NOTHING:
+        if step.admitted or step.chunks or step.evicted:
             self.recorded.append(step)
-
-
-NOTHING = EngineStep(at=0.0)  # a step of which nothing is recorded

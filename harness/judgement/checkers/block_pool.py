@@ -47,16 +47,20 @@ def still_held(history: History, gauges: Metrics) -> Iterator[str]:
 
 
 def check_gauge(history: History) -> list[Finding]:
-    """Return a finding if the pool gauge is impossible: below zero, or zero while requests run."""
+    """Return a finding if the pool gauge is impossible: below zero, above one, or zero while requests run."""
     if history.engine_lost is not None:
         return []
     for record in history.steps:
         usage = [record.after.pool_usage, *(sample.pool_usage for sample in record.queue)]
         least = min((used for used in usage if used is not None), default=0.0)
+        most = max((used for used in usage if used is not None), default=0.0)
         if least < min(0.0, history.left_over.pool_usage or 0.0) - ROUNDING:
             used = f"Step {record.step}: the engine reports {least:.2%} of its pool in use"
             why = "Some blocks were freed twice, or freed while in use."
             return [gauge_finding(f"{used}: more blocks are free than exist. {why}")]
+        if most > 1 + ROUNDING:
+            used = f"Step {record.step}: the engine reports {most:.2%} of its pool in use"
+            return [gauge_finding(f"{used}: more blocks than exist. It counts shared blocks more than once.")]
     samples = [sample for record in history.steps for sample in samples_at_work(history, record)]
     if len(samples) < ENOUGH_SAMPLES or any(sample.pool_usage for sample in samples):
         return []

@@ -10,7 +10,10 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.crossed import crossed
+from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds
 from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
@@ -20,6 +23,7 @@ from coldproof.harness.workload.generators.lora import (
 )
 from coldproof.harness.workload.generators.memory_pressure import aborts_then_full_pool, identical_prompts, working_sets
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.workload.generators.pressure import Scopes, pressed
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.resets_and_aborts import aborts, resets
 from coldproof.harness.workload.generators.response_options import (
@@ -69,10 +73,25 @@ def part_strategies(limits: WorkloadLimits) -> list[st.SearchStrategy[Workload]]
         ({Capability.STOP_STRINGS}, with_response_options(limits, STOP_STRINGS)),
         ({Capability.STRUCTURED_OUTPUT}, with_response_options(limits, STRUCTURED)),
     ]
+    if limits.rare:
+        needs += rare_parts(limits)
     # With one content there is nothing to replace it.
     alone = len(limits.contents) < 2
     can = limits.can - ({Capability.RUNTIME_LORA, Capability.ADAPTER_SWITCH} if alone else set())
     return [strategy for need, strategy in needs if need <= can]
+
+
+def rare_parts(limits: WorkloadLimits) -> list[tuple[set[Capability], st.SearchStrategy[Workload]]]:
+    """Return parts of rare states with the capabilities that they need."""
+    scopes: Scopes = ((), (ResetScope.RUNNING,)) if Capability.SECOND_TIER not in limits.can else ((),)
+    return [
+        (set(), crowds(limits)),
+        (set(), chunks_at_edges(limits, disconnects=True)),
+        (set(), pressed(limits, disconnects=True)),
+        ({Capability.RESET_RUNNING}, pressed(limits, disconnects=True, scopes=scopes)),
+        ({Capability.CACHE_SALT}, crossed(limits, adapters=False)),
+        ({Capability.RUNTIME_LORA}, crossed(limits, adapters=True)),
+    ]
 
 
 @guided

@@ -6,7 +6,7 @@ blocks, sent again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -58,6 +58,9 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     policy: WeightPolicy = WeightPolicy.ON_RESET  # what the engine promises after an update of the weights
     changes: tuple[EngineChange, ...] = tuple(EngineChange)[1:]  # possible differences of an engine before a restart
     guidance: Guidance | None = None  # also draw variations of these
+    step: int | None = None  # tokens that one step computes at most
+    rare: bool = False  # also draw workloads of rare states: an engine on which examples are cheap and repeat exactly
+    varied: bool = False  # also draw variations without guidance
 
     @property
     def unit(self) -> int:
@@ -93,6 +96,13 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     def may_mix(self, mixture: str) -> bool:
         """Return whether requests of this mixture may run concurrently without violating GROUND-1."""
         return mixture in self.mixtures
+
+
+def computed_tokens(requests: Iterable[Request]) -> int:
+    """Return how many tokens an engine with room computes for requests: each prompt once, and all answers."""
+    known = list(requests)
+    prompts = {msgspec.json.encode(request.prompt): new_prompt_length(request.prompt) for request in known}
+    return sum(prompts.values()) + sum(request.max_tokens for request in known)
 
 
 BASE_WITH_ADAPTER = "base with adapter"

@@ -10,7 +10,7 @@ from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
 from coldproof.harness.workload.generators.resets_and_aborts import under_load, without_last_block
 from coldproof.harness.workload.generators.tiers import pool_filler
-from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Reset, Segment, Step, Workload
+from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Prompt, Request, Reset, Segment, Step, Workload
 
 RUNNING, TIER = (ResetScope.RUNNING,), (ResetScope.SECOND_TIER,)
 BOTH = (ResetScope.RUNNING, ResetScope.SECOND_TIER)
@@ -65,4 +65,32 @@ def resets_of_the_second_tier(draw: st.DrawFn, limits: WorkloadLimits) -> Worklo
                 steps += [Idle(20), Reset(TIER), ask(stem)]
             case "flood":
                 steps += [pool_filler(limits, "flood"), ask(stem), Reset(TIER), ask(stem)]
+    return Workload((*steps, Idle(20)))
+
+
+@guided
+@st.composite
+def resets_during_stores(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw resets of the second tier, alone or with running requests, in the steps in which prompts are computed,
+    stored, loaded and resumed. What was there before must not be found afterwards.
+    """
+    unit = limits.unit
+    scopes = [TIER, BOTH] if Capability.RESET_RUNNING in limits.can else [TIER]
+    steps: list[Step] = []
+    for number in range(draw(st.sampled_from((1, 2, 3)))):
+        stem = Segment(f"stem {number}", draw(st.sampled_from((3, 2, 4))) * unit + draw(st.sampled_from((1, 5))))
+        busy = Request(prompt=Prompt((Segment(f"busy {number}", unit),)), max_tokens=unit + 8)
+        late = draw(st.sampled_from((0, 0, 10, 30)))
+        stored = Request(prompt=Prompt((stem,)), max_tokens=draw(st.sampled_from((2, 1, 8))), offset_ms=late)
+        # Sent before, the prompt is loaded meanwhile.
+        again: list[Step] = [ask(stem, tokens=4), Reset()] if draw(st.booleans()) else []
+        more = [Reset(draw(st.sampled_from(scopes)))] if draw(st.booleans()) else []
+        meanwhile = Meanwhile(
+            change=Reset(draw(st.sampled_from(scopes))),
+            after_tokens=draw(st.sampled_from((2, 1, 3, 4, 5))),
+            then=tuple(more),
+            gap_ms=draw(st.sampled_from((10, 20))),
+        )
+        steps += [*again, Burst(requests=(busy, stored), meanwhile=meanwhile), ask(stem, tokens=4)]
+        steps += [Reset(), ask(stem, tokens=4)] if draw(st.booleans()) else []
     return Workload((*steps, Idle(20)))

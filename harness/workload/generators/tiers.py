@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Abort
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.crossed import crossed
 from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
@@ -225,6 +226,8 @@ def partitions(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         workloads.append(coexisting_adapters(limits))
     if Capability.RUNTIME_LORA in limits.can and len(limits.contents) > 1:
         workloads.append(adapter_lifecycles(limits, AdapterLifecycle(routes=reload_routes(limits)[::-1])))
+    if limits.rare:
+        workloads += [crossed(limits, adapters=adapters) for adapters in (False, Capability.RUNTIME_LORA in limits.can)]
     return with_gaps(draw, limits, draw(st.one_of(workloads)))
 
 
@@ -256,3 +259,30 @@ def pool_filler(limits: WorkloadLimits, name: str) -> Burst:
     """Return a burst of one request that takes as much of the pool as it can, so that nothing else stays."""
     tokens = min(pool_tokens(limits), limits.longest) - NONCE_TOKENS - 4
     return Burst(requests=(Request(prompt=Prompt((Segment(name, tokens),)), max_tokens=4),))
+
+
+@guided
+@st.composite
+def loaded_together(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt that the pool loses, then several requests of one step that load it: equal, longer, or a part of
+    it, perhaps beside another that is loaded as well. Then it is sent again.
+    """
+    unit = limits.unit
+    blocks = draw(st.sampled_from((4, 2, 3)))
+    tail = draw(st.sampled_from((4, 5, 6, 0, 1)))  # the cell's connector chooses by the length which loads fail
+    stem, other = (Segment(name, blocks * unit + tail - NONCE_TOKENS) for name in ("stem", "other"))
+    ask, beside = (Burst(requests=(Request(prompt=Prompt((own,)), max_tokens=4),)) for own in (stem, other))
+    requests = []
+    for number in range(draw(st.sampled_from((2, 2, 3, 4)))):
+        match draw(st.sampled_from(("equal", "equal", "longer", "part", "other"))):
+            case "longer":
+                prompt = Prompt((stem, Segment(f"tail {number}", draw(st.sampled_from((5, unit))))))
+            case "part":
+                prompt = Prompt((Segment("stem", stem.length - unit), Segment(f"tail {number}", 5)))
+            case "other":
+                prompt = Prompt((other,))
+            case _:
+                prompt = Prompt((stem,))
+        tokens, late = draw(st.sampled_from((4, 1, unit))), draw(st.sampled_from((0, 0, 0, 10)))
+        requests.append(Request(prompt=prompt, max_tokens=tokens, offset_ms=late))
+    return Workload((ask, beside, emptied(draw, limits), Burst(requests=tuple(requests)), ask, beside, Idle(20)))

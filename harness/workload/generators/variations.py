@@ -16,7 +16,12 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import PLAIN, Abort, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.editing import Draft, EditedRequest, EditedStep
-from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, WorkloadLimits
+from coldproof.harness.workload.generators.prompts import (
+    ADAPTERS_TOGETHER,
+    BASE_WITH_ADAPTER,
+    WorkloadLimits,
+    computed_tokens,
+)
 from coldproof.harness.workload.steps import (
     Burst,
     Change,
@@ -40,7 +45,7 @@ TIMES = (1, 1, 1, 2, 2, 3, 15, 16, 63)  # further times: the 2nd, 3rd, 4th, 16th
 SALTS = (1, 2, 3, 15, 16)  # further salts
 MOST_REQUESTS, MOST_STEPS = 140, 90
 TRIES = 6  # variations are tried until so many could not be applied
-LONG_SALT = "tenant-" + "0123456789" * 20  # salts differ only behind so many characters
+LONG_SALT = "tenant-" + "0123456789" * 11  # salts differ only behind so many characters; servers refuse longer ones
 OFFSETS = (0, 10, 20, 30, 50, 100, 200)
 PRIORITIES = (-1000, -5, -1, 0, 0, 1, 5, 1000)
 # A workload with any other step keeps its order: what is promised after an update or a restart depends on it.
@@ -93,9 +98,8 @@ def fits(workload: Workload, limits: WorkloadLimits) -> bool:
     for request in requests:
         before = 0 if request.prompt.continues is None else lengths[request.prompt.continues]
         lengths.append(before + new_prompt_length(request.prompt) + request.max_tokens)
-    prompts = {msgspec.json.encode(request.prompt): new_prompt_length(request.prompt) for request in requests}
-    cost = sum(prompts.values()) + sum(request.max_tokens for request in requests)
-    return max(lengths) <= limits.longest and cost <= limits.most_tokens and mixes_well(workload, limits)
+    affordable = computed_tokens(requests) <= limits.most_tokens
+    return max(lengths) <= limits.longest and affordable and mixes_well(workload, limits)
 
 
 def mixes_well(workload: Workload, limits: WorkloadLimits) -> bool:
@@ -138,7 +142,7 @@ def insert_step(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
     steps: list[Step] = [Idle(20)]
     if Capability.CACHE_RESET in limits.can:
         steps.append(Reset())
-    if Capability.RESET_RUNNING in limits.can:
+    if may_reset_running(limits):
         steps.append(Reset((ResetScope.RUNNING,)))
     place, chosen = random.randint(0, len(draft.steps)), random.choice(steps)
     if limits.small_pool is not None and random.random() < 0.4:
@@ -148,6 +152,11 @@ def insert_step(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
         draft.steps.insert(place, EditedStep(chosen, [EditedRequest(next(draft.keys), flood, None)]))
     else:
         draft.steps.insert(place, EditedStep(chosen))
+
+
+def may_reset_running(limits: WorkloadLimits) -> bool:
+    """Return whether to reset running requests. With a second tier, that is left to CTRL-3: some engines end of it."""
+    return Capability.RESET_RUNNING in limits.can and Capability.SECOND_TIER not in limits.can
 
 
 def split_burst(draft: Draft, _limits: WorkloadLimits, random: Random) -> None:
@@ -256,7 +265,9 @@ def move_answer(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
 
 
 def disconnect(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
-    """Let a client disconnect: in the queue, in prefill, at the first token, in between, one token before the end."""
+    """Let a client disconnect: in the queue, in prefill, while preempted, at the first token, in between, one token
+    before the end.
+    """
     if Capability.ABORT not in limits.can:
         return
     continued = draft.continued()
@@ -266,6 +277,8 @@ def disconnect(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
         most = one.request.max_tokens
         tokens = [count for count in (1, 2, most // 2, most - 2, most - 1) if 0 < count < most]
         early = [Abort(after_ms=ms, at=stage) for ms in (10, 20, 40) for stage in (Stage.PREFILL, Stage.QUEUED)]
+        if limits.small_pool is not None and Capability.PREEMPTION_COUNTS in limits.can:
+            early += [Abort(at=Stage.PREEMPTED)] * 3
         chosen = random.choice([*early, *(Abort(after_tokens=count) for count in tokens for _ in range(2))])
         one.request = msgspec.structs.replace(one.request, abort=chosen)
 
@@ -286,7 +299,7 @@ def move_arrival(draft: Draft, _limits: WorkloadLimits, random: Random) -> None:
 def reset_meanwhile(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
     """Reset the cache during a burst: at once, at the first token, in the middle, or near the end of an answer."""
     scopes: list[tuple[ResetScope, ...]] = [()]
-    if Capability.RESET_RUNNING in limits.can:
+    if may_reset_running(limits):
         scopes += [(ResetScope.RUNNING,)] * 2
     bursts = [edited for edited in draft.bursts() if isinstance(edited.step, Burst) and edited.step.meanwhile is None]
     if Capability.CACHE_RESET in limits.can and bursts:
@@ -294,7 +307,10 @@ def reset_meanwhile(draft: Draft, limits: WorkloadLimits, random: Random) -> Non
         most = edited.requests[0].request.max_tokens
         moment = random.choice([0, 1, most // 2, max(1, most - 1)])
         change: Change = Reset(random.choice(scopes))
-        edited.step = Burst(requests=(), meanwhile=Meanwhile(change=change, after_tokens=moment))
+        then = tuple(Reset(random.choice(scopes)) for _ in range(random.choice((0, 0, 1, 3))))
+        gap = random.choice((10, 50)) if then else 0
+        meanwhile = Meanwhile(change=change, after_tokens=moment, then=then, gap_ms=gap)
+        edited.step = Burst(requests=(), meanwhile=meanwhile)
 
 
 def reload_meanwhile(draft: Draft, _limits: WorkloadLimits, random: Random) -> None:

@@ -46,6 +46,7 @@ MODES = {
     PauseMode.WAIT: Capability.PAUSE_WAIT,
 }
 NAMES = ("tenant", "other-tenant")
+MANY_UPDATES = (5, 9)  # in one life
 GAP_MS = 30  # long enough for a request to arrive during a pause
 
 
@@ -180,13 +181,12 @@ class UpdateBuilder:
 
 @st.composite
 def quiet_updates(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw two or three updates while nothing runs, each with its invalidation, and the same prompts after each.
-
-    The second one returns to earlier weights: A, B, A.
+    """Draw two or three updates while nothing runs, rarely more, each with its invalidation, and the same prompts after
+    each. The second one returns to earlier weights: A, B, A.
     """
     builder = UpdateBuilder(draw, limits)
     builder.repeat()
-    for _ in range(draw(st.sampled_from(limits.sizes((2, 3))))):
+    for _ in range(draw(st.sampled_from(limits.sizes((2, 3, *(MANY_UPDATES if limits.rare else ())))))):
         builder.quiet_update()
         builder.repeat()
         for _ in range(draw(st.sampled_from(limits.sizes((1, 0, 2))))):

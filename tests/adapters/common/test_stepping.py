@@ -149,6 +149,29 @@ def test_a_client_disconnects_when_it_is_due(abort: Abort, tokens: int, stage: S
     assert len(answer(other).tokens) == 9
 
 
+@pytest.mark.parametrize(
+    ("abort", "tokens", "stages", "due"),
+    [
+        (Abort(at=Stage.PREEMPTED), 0, Stage.PREEMPTED, True),
+        (Abort(at=Stage.PREEMPTED), 5, Stage.PREEMPTED, True),
+        (Abort(at=Stage.PREEMPTED), 5, Stage.DECODE, False),
+        (Abort(at=Stage.PREEMPTED), 0, Stage.QUEUED, False),
+        (Abort(at=Stage.PREEMPTED, after_tokens=3), 2, Stage.PREEMPTED, False),
+        (Abort(at=Stage.PREEMPTED, after_tokens=3), 3, Stage.PREEMPTED, True),
+        (Abort(at=Stage.QUEUED), 0, Stage.PREEMPTED, False),
+    ],
+)
+def test_a_client_may_wait_for_a_preemption(abort: Abort, tokens: int, stages: Stage, due: bool) -> None:
+    """With or without tokens; a request that is not preempted is answered to its end."""
+    assert abort.is_due(tokens, 50, lambda: stages) is due
+
+
+def test_without_a_preemption_the_answer_is_complete() -> None:
+    """Other waits end at the first token."""
+    (served,) = serve(TinyEngine(), arrival(4, abort=Abort(at=Stage.PREEMPTED)))
+    assert (len(answer(served).tokens), answer(served).aborted) == (4, None)
+
+
 def test_an_answer_that_is_over_has_no_client_to_disconnect() -> None:
     """Its last token is the one that the client would have left at."""
     (served,) = serve(TinyEngine(), arrival(2, abort=Abort(after_tokens=2)))

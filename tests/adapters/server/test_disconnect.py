@@ -190,3 +190,9 @@ def test_a_chat_is_hung_up_on_alike(fake: FakeServer) -> None:
     assert [t.id for t in got.tokens] == answer(MODEL, prompt, 2)
     assert got.aborted is Stage.DECODE
     assert fake.hung_up_on.wait(5)
+
+
+def test_who_waits_for_a_preemption_stays_to_the_end(fake: FakeServer) -> None:
+    """A client cannot see one."""
+    got = asked(fake, at=Stage.PREEMPTED)
+    assert (len(got.tokens), got.aborted, got.finish_reason) == (20, None, "length")

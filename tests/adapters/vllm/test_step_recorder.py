@@ -32,7 +32,7 @@ class Scheduler:
     def __init__(self, *outputs: Any) -> None:
         self.outputs = list(outputs)
         self.requests: dict[str, Any] = {}
-        self.kv_cache_manager = SimpleNamespace(block_pool=Pool())
+        self.kv_cache_manager = SimpleNamespace(block_pool=Pool(), usage=0.4375)
 
     def schedule(self) -> Any:
         """The next one; then each request has computed its tokens."""
@@ -69,7 +69,8 @@ def test_admissions_chunks_and_the_surroundings_are_recorded() -> None:
     (step,) = steps(output({"a": 8, "b": 24}, "a", "b", hits={"a": 32, "b": 0}))
     assert step.admitted == (Admission("a", 32), Admission("b", 0))
     assert step.chunks == (Chunk("a", 32, 40, 40), Chunk("b", 0, 24, 40))
-    assert (step.at, step.decoding, step.waiting, step.free) == (1.5, 0, 3, 9)
+    assert (step.at, step.decoding, step.waiting, step.running, step.free) == (1.5, 0, 3, 2, 9)
+    assert step.usage == 0.4375  # what the gauge says
 
 
 def test_a_prefill_is_followed_to_its_end_and_decoding_is_not_recorded() -> None:

@@ -285,6 +285,25 @@ def test_a_run_without_events_is_a_problem(tmp_path: Path) -> None:
     assert fault_outcome(FAULT, [measured]) is Outcome.NO_ENGINE
 
 
+@pytest.mark.parametrize("guided", [True, False])
+def test_runs_are_guided_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guided: bool) -> None:
+    """Those against a fault and those of the unmodified engine."""
+    asked: list[RunPlan] = []
+
+    def run(ask: RunPlan, folder: Path) -> SuiteRun:
+        asked.append(ask)
+        return suite_run(*())
+
+    monkeypatch.setattr(suites, "run", run)
+    measurement = Measurement(
+        worker="fingerprint", seed=1, aimed_seconds=1, wide_seconds=1, out=tmp_path, scripts=False, guided=guided
+    )
+    measurement.row(FAULT)
+    measurement.clean([FAULT], 1)
+    assert len(asked) == 3
+    assert all(("--guided" in ask.words(tmp_path)) is guided for ask in asked)
+
+
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     """An interrupted measurement goes on where it stopped."""
     measurement = Measurement(

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, Workload]] = {
         steps(
             together(
                 *(ask((f"request {i}", 60), tokens=40) for i in range(4)),
-                ask(("long", 250), offset_ms=40, abort=Abort(after_ms=40, at=Stage.QUEUED)),
+                ask(("long", 250), offset_ms=40, abort=Abort(at=Stage.PREEMPTED)),
             ),
             Idle(20),
         ),

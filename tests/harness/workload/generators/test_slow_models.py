@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from support.drawn_workloads import LIMITS, SLOW, asked, found, limits
-from support.workload_families import FAMILIES, computed
+from support.workload_families import USUAL as FAMILIES
+from support.workload_families import computed
 
 from coldproof.harness.workload.generators.chats import conversations
 from coldproof.harness.workload.generators.preemption import outgrowing_requests

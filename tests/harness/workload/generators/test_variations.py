@@ -73,7 +73,7 @@ WIDE: dict[str, Callable[[Workload], object]] = {
     "a burst sixty-four times": lambda w: max(Counter(w.steps).values()) >= 64,
     "seventeen requests at once": lambda w: any(isinstance(s, Burst) and len(s.requests) >= 17 for s in w.steps),
     "sixteen salts": lambda w: len({r.salt for _, _, r in w.requests()}) >= 16,
-    "salts of more than 200 characters": lambda w: any(len(r.salt or "") > 200 for _, _, r in w.requests()),
+    "salts of more than 100 characters": lambda w: any(len(r.salt or "") > 100 for _, _, r in w.requests()),
     "priorities of both signs": lambda w: (
         min(r.priority for _, _, r in w.requests()) < 0 < max(r.priority for _, _, r in w.requests())
     ),

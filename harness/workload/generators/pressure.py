@@ -1,0 +1,298 @@
+"""Bursts that need more blocks than the pool has, with spread: who shares how much with whom, who outgrows the pool
+when and how often, who arrives, disconnects or resets the cache meanwhile, and under which identity.
+
+`outgrowing_requests` draws what a preemption needs. Here are the states beside it: preemptions of sharers and twins, of
+requests with a hit, with one token, again and again; guests that hit and end in one step; prompts that need the whole
+pool; clients that disconnect while their request is preempted; resets while requests wait to be resumed. Most bursts
+fill the pool with prompts, so that few steps of decode outgrow it: an example costs a fraction of a long one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.requests import Abort, Stage
+from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.memory_pressure import pool_tokens
+from coldproof.harness.workload.generators.prompts import (
+    ADAPTERS_TOGETHER,
+    BASE_WITH_ADAPTER,
+    WorkloadLimits,
+    computed_tokens,
+)
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Meanwhile,
+    Prompt,
+    Request,
+    Reset,
+    Route,
+    Segment,
+    SetAdapter,
+    Step,
+    Workload,
+)
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
+
+OFFSETS = (0, 0, 0, 10, 20, 40, 80)
+PRIORITIES = (0, 0, 5, -5, 1, -1)
+TENANTS = ("tenant", "Tenant")
+SALTS = (None, "red", "red2")
+LEAST_UNITS = 4  # of a pool in which several requests compete
+OUTGROWING = ("brim", "crowd", "whole")  # bursts with preemptions
+LEFT = ("sharers", "brim", "sharers", "whole")  # what one leaves, others use, or take at once
+HEADS = ("own", "head", "head", "head", "twin", "other head")
+HEADS_OF_SHARERS = ("head", "head", "head", "twin", "own")
+KINDS = ("brim", "whole", "crowd", "brim", "sharers", "whole", "halves", "sharers", "brim")
+MOST_OF_A_CROWD = 12  # requests
+LONGEST_OF_A_CROWD = 8  # units of an answer: each token is a step
+
+Identity = tuple[str | None, str | None]  # an adapter's name and a salt
+Scopes = tuple[tuple[ResetScope, ...], ...]
+Sizes = tuple[int, int]  # tokens of a prompt and of its answer
+
+
+class PressureBuilder:
+    """The requests of one workload as they are drawn. `pool`: in units."""
+
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits, kinds: tuple[str, ...]) -> None:
+        self.draw, self.limits, self.kinds = draw, limits, kinds
+        self.unit = limits.unit
+        self.pool = max(LEAST_UNITS, pool_tokens(limits) // limits.unit)
+        self.identities = self.drawn_identities()
+        self.heads: tuple[str, ...] = HEADS
+
+    def drawn_identities(self) -> list[Identity]:
+        """Draw whose requests compete: mostly one identity, else several that may run beside each other."""
+        can, draw = self.limits.can, self.draw
+        names = TENANTS if Capability.ADAPTER_CHOICE in can and len(self.limits.contents) > 1 else ()
+        salts = SALTS if Capability.CACHE_SALT in can else (None,)
+        one: Identity = (draw(st.sampled_from((None, None, *names))), draw(st.sampled_from((None, *salts))))
+        if draw(st.booleans()):
+            return [one]
+        others = [name for name in (None, *names) if name == one[0] or self.may_run_beside(name, one[0])]
+        return [one, (draw(st.sampled_from(others)), draw(st.sampled_from(salts)))]
+
+    def may_run_beside(self, left: str | None, right: str | None) -> bool:
+        """Return whether GROUND-1 holds for two models in one batch."""
+        return self.limits.may_mix(ADAPTERS_TOGETHER if left and right else BASE_WITH_ADAPTER)
+
+    def loads(self) -> list[Step]:
+        """Return loads of the adapters that requests use, each with its own content."""
+        names = dict.fromkeys(name for name, _ in self.identities if name is not None)
+        return [
+            SetAdapter(name=name, content=content, path=f"files-{content}", route=Route.LOAD)
+            for name, content in zip(names, self.limits.contents, strict=False)
+        ]
+
+    def sizes(self) -> list[Sizes]:
+        """Draw the lengths of the requests of a burst by how they outgrow the pool."""
+        match self.draw(st.sampled_from(self.kinds)):
+            case "sharers":
+                return self.sharers()
+            case "whole":
+                return self.whole_pool()
+            case "halves":
+                return self.more_than_half()
+            case "crowd":
+                return self.crowd()
+        return self.brim()
+
+    def brim(self) -> list[Sizes]:
+        """Return requests whose prompts fill the pool but for a few tokens of their last blocks, or one block."""
+        count = self.draw(st.sampled_from((2, 3, 2, 4)))
+        share = max(1, self.pool // count)
+        found = []
+        for _ in range(count):
+            free = self.draw(st.sampled_from((1, 0, 2, 3, self.unit // 2)))
+            answer = free + self.draw(st.sampled_from((self.unit + 3, 2, self.unit + 1, 2 * self.unit, self.unit + 8)))
+            found.append((share * self.unit - free, answer))
+        return found
+
+    def sharers(self) -> list[Sizes]:
+        """Return small requests that end one after another, and one that takes whatever gets free meanwhile.
+
+        Most of the small ones share a head or are equal.
+        """
+        self.heads = HEADS_OF_SHARERS
+        answers = [self.draw(st.sampled_from((self.unit, 4, 2 * self.unit, 4 * self.unit))) for _ in range(3)]
+        prompt = 2 * self.unit + self.draw(st.sampled_from((9, self.unit - 2)))
+        taker = (self.pool - self.draw(st.sampled_from((2, 1, 4)))) * self.unit
+        return [*((prompt, answer) for answer in answers[: self.draw(st.sampled_from((2, 3)))]), (taker, 8)]
+
+    def whole_pool(self) -> list[Sizes]:
+        """Return a request that grows to the whole pool, or a token or block less, behind or before short ones.
+
+        At first, all fit. It is preempted when one of them grows, and then needs exactly what is free.
+        """
+        short = [self.short() for _ in range(self.draw(st.sampled_from((1, 1, 2))))]
+        held = sum(-(-prompt // self.unit) for prompt, _ in short)
+        prompt = max(1, (self.pool - held) * self.unit - self.draw(st.sampled_from((1, 3, 0, 8, self.unit // 2))))
+        end = self.pool * self.unit - self.draw(st.sampled_from((0, 1, 0, self.unit - 1)))
+        whole = (prompt, max(1, end - prompt))
+        return [*short, whole] if self.draw(st.sampled_from((True, True, False))) else [whole, *short]
+
+    def short(self) -> Sizes:
+        """Return the lengths of a request that holds one or two blocks for a while."""
+        prompt = self.draw(st.sampled_from((self.unit // 2, self.unit - 1, self.unit, self.unit + 1)))
+        return prompt, self.draw(st.sampled_from((self.unit, self.unit // 2, 2 * self.unit)))
+
+    def more_than_half(self) -> list[Sizes]:
+        """Return two or three requests of which only one fits into the pool at a time, perhaps with a short one."""
+        affordable = 3 * self.pool * self.unit <= self.limits.most_tokens
+        count = self.draw(st.sampled_from((2, 3) if affordable else (2,)))
+        extra = self.draw(st.sampled_from((1, 2)))
+        big = [((self.pool // 2 + extra) * self.unit - self.draw(st.sampled_from((0, 1, 9))), 8) for _ in range(count)]
+        return [self.short(), *big] if self.draw(st.booleans()) else big
+
+    def crowd(self) -> list[Sizes]:
+        """Return many short requests with longer and longer answers.
+
+        Some are preempted again and again, also while they compute their own answer again.
+        """
+        count = min(self.pool // 2 + self.draw(st.sampled_from((2, 1, 0))), MOST_OF_A_CROWD)
+        prompt = self.draw(st.sampled_from((self.unit - 1, self.unit // 2, self.unit - 1, 2 * self.unit - 2)))
+        rise = self.draw(st.sampled_from((self.unit // 2 + 2, self.unit // 2 + 2, self.unit - 6, self.unit + 8)))
+        answers = [min(rise * (number + 1), LONGEST_OF_A_CROWD * self.unit) for number in range(max(2, count))]
+        ordered = self.draw(st.sampled_from((True, True, False)))
+        return [(prompt, answer) for answer in (answers if ordered else self.draw(st.permutations(answers)))]
+
+    def prompt(self, length: int, number: int) -> Prompt:
+        """Return a prompt of about so many tokens: its own, behind a head that others have, or equal to another one."""
+        own = Segment(f"request {number}", max(1, length - NONCE_TOKENS))
+        match self.draw(st.sampled_from(self.heads)):
+            case "twin":
+                return Prompt((msgspec.structs.replace(own, name="twin"),))
+            case "head" | "other head" as kind:
+                head = self.draw(st.sampled_from((1, 2, 1, max(1, length // self.unit - 1)))) * self.unit
+                if head + 1 < own.length:
+                    tail = msgspec.structs.replace(own, length=own.length - head)
+                    return Prompt((Segment(kind, head), tail))
+        return Prompt((own,))
+
+    def request(self, sizes: Sizes, number: int) -> Request:
+        """Return a request with these lengths, as far as the model allows, perhaps later and with a priority."""
+        room = min(self.limits.longest, self.pool * self.unit)
+        answer = min(sizes[1], max(room // 2, room - sizes[0]))
+        adapter, salt = self.draw(st.sampled_from(self.identities))
+        return Request(
+            prompt=self.prompt(max(NONCE_TOKENS + 1, min(sizes[0], room - answer)), number),
+            adapter=adapter,
+            salt=salt,
+            max_tokens=answer,
+            offset_ms=self.draw(st.sampled_from(OFFSETS)) if number else 0,
+            priority=self.draw(st.sampled_from(PRIORITIES)) if Capability.PRIORITY in self.limits.can else 0,
+        )
+
+    def guest(self, hosts: list[Request], number: int) -> Request:
+        """Return a request that comes while others compete, shares a prompt with one of them, and ends soon."""
+        host = self.draw(st.sampled_from(hosts))
+        segments = host.prompt.segments
+        if self.draw(st.booleans()):
+            segments = (*segments[:-1], Segment(f"guest {number}", self.draw(st.sampled_from((5, self.unit - 8)))))
+        return msgspec.structs.replace(
+            host,
+            prompt=Prompt(segments),
+            max_tokens=self.draw(st.sampled_from((1, 1, 2, 8))),
+            offset_ms=self.draw(st.integers(0, 30)) * 10,
+        )
+
+    def competing(self) -> tuple[Request, ...]:
+        """Return the requests of the burst: those that outgrow the pool, perhaps with guests."""
+        hosts = [self.request(sizes, number) for number, sizes in enumerate(self.sizes())]
+        requests = list(hosts)
+        for number in range(self.draw(st.sampled_from((0, 1, 0, 2)))):
+            guest = self.guest(hosts, number)
+            fits = new_prompt_length(guest.prompt) + guest.max_tokens <= self.limits.longest
+            if fits and computed_tokens([*requests, guest]) <= self.limits.most_tokens // 2:
+                requests.append(guest)
+        return tuple(requests)
+
+    def warm_up(self, requests: tuple[Request, ...]) -> list[Step]:
+        """Return nothing, or requests for some of the prompts or their heads: what comes then begins with a hit."""
+        if self.draw(st.booleans()):
+            return []
+        chosen = self.draw(st.permutations(requests))[: self.draw(st.sampled_from((1, 2)))]
+        tokens = self.draw(st.sampled_from((1, 4)))
+        heads = [Prompt(one.prompt.segments[: self.draw(st.sampled_from((1, 2)))]) for one in chosen]
+        first = (
+            msgspec.structs.replace(one, prompt=head, max_tokens=min(tokens, one.max_tokens), offset_ms=0)
+            for one, head in zip(chosen, heads, strict=True)
+        )
+        return [Burst(requests=(request,)) for request in first]
+
+    def disconnecting(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+        """Return the requests, of which some have a client that disconnects: while preempted, at a token, before."""
+        found = []
+        for one in requests:
+            tokens = [n for n in (1, 2, one.max_tokens // 2, one.max_tokens - 1) if 0 < n < one.max_tokens]
+            moments = [Abort(after_tokens=n) for n in (*tokens[:1], *tokens)]  # the first token ends the prefill
+            moments += [Abort(after_ms=ms, at=stage) for ms in (10, 30) for stage in (Stage.PREFILL, Stage.QUEUED)]
+            if Capability.PREEMPTION_COUNTS in self.limits.can:
+                moments = [*moments[:1], Abort(at=Stage.PREEMPTED), *moments[1:], Abort(at=Stage.PREEMPTED)]
+            abort = self.draw(st.sampled_from((None, None, *moments)))
+            found.append(msgspec.structs.replace(one, abort=abort))
+        return tuple(found)
+
+    def reset(self, requests: tuple[Request, ...], scopes: Scopes) -> Meanwhile:
+        """Return one to three resets during the burst, from its first token to its end."""
+        most = requests[0].max_tokens
+        moment = self.draw(st.sampled_from((1, 2, max(1, most // 2), max(1, most - 1))))
+        more = [Reset(self.draw(st.sampled_from(scopes))) for _ in range(self.draw(st.sampled_from((0, 1, 2))))]
+        first = Reset(self.draw(st.sampled_from(scopes)))
+        gap = self.draw(st.sampled_from((10, 30, 100)))
+        return Meanwhile(change=first, after_tokens=moment, then=tuple(more), gap_ms=gap)
+
+    def afterwards(self, requests: tuple[Request, ...], before: int) -> list[Step]:
+        """Return requests for what the burst left: its prompts and next turns, also under another identity.
+
+        `before`: how many requests come before the burst. What cannot be afforded is left out.
+        """
+        left = self.limits.most_tokens - 2 * computed_tokens(requests)  # with the requests before
+        found: list[Step] = []
+        for number in self.draw(st.permutations(range(len(requests))))[: self.draw(st.sampled_from((2, 1, 4)))]:
+            one = requests[number]
+            # An identity that uses no adapter beyond those that are loaded: that of another request, or the base model.
+            identity = self.draw(st.sampled_from((None, *self.identities)))
+            adapter, salt = (one.adapter, one.salt) if identity is None else identity
+            if self.draw(st.sampled_from((False, False, False, True))):
+                adapter = salt = None
+            turn = self.draw(st.booleans())  # after a disconnect, of as much of the answer as the client saw
+            tail = Segment("turn", 5)
+            prompt = Prompt((tail,), continues=before + number) if turn else Prompt((*one.prompt.segments, tail))
+            tokens = self.draw(st.sampled_from((4, 1)))
+            length = new_prompt_length(one.prompt) + (one.max_tokens if turn else 0) + tail.length + tokens
+            left -= length
+            if length <= self.limits.longest and left > 0:
+                found.append(Burst(requests=(Request(prompt=prompt, adapter=adapter, salt=salt, max_tokens=tokens),)))
+        return found
+
+
+@guided
+@st.composite
+def pressed(
+    draw: st.DrawFn,
+    limits: WorkloadLimits,
+    *,
+    outgrow: bool = False,
+    disconnects: bool = False,
+    scopes: Scopes = (),
+) -> Workload:
+    """Draw requests that compete for the pool, perhaps on a hit, and what follows them.
+
+    `outgrow`: only requests that outgrow the pool. `disconnects`: some clients do. `scopes`: those of the resets
+    meanwhile; empty for none.
+    """
+    builder = PressureBuilder(draw, limits, OUTGROWING if outgrow else LEFT if disconnects else KINDS)
+    requests = builder.competing()
+    warm = builder.warm_up(requests)
+    meanwhile = builder.reset(requests, scopes) if scopes else None
+    sent = builder.disconnecting(requests) if disconnects and Capability.ABORT in limits.can else requests
+    if meanwhile is not None:  # it counts the tokens of the first request
+        sent = (msgspec.structs.replace(sent[0], abort=None), *sent[1:])
+    after = builder.afterwards(sent, before=len(warm))
+    return Workload((*builder.loads(), *warm, Burst(requests=sent, meanwhile=meanwhile), *after, Idle(20)))

@@ -1,0 +1,236 @@
+"""What a scheduler shows in each step is held to what is known of its requests, and to the order that it documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support.histories import ask, burst, history, outcome, record, shape
+
+from coldproof.adapters.protocol.engine_steps import Admission, Chunk, EngineStep
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import ResponseOptions, Stage
+from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
+from coldproof.harness.judgement.checkers.block_pool import check_gauge
+from coldproof.harness.judgement.checkers.scheduler_steps import check_steps
+from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.verdict import FailureClass
+
+POOL = 100  # blocks
+PROMPTS = tuple(range(100 * n, 100 * n + 40) for n in range(3))
+
+
+def one(
+    number: int, answer: tuple[int, ...] = (7, 8), *, sent: float = 0.0, finished: float = 1.0, **more: Any
+) -> Outcome:
+    """A request of the only burst."""
+    return outcome(number, PROMPTS[number], answer, step=0, sent=sent, finished=finished, **more)
+
+
+def ran(
+    *outcomes: Outcome, steps: tuple[EngineStep, ...], priorities: tuple[int, ...] = (0, 0, 0), **more: Any
+) -> History:
+    """One burst of these requests, and the steps of the scheduler."""
+    asked = burst(*(ask(priority=priority) for priority in priorities[: len(outcomes)]))
+    facts: dict[str, Any] = {"shape": shape(pool_blocks=POOL), **more}
+    return history(*outcomes, workload=Workload((asked,)), engine_steps=steps, **facts)
+
+
+def step(at: float, *admitted: int, resumed: bool = False, **facts: Any) -> EngineStep:
+    """A step that admits these requests."""
+    begun = tuple(Admission(str(n), 0, resumed) for n in admitted)
+    return EngineStep(at=at, **{"admitted": begun, **facts})
+
+
+def checked(*outcomes: Outcome, exclusive: bool = True, **facts: Any) -> list[Finding]:
+    """What is found."""
+    return check_steps(ran(*outcomes, **facts), exclusive=exclusive)
+
+
+@pytest.mark.parametrize("usage", [0.5, 0.29, 0.31, 1.3, 0.0])
+def test_the_pool_gauge_is_the_share_of_blocks_that_are_not_free(usage: float) -> None:
+    """In every step, also while requests share blocks."""
+    right = step(0.0, 0, running=1, free=70, usage=0.3)
+    assert checked(one(0), steps=(right,)) == []
+    (found,) = checked(one(0), steps=(right, step(0.1, running=1, free=70, usage=usage)))
+    assert (found.checker, found.failure_class) == ("conservation", FailureClass.ACCOUNTING)
+    assert "70 of 100 blocks are free" in found.sentence
+    assert f"{usage:.2%}" in found.sentence
+
+
+def test_an_unknown_gauge_or_pool_is_not_judged() -> None:
+    """Nothing is known to be wrong."""
+    wrong = step(0.0, 0, running=1, free=70, usage=0.9)
+    assert checked(one(0), steps=(msgspec.structs.replace(wrong, usage=None),)) == []
+    assert checked(one(0), steps=(wrong,), shape=shape(pool_blocks=None)) == []
+    assert checked(one(0), steps=(wrong,), exclusive=False) == []
+
+
+@pytest.mark.parametrize(("running", "waiting"), [(1, 0), (2, 1), (0, 1), (3, 0)])
+def test_every_unanswered_request_runs_or_waits(running: int, waiting: int) -> None:
+    """Of two that were sent, neither has ended: one more is a request that should be gone, one less is lost."""
+    both = (one(0), one(1))
+    assert checked(*both, steps=(step(0.1, 0, 1, running=2, waiting=0, free=9),)) == []
+    assert checked(*both, steps=(step(0.1, 0, running=1, waiting=1, free=9),)) == []
+    (found,) = checked(*both, steps=(step(0.1, 0, running=running, waiting=waiting, free=9),))
+    assert found.checker == "conservation"
+    assert f"{running} requests run and {waiting} wait in the engine, but 2 are unanswered" in found.sentence
+
+
+def test_who_was_not_sent_yet_has_ended_or_was_refused_does_not_count() -> None:
+    """A client that disconnects before a step is gone in that step; the engine's clock stands still between the two."""
+    late, gone = one(1, sent=0.2), one(2, finished=0.1, aborted=Stage.QUEUED)
+    assert checked(one(0), late, gone, steps=(step(0.1, 0, running=1, free=9),)) == []
+    assert checked(one(0), late, steps=(step(0.2, 0, running=1, waiting=1, free=9),)) == []
+    refused = one(1, finished=0.0, refused=True, error="too long")
+    assert checked(one(0), refused, steps=(step(0.1, 0, running=1, free=9),)) == []
+    ended = one(1, finished=0.3, refused=True, error="a load failed")  # which ends the request after a while
+    assert checked(one(0), ended, steps=(step(0.1, 0, 1, running=2, free=9), step(0.3, running=1, free=9))) == []
+
+
+def test_counts_that_have_another_reason_are_not_judged() -> None:
+    """Each of several answers counts as a request, and what an earlier run left has its own finding."""
+    wrong = (step(0.1, 0, running=4, free=9),)
+    assert len(checked(one(0), steps=wrong)) == 1
+    assert checked(one(0, surface=ResponseOptions(answers=4)), steps=wrong) == []
+    assert checked(one(0), steps=wrong, left_over=Metrics(running=3.0)) == []
+    assert checked(one(0), steps=(step(0.1, 0, free=9),)) == []  # no gauge of running requests
+
+
+@pytest.mark.parametrize(("tokens", "requests"), [(63, None), (None, 2), (64, 2), (63, 3)])
+def test_a_step_stays_within_its_limits(tokens: int | None, requests: int | None) -> None:
+    """60 tokens of a prompt and four decoding requests; three run."""
+    three = tuple(one(number) for number in range(3))
+    busy = step(0.1, 0, running=3, free=9, decoding=4, chunks=(Chunk("0", 0, 60, 60),))
+    within = shape(pool_blocks=POOL, step_tokens=64, most_requests=3)
+    assert checked(*three, steps=(busy,), shape=within) == []
+    assert checked(*three, steps=(busy,)) == []  # unknown limits
+    (found,) = checked(*three, steps=(busy,), shape=shape(pool_blocks=POOL, step_tokens=tokens, most_requests=requests))
+    assert "computes 64 tokens for 3 running requests" in found.sentence
+
+
+def test_a_reset_of_an_idle_engine_succeeds() -> None:
+    """It may fail while a request holds blocks, or a second tier does, or what an earlier run left."""
+    steps = (step(0.1, 0, running=1, free=9),)
+
+    def refused(at: float, **more: Any) -> list[Finding]:
+        return checked(one(0), steps=steps, resets=(ResetRecord(began=at, ended=at, success=False),), **more)
+
+    assert refused(0.5) == []
+    (found,) = refused(1.0)
+    assert (found.checker, "failed while the engine was idle" in found.sentence) == ("conservation", True)
+    assert refused(1.0, shape=shape(pool_blocks=POOL, second_tier=True)) == []
+    assert refused(1.0, left_over=Metrics(pool_usage=0.1)) == []
+    assert checked(one(0), steps=steps, resets=(ResetRecord(began=1.0, ended=1.0, success=True),)) == []
+
+
+@pytest.mark.parametrize("cached", [0, 16, 48])
+def test_a_count_is_what_was_not_computed(cached: int) -> None:
+    """Also in a small pool, where no hit is owed."""
+    steps = (step(0.1, free=9, admitted=(Admission("0", 32),)), step(0.3, 0, resumed=True))
+    assert checked(one(0, cached_tokens=32), steps=steps) == []
+    (found,) = checked(one(0, cached_tokens=cached), steps=steps)
+    assert (found.checker, found.request) == ("accounting", 0)
+    assert f"reports {cached} cached tokens, but its prompt was computed from token 32 on" in found.sentence
+    for unknown in (one(0, cached_tokens=None), one(0, (), cached_tokens=cached)):
+        assert checked(unknown, steps=steps) == []
+    assert checked(one(0, cached_tokens=cached), steps=steps, shape=shape(second_tier=True)) == []
+
+
+def test_requests_are_admitted_in_their_order() -> None:
+    """The second one must not begin while the first one waits, nor before it in the same step."""
+    both = (one(0), one(1, sent=0.1))
+    for right in ((step(0.1, 0, 1),), (step(0.1, 0), step(0.2, 1)), (step(0.0, 0),)):
+        assert checked(*both, steps=right) == []
+    for wrong in ((step(0.1, 1), step(0.3, 0)), (step(0.1, 1, 0),), (step(0.1, 1),)):
+        (found,) = checked(*both, steps=wrong)
+        assert (found.checker, found.failure_class, found.request) == ("order", FailureClass.API, 0)
+        assert "Request 1 was admitted while request 0 waited" in found.sentence
+
+
+def test_the_more_urgent_may_overtake_and_the_less_urgent_may_not() -> None:
+    """A lower number is more urgent."""
+    overtakes = (step(0.1, 1), step(0.3, 0))
+    assert checked(one(0), one(1), steps=overtakes, priorities=(0, -5)) == []
+    assert len(checked(one(0), one(1), steps=overtakes, priorities=(-5, 0))) == 1
+    assert len(checked(one(0), one(1), steps=overtakes, priorities=(5, 5))) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "more"),
+    [
+        (one(0, finished=0.05, aborted=Stage.QUEUED), {}),
+        (one(0, adapter="digest-a"), {}),
+        (one(0, surface=ResponseOptions(pattern="[a-f]*")), {}),
+        (one(0), {"shape": shape(pool_blocks=POOL, second_tier=True)}),
+        (one(0), {"resets": (ResetRecord(began=0.0, ended=0.0, success=True),)}),
+    ],
+    ids=["had gone", "another adapter", "a grammar", "a second tier", "a reset"],
+)
+def test_who_may_have_to_wait_alone_proves_nothing(first: Outcome, more: dict[str, Any]) -> None:
+    """For an adapter slot, a grammar, a load; or it was queued again."""
+    assert checked(first, one(1), steps=(step(0.1, 1), step(0.3, 0)), **more) == []
+
+
+ROOMY = shape(pool_blocks=POOL, step_tokens=100, most_requests=8)
+WAITS = (step(0.1, 0, running=1, waiting=1, free=90, chunks=(Chunk("0", 0, 40, 40),)), step(0.3, 1, running=2, free=9))
+
+
+def test_nobody_waits_where_nothing_is_short() -> None:
+    """Two prompts of 40 tokens fit into a step of 100 tokens, and into the pool."""
+    both = (one(0), one(1))
+    at_once = (step(0.1, 0, 1, running=2, free=90),)
+    assert checked(*both, steps=at_once, shape=ROOMY) == []
+    (found,) = checked(*both, steps=WAITS, shape=ROOMY)
+    assert (found.checker, found.failure_class, found.request) == ("concurrency", FailureClass.LOST_REUSE, 1)
+    assert "Request 1 waits 0.10 s after the start of the run" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("second", "more"),
+    [
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, step_tokens=79)}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, step_tokens=None)}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, most_requests=1), "running": None}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, pool_blocks=7)}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, uniform=False)}),
+        (one(1), {"shape": msgspec.structs.replace(ROOMY, second_tier=True)}),
+        (one(1, sent=0.2), {"running": None}),
+        (one(1, adapter="digest-a"), {}),
+        (one(1, surface=ResponseOptions(pattern="[a-f]*")), {}),
+        (one(1, surface=ResponseOptions(answers=2)), {}),
+        (one(1), {"resets": (ResetRecord(began=0.0, ended=0.0, success=True, scope=(ResetScope.RUNNING,)),)}),
+    ],
+    ids=["tokens", "unknown", "requests", "pool", "layers", "tier", "later", "adapter", "grammar", "answers", "reset"],
+)
+def test_who_may_have_to_wait_is_not_judged(second: Outcome, more: dict[str, Any]) -> None:
+    """Something is short, or may be."""
+    steps = WAITS
+    if "running" in more:
+        steps = tuple(msgspec.structs.replace(one, running=more["running"]) for one in WAITS)
+    facts = {"shape": ROOMY, **{name: value for name, value in more.items() if name != "running"}}
+    assert [f for f in checked(one(0), second, steps=steps, **facts) if f.checker == "concurrency"] == []
+
+
+def test_resumptions_are_no_admissions() -> None:
+    """A request that ran before comes first, and its first admission counts."""
+    steps = (step(0.0, 0, 1), step(0.2, 1, resumed=True), step(0.3, 0, resumed=True))
+    assert checked(one(0), one(1), steps=steps) == []
+
+
+def test_a_gauge_above_one_is_impossible() -> None:
+    """A client of a server sees it as well."""
+    samples = [QueueSample(at=0.1, running=2.0, waiting=0.0, pool_usage=usage) for usage in (1.0, 1.02)]
+    for count, found in ((1, 0), (2, 1)):
+        queue = tuple(samples[:count])
+        findings = check_gauge(with_queue(queue))
+        assert len(findings) == found
+    assert "102.00% of its pool in use: more blocks than exist" in findings[0].sentence
+
+
+def with_queue(queue: tuple[QueueSample, ...]) -> History:
+    """A burst during which the queue was sampled."""
+    return history(one(0), steps=(record(0, queue=queue),), shape=shape(pool_blocks=POOL))
