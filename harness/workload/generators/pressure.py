@@ -226,17 +226,22 @@ class PressureBuilder:
         return [Burst(requests=(request,)) for request in first]
 
     def disconnecting(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
-        """Return the requests, of which some have a client that disconnects: while preempted, at a token, before."""
-        found = []
-        for one in requests:
-            tokens = [n for n in (1, 2, one.max_tokens // 2, one.max_tokens - 1) if 0 < n < one.max_tokens]
-            moments = [Abort(after_tokens=n) for n in (*tokens[:1], *tokens)]  # the first token ends the prefill
-            moments += [Abort(after_ms=ms, at=stage) for ms in (10, 30) for stage in (Stage.PREFILL, Stage.QUEUED)]
-            if Capability.PREEMPTION_COUNTS in self.limits.can:
-                moments = [*moments[:1], Abort(at=Stage.PREEMPTED), *moments[1:], Abort(at=Stage.PREEMPTED)]
-            abort = self.draw(st.sampled_from((None, None, *moments)))
-            found.append(msgspec.structs.replace(one, abort=abort))
-        return tuple(found)
+        """Return the requests, of which one to three have a client that disconnects. The others keep up the pressure:
+        if most disconnect, the pool is never exceeded, and nothing is preempted.
+        """
+        leaving = self.draw(st.permutations(range(len(requests))))[: self.draw(st.sampled_from((1, 2, 1, 3)))]
+        aborts = {number: self.draw(st.sampled_from(self.moments(requests[number]))) for number in leaving}
+        return tuple(msgspec.structs.replace(one, abort=aborts.get(n)) for n, one in enumerate(requests))
+
+    def moments(self, request: Request) -> list[Abort]:
+        """Return when its client may disconnect: while preempted, late and so often after that, at the first token, in
+        the prefill or the queue.
+        """
+        last = request.max_tokens - 1
+        tokens = [Abort(after_tokens=n) for n in (last, last, request.max_tokens // 2, 1, 2) if 0 < n <= last]
+        before = [Abort(after_ms=ms, at=stage) for ms in (10, 30) for stage in (Stage.PREFILL, Stage.QUEUED)]
+        preempted = [Abort(at=Stage.PREEMPTED)] * 3 if Capability.PREEMPTION_COUNTS in self.limits.can else []
+        return [*preempted, *tokens, *before]
 
     def reset(self, requests: tuple[Request, ...], scopes: Scopes) -> Meanwhile:
         """Return one to three resets during the burst, from its first token to its end."""
