@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from coldproof.harness.cli import bundles, fleet, freeze, listings, models, pages, power, releases, run
+from coldproof.harness.cli import bundles, findings, fleet, freeze, listings, models, pages, power, releases, run
 from coldproof.harness.cli.io import USAGE, Parser, Refusal
 from coldproof.harness.options import UsageError
 from coldproof.reports.format.text import one_line
@@ -17,6 +17,7 @@ SUBCOMMANDS = {
     "cells": listings.CELLS,
     "faults": listings.FAULTS,
     "model": models.MODEL,
+    "findings": findings.FINDINGS,
     "rejudge": bundles.REJUDGE,
     "render": pages.RENDER,
     "schema": listings.SCHEMA,

@@ -76,6 +76,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
         words += ["--maxfail", "1"] if self.to_first else []
         words += ["--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging"]
+        words += ["--findings", "off"]  # only what is drawn detects a fault here
         return [*words, "--diagnose", "none", "--allow-not-exercised", "--allow-inconclusive"]
 
 
