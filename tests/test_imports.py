@@ -13,6 +13,7 @@ DRAWS = ("reports/schema", "reports/format", "reports/assemble", "reports/views"
 REPORTS: dict[str, tuple[str, ...]] = {
     **{room: DRAWS[:place] for place, room in enumerate(DRAWS)},
     "reports/comparison": DRAWS,
+    "reports/findings": DRAWS,
     "reports/side_by_side": DRAWS,
     "reports/kill_matrix": DRAWS,
     "reports/noise_curve": DRAWS,

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.registry import title_of
 from coldproof.harness.case.bug_report import bug_report
-from coldproof.harness.case.case import layer_option
 from coldproof.harness.case.finding_records import CASE, ISSUE, REPRODUCER, StoredFinding
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.reports.exports.write import write_text
@@ -28,6 +28,7 @@ PATH = re.compile(rf"(?<![\w./:-])(?!/v1/|{KEPT})(?:/[\w.+-]+)+/(?=[\w.+-]+)")
 LOG_LINES = 30
 EXPLAINED_BY_LOGS = (FailureClass.CRASH, FailureClass.HANG, FailureClass.NOT_THE_CACHE, FailureClass.API)
 MANY_SAMPLES = 40
+NEW_LINE = "\n"
 
 
 def portable(case: Case, identity: str) -> Case:
@@ -36,13 +37,12 @@ def portable(case: Case, identity: str) -> Case:
     A generated model keeps a path, in a temporary folder, by which its reproducer is known to make it.
     """
     log = tail(case.log_tail, lines=LOG_LINES) if case.failure_class in EXPLAINED_BY_LOGS else ""
-    layer = layer_option(case.layer)
     kept = msgspec.structs.replace(
         case,
         known_issue=None,
         log_tail=log,
         queue=case.queue if len(case.queue) <= MANY_SAMPLES else [],
-        replay=f"coldproof replay findings/{identity}/{CASE}{layer}",
+        replay=f"coldproof findings --replay {identity}",
     )
     return msgspec.convert(without_paths(msgspec.to_builtins(kept)), Case)
 
@@ -61,10 +61,18 @@ def without_paths(value: Any) -> Any:
 def issue_text(record: FindingRecord, case: Case, statement: str) -> str:
     """Return the report to file: that of the case, with the root cause."""
     report = bug_report(case, statement=statement, environment=record.found.environment)
+    report = f"{heading(record, case)}\n{report.partition(NEW_LINE)[2]}"
+    report = report.replace(f"`coldproof replay {case.id}.json`", f"`{case.replay}`")
+    report = report.replace(f"{case.id}.py", REPRODUCER).replace(f"{case.id}.json", CASE)
     places = "\n".join(f"* `{place}`" for place in record.source)
     upstream = "" if record.upstream == NOT_REPORTED else f"\n\nRelated: {record.upstream}"
     rate = "" if record.rate is None else f"\n\n{record.rate}"
     return f"{report.rstrip()}\n\n## Cause\n\n{record.cause.strip()}\n\n{places}{rate}{upstream}\n"
+
+
+def heading(record: FindingRecord, case: Case) -> str:
+    """Return the title of the report."""
+    return f"# [Bug] {title_of(record.engine)} {case.engine_version}: {record.title}"
 
 
 def write_derived(finding: StoredFinding, statement: Callable[[str], str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from coldproof import adapters
 from coldproof import findings as package
 from coldproof.harness.case.known_issues import KnownIssue
 from coldproof.harness.case.load import load_case
@@ -24,6 +25,7 @@ from coldproof.reports.schema.findings import FindingRecord, FindingStatus
 
 FOLDER = Path(package.__file__ or "").resolve().parent
 RECORD, CASE, REPRODUCER, ISSUE = "record.toml", "case.json", "reproducer.py", "issue.md"
+ENGINES = Path(adapters.__file__ or "").resolve().parent
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*")
 
 
@@ -42,7 +44,10 @@ class StoredFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_records(root: Path | None = None) -> dict[str, FindingRecord]:
-    """Return all records by id, sorted. `root`: their folder, if not Coldproof's own. Raises UsageError that names the faulty file."""
+    """Return all records by id, sorted. `root`: their folder, if not Coldproof's own.
+
+    Raises UsageError that names the faulty file.
+    """
     found = (read_record(path) for path in sorted((root or FOLDER).glob(f"*/*/{RECORD}")))
     return {record.id: record for record in found}
 
@@ -93,6 +98,12 @@ def read_finding(record: FindingRecord, root: Path | None = None) -> StoredFindi
 def read_findings(records: Iterable[FindingRecord], root: Path | None = None) -> list[StoredFinding]:
     """Return the findings with these records, with their cases. Raises UsageError."""
     return [read_finding(record, root) for record in records]
+
+
+def waivers_of(engine: str) -> Path | None:
+    """Return the file with the known issues of an engine's folder; None if it has none."""
+    path = ENGINES / engine / "known_issues.toml"
+    return path if path.is_file() else None
 
 
 def check_references(issues: Iterable[KnownIssue], records: Iterable[str]) -> None:

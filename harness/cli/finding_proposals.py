@@ -13,7 +13,7 @@ import msgspec
 
 from coldproof.adapters.registry import ENGINES, layer_of
 from coldproof.harness.case.finding_folder import write_case
-from coldproof.harness.case.finding_records import RECORD, StoredFinding
+from coldproof.harness.case.finding_records import RECORD, StoredFinding, waivers_of
 from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
 from coldproof.harness.case.load import load_case
 from coldproof.harness.cli.io import loaded, results_file, write
@@ -70,7 +70,7 @@ def is_covered(case: Case, known: Sequence[StoredFinding]) -> bool:
 
 def issues_of(engine: str) -> list[KnownIssue]:
     """Return the known issues that Coldproof has of an engine."""
-    return read_known_issues(ENGINES[engine].known_issues) if engine in ENGINES else []
+    return read_known_issues(waivers_of(folder_of(engine)))
 
 
 def written_proposal(one: Proposal, out: Path) -> Path:

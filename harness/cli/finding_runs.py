@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters.registry import CELLS, ENGINES
-from coldproof.harness.case.finding_records import is_regression
+from coldproof.harness.case.finding_records import is_regression, waivers_of
 from coldproof.harness.cli.run import SUITES
 from coldproof.harness.options import ONLY
 from coldproof.harness.session.autoload import PLUGIN
@@ -99,7 +99,7 @@ def outcome(record: FindingRecord, replay: FindingReplay | None, version: str) -
 def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
     """Return the command of a run that replays these findings and draws nothing."""
     adapter, worker = group[0].found.adapter, group[0].found.worker
-    waivers = ENGINES[adapter].known_issues
+    waivers = waivers_of(group[0].engine)
     words = ["--engine", adapter, "--worker", worker, "--findings", ONLY, "--diagnose", "none"]
     words += ["--cells", ",".join(sorted({record.found.cell for record in group}))]
     words += ["--requirements", ",".join(sorted({record.requirement for record in group}))]

@@ -35,12 +35,12 @@ def run(options: argparse.Namespace) -> int:
     if options.collect:
         return collect(options.collect, options.out)
     if options.derived:
-        return rewrite(records)
+        rewrite(records)
     if options.markdown is not None:
         write(options.markdown, findings_markdown(records, titles()))
     if options.html is not None:
         write(options.html, render_findings(records, titles(), version=coldproof_version()))
-    if options.markdown is None and options.html is None:
+    if not (options.markdown or options.html or options.derived):
         say(listing(records))
     return 0
 
@@ -80,13 +80,12 @@ def statement_of(requirement: str) -> str:
     return "\n\n".join(found)
 
 
-def rewrite(records: Sequence[FindingRecord]) -> int:
-    """Write the reproducer and the report of each finding again, and return the exit code. Raises Refusal."""
+def rewrite(records: Sequence[FindingRecord]) -> None:
+    """Write the reproducer and the report of each finding again. Raises Refusal."""
     for finding in read_findings(records):
         with writing(finding.folder):
             write_derived(finding, statement_of)
     say(f"wrote the reproducers and reports of {len(records)} findings")
-    return 0
 
 
 def replay(records: Sequence[FindingRecord], report_dir: Path) -> int:

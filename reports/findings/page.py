@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from markupsafe import Markup, escape
+
 from coldproof.reports.findings.tables import by_engine, found_in_words, headline, is_reported
+from coldproof.reports.format.text import visible
 from coldproof.reports.page.environment import PageTemplates
 from coldproof.reports.schema.findings import FindingRecord
 
-TEMPLATES = PageTemplates(folders=(Path(__file__).parent / "templates",))
+
+def prose(text: str) -> Markup:
+    """Return escaped text, with what is between backticks as code."""
+    parts = [escape(visible(part)) for part in text.split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
+    )
+
+
+TEMPLATES = PageTemplates(folders=(Path(__file__).parent / "templates",), filters={"prose": prose})
 
 
 def render_findings(records: Sequence[FindingRecord], titles: Mapping[str, str], *, version: str) -> str:
