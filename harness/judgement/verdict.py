@@ -88,9 +88,9 @@ def narrowed_verdict(verdict: Verdict, reason: str, trial: Trial) -> tuple[Verdi
 def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Verdict, str]:
     """Return the verdict of a trial without another counterexample than its replayed findings.
 
-    They make it a known issue. A trial that could not be judged stays that.
+    They make it a known issue, as a drawn counterexample does. A trial with an ERROR stays that.
     """
-    if not trial.known or verdict not in (Verdict.CONFORMS, Verdict.NOT_EXERCISED, Verdict.KNOWN_ISSUE):
+    if not trial.known or verdict is Verdict.ERROR:
         return verdict, reason
     return Verdict.KNOWN_ISSUE, f"{trial.known[0].known_issue}; besides it, {reason}"
 
