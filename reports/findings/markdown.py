@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from coldproof.reports.findings.tables import by_engine, found_in_words, headline, is_reported
-from coldproof.reports.format.markdown import escaped, table
+from coldproof.reports.format.markdown import table
 from coldproof.reports.schema.findings import FindingRecord
 
 INTRODUCTION = """\
@@ -52,7 +52,7 @@ def anchor(record: FindingRecord) -> str:
 
 def section(record: FindingRecord) -> Iterator[str]:
     """Yield the section of one finding."""
-    yield from (f"### {record.id}", "", f"**{escaped(record.title)}.** {record.cause.strip()}", "")
+    yield from (f"### {record.id}", "", f"**{record.title}.** {record.cause.strip()}", "")
     yield f"* Requirement: {record.requirement}, `{record.signature}`"
     yield f"* Status: {record.status.value}; {record.upstream if is_reported(record) else 'not reported'}"
     yield f"* Seen on: {record.releases}"
