@@ -25,6 +25,7 @@ from coldproof.harness.judgement.trial import Failing, Trial
 from coldproof.harness.options import FIRST, ONLY, Options
 from coldproof.harness.session.budget import TrialEnded
 from coldproof.harness.session.system_under_test import SystemUnderTest, raise_violation
+from coldproof.harness.workload.steps import lives_of
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.findings import FindingReplay, ReplayResult
 from coldproof.reports.schema.verdict import FailureClass
@@ -119,6 +120,8 @@ class KnownFindings:
             return "the time for known findings is over"
         if not sut.budget.time_left():
             return "the time of the run is over"
+        if self.options.findings == FIRST and not self.options.quick and needs_engine_starts(finding):
+            return "it would take the start of another server; `coldproof findings --replay` replays it"
         ours = {name: files.digest for name, files in engines.contents.items()}
         if case is None or not case.contents.items() <= ours.items():
             return "the case uses other adapters than this run"
@@ -185,6 +188,12 @@ class KnownFindings:
             regression=regression,
         )
         self.log.emit("finding", replay=replay)
+
+
+def needs_engine_starts(finding: StoredFinding) -> bool:
+    """Return whether a replay ends its engine, or needs several of them."""
+    restarts = finding.workload is not None and bool(lives_of(finding.workload)[1:])
+    return restarts or (finding.case is not None and any(row.error for row in finding.case.requests))
 
 
 def applicable(options: Options) -> list[StoredFinding]:

@@ -13,8 +13,9 @@ from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.harness.case.finding_folder import write_case
-from coldproof.harness.case.finding_records import RECORD
+from coldproof.harness.case.finding_records import RECORD, read_finding, read_records
 from coldproof.harness.case.load import load_case
+from coldproof.harness.session.known_findings import needs_engine_starts
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.findings import ReplayResult
 from coldproof.reports.schema.results import RequirementResult, Results, read_results
@@ -183,3 +184,16 @@ def test_a_known_issue_names_a_finding_that_exists(case: Case, tmp_path: Path) -
     """Otherwise the run does not begin."""
     with pytest.raises(AssertionError, match="names the finding 'scripted/overcount', which is unknown"):
         ran(tmp_path / "run", FLAW, tmp_path, *waivers(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [
+        ("vllm/prompt-logprobs-beside-another-request", True),  # it ends the server
+        ("vllm/file-tier-key-lacks-the-weights", True),  # it starts another engine
+        ("vllm/adapter-key-lacks-the-contents", False),
+    ],
+)
+def test_what_ends_a_server_is_known_before_it_runs(identity: str, expected: bool) -> None:
+    """By the case; a run on a server does not begin with it."""
+    assert needs_engine_starts(read_finding(read_records()[identity])) is expected
