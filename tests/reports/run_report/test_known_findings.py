@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
-from support.report_samples import HOSTILE, SCRIPT, case, results
+from support.report_samples import HOSTILE, SCRIPT, case, results, waiver
 
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.schema.findings import FindingReplay, ReplayResult
@@ -40,6 +40,13 @@ def test_the_section_lists_each_replay_and_marks_a_regression() -> None:
 def test_a_run_without_replays_has_no_such_section() -> None:
     """Nor a link."""
     assert "known-findings" not in render_html(results(case()))
+
+
+def test_a_waiver_names_its_finding() -> None:
+    """Below its reason and link."""
+    page = render_html(results(case(), waivers=[waiver("used", finding="vllm/known-cause")]))
+    assert "finding vllm/known-cause" in page
+    assert "finding vllm/" not in render_html(results(case(), waivers=[waiver("used")]))
 
 
 def test_what_an_engine_said_is_inert() -> None:
