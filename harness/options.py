@@ -112,6 +112,7 @@ PROFILES = {
     ),
 }
 SMOKE, QUALIFY, SOAK = "smoke", "qualify", "soak"
+FIRST, ONLY, OFF = FINDINGS_CHOICES = ("first", "only", "off")  # what a run does with the known findings of its engine
 DIAGNOSE_CHOICES = ("new", "all", "none")
 ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
 OTHER_ENGINE_PREFIX = "engine:"  # prefix of an oracle that is another engine, on the command line and in reports
@@ -143,6 +144,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     shared_dir: Path | None = None
     cache_dir: Path | None = None
     diagnose: str = "new"
+    findings: str = FIRST
     calibration: Path | None = None
     allow_not_exercised: bool = False
     allow_inconclusive: bool = False

@@ -13,6 +13,8 @@ DRAWS = ("reports/schema", "reports/format", "reports/assemble", "reports/views"
 REPORTS: dict[str, tuple[str, ...]] = {
     **{room: DRAWS[:place] for place, room in enumerate(DRAWS)},
     "reports/comparison": DRAWS,
+    "reports/findings": DRAWS,
+    "reports/register": DRAWS,
     "reports/side_by_side": DRAWS,
     "reports/kill_matrix": DRAWS,
     "reports/noise_curve": DRAWS,

@@ -11,7 +11,7 @@ from support.paths import ROOT
 def test_all_that_is_no_python_is_in_the_wheel() -> None:
     """A pattern that is forgotten is noticed by nobody who works in a checkout."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    rooms = ("adapters", "harness", "reports", "suites")
+    rooms = ("adapters", "findings", "harness", "reports", "suites")
     listed = subprocess.run(["git", "ls-files", *rooms], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     wanted = {ROOT / name for name in listed.splitlines() if not name.endswith(".py")}
     folders = {package: ROOT / "src" / package.replace(".", "/") for package in declared}

@@ -30,7 +30,8 @@ FINGERPRINT = r"^[0-9a-f]{8}\Z"  # `$` would also match before a line feed
 class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One waiver. `cell` and `signature` are shell patterns, `fingerprint` is that of a cause; with both, both must
     match. `versions` is a PEP 440 specifier. `worker`: only runs with this worker; None: any. `rate`: how often runs
-    find it, if not every run does; then the verdict must not depend on whether this one did.
+    find it, if not every run does; then the verdict must not depend on whether this one did. `finding`: the root cause,
+    a folder of `findings/`; `no_finding`: why there is none.
     """
 
     requirement: str
@@ -43,6 +44,8 @@ class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: Literal["model", "fingerprint"] | None = None
     expires: datetime.date | None = None
     rate: str | None = None
+    finding: str | None = None
+    no_finding: str | None = None
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.link})"
@@ -117,6 +120,7 @@ class Waivers:
             versions=issue.versions,
             reason=issue.reason,
             link=issue.link,
+            finding=issue.finding,
             expires=issue.expires.isoformat() if issue.expires else None,
             state=state,
             cases=used_by,

@@ -6,7 +6,19 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from coldproof.harness.cli import bundles, fleet, freeze, listings, models, pages, power, releases, run
+from coldproof.harness.cli import (
+    bundles,
+    findings,
+    fleet,
+    freeze,
+    listings,
+    models,
+    pages,
+    power,
+    register,
+    releases,
+    run,
+)
 from coldproof.harness.cli.io import USAGE, Parser, Refusal
 from coldproof.harness.options import UsageError
 from coldproof.reports.format.text import one_line
@@ -17,6 +29,7 @@ SUBCOMMANDS = {
     "cells": listings.CELLS,
     "faults": listings.FAULTS,
     "model": models.MODEL,
+    "findings": findings.FINDINGS,
     "rejudge": bundles.REJUDGE,
     "render": pages.RENDER,
     "schema": listings.SCHEMA,
@@ -24,6 +37,7 @@ SUBCOMMANDS = {
     "side-by-side": pages.SIDE_BY_SIDE,
     "merge": bundles.MERGE,
     "verify": bundles.VERIFY,
+    "register": register.REGISTER,
     "freeze": freeze.FREEZE,
     "power": power.POWER,
     "noise": power.NOISE,

@@ -15,6 +15,7 @@ from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.case import Case
 
 
 class Violation(AssertionError):
@@ -81,6 +82,8 @@ class Trial:
         self.causes: frozenset[str] = frozenset()  # signatures of what the run has confirmed before
         self.hurried = False  # the run has spent much of its time on proofs: a counterexample gets less of it
         self.out_of_time = ""  # why not even one example was drawn
+        self.known: list[Case] = []  # of replayed findings that fail, and that a known issue waives
+        self.regression = ""  # the counterexample is of a finding that is recorded as fixed
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
@@ -101,6 +104,12 @@ class Trial:
         self.permitted += len(judgement.permitted)
         self.lossy = judgement.rule.lossy
         self.evidence.update(judgement.evidence)
+
+    def take(self, failing: Failing) -> None:
+        """Make the failure of a saved case the counterexample: it is minimal already."""
+        self.first = self.best = failing
+        self.shrinking_since = time.monotonic()
+        self.replaying, self.waived_at_once = True, False
 
     def narrow(self, dropped: Iterable[DroppedKind]) -> None:
         """Record kinds of requests that this trial does not send."""

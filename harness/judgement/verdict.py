@@ -85,6 +85,16 @@ def narrowed_verdict(verdict: Verdict, reason: str, trial: Trial) -> tuple[Verdi
     return verdict, f"{reason}; {said}"
 
 
+def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Verdict, str]:
+    """Return the verdict of a trial without another counterexample than its replayed findings.
+
+    They make it a known issue, as a drawn counterexample does. A trial with an ERROR stays that.
+    """
+    if not trial.known or verdict is Verdict.ERROR:
+        return verdict, reason
+    return Verdict.KNOWN_ISSUE, f"{trial.known[0].known_issue}; besides it, {reason}"
+
+
 def describe_lossy(trial: Trial) -> str:
     """Describe which answers a lossy mode kept from being compared."""
     return (

@@ -78,6 +78,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--maxfail", "1"] if self.to_first else []
         words += ["--guided"] if self.guided else []
         words += ["--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging"]
+        words += ["--findings", "off"]  # only what is drawn detects a fault here
         return [*words, "--diagnose", "none", "--allow-not-exercised", "--allow-inconclusive"]
 
 

@@ -103,6 +103,18 @@ class ProofPipeline:
                 return case, seen
         return None
 
+    def as_seen(self, requirement: Requirement, failing: Failing, *, note: str, controlled: bool) -> Case:
+        """Return the case of a failure as it was seen, without a fresh engine. `note`: where it comes from.
+
+        `controlled`: run it without prefix caching too, which tells what is not the cache's fault.
+        """
+        control, own_control = self.engines.control(cold=requirement.without_cache) if controlled else (None, False)
+        seen = self.confirm(requirement, failing, None, control)
+        if own_control and control is not None:
+            self.engines.pool.close_engine(control)
+        seen = msgspec.structs.replace(seen, reproduction=msgspec.structs.replace(seen.reproduction, note=note))
+        return self.case(requirement, seen, problem="")
+
     def minimise(self, found: Counterexamples) -> Failing:
         """Remove what the counterexample does not need, within the time limit."""
         cold = found.requirement.without_cache

@@ -14,7 +14,7 @@ from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import ENGINES, attached
 from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
 from coldproof.harness.case.known_issue_proposals import proposed_file
-from coldproof.harness.options import Options, UsageError
+from coldproof.harness.options import FIRST, Options, UsageError
 from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard
@@ -100,6 +100,12 @@ def declare_options(add: Callable[..., object]) -> None:
         "or none",
         default="new",
     )
+    option(
+        "--findings",
+        "WHICH",
+        "known findings of the engine (coldproof findings): replay them first, before anything is drawn (default), "
+        "only them, or off",
+    )
     option("--calibration", "RESULTS.json", "use the comparison rule of an earlier run against the same engine")
     option("--replay", "CASE.json", "run one saved case again")
     option(
@@ -163,6 +169,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         layers=layers_of(config),
         oracle=config.getoption("--oracle") or default_oracle(engine, url, exact),
         known_issues=known_issues,
+        findings=config.getoption("--findings") or FIRST,
         proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
         replay=optional_path(config, "--replay"),
         report_dir=report_dir,

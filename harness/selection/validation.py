@@ -12,6 +12,7 @@ from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.weight_promise import POLICIES
 from coldproof.harness.options import (
     DIAGNOSE_CHOICES,
+    FINDINGS_CHOICES,
     INVALID_DURATION,
     ORACLES,
     OTHER_ENGINE_PREFIX,
@@ -68,6 +69,7 @@ def check_values(options: Options) -> None:
     if options.calibration is not None and not options.calibration.is_file():
         raise UsageError(f"--calibration {options.calibration}: no such file; give the results.json of an earlier run")
     check_choice("--diagnose value", options.diagnose, DIAGNOSE_CHOICES)
+    check_choice("--findings value", options.findings, FINDINGS_CHOICES)
 
 
 def check_weights(options: Options) -> None:

@@ -21,6 +21,7 @@ from coldproof.adapters.common.forked import ForkServerError, stop_imports
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.registry import fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.case.finding_records import check_references, read_records
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.case.load import load_case
 from coldproof.harness.event_log import EventLog
@@ -65,6 +66,7 @@ class ConformanceRun:
         """Open the report folder. Raises OSError if it cannot be written, UsageError for bad known issues."""
         self.options, self.role = options, role
         self.issues = read_known_issues(options.known_issues)
+        check_references(self.issues, read_records())
         leads = role is not Role.WORKER
         qualifies = leads and options.profile == QUALIFY
         trained = described_model(options.model)

@@ -25,7 +25,7 @@ from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.reach.collect import reached, seen_by
-from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.requirement import Absent, Requirement, missing
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
@@ -79,6 +79,12 @@ class SystemUnderTest:
     def can(self, capability: Capability) -> bool:
         """Return whether the engine under test has a capability. For workloads that use it optionally."""
         return self.engines.can(capability)
+
+    def unmet_needs(self, requirement: Requirement) -> list[Absent]:
+        """Return the needs of a requirement that the engine does not meet."""
+        engines = self.engines
+        versions = len(self.limits.versions)
+        return missing(engines.engine, requirement.needs, contents=len(engines.contents), versions=versions)
 
     def begin(self, trial: Trial) -> None:
         """Make this the current trial."""

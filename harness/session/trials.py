@@ -14,11 +14,17 @@ import pytest
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
-from coldproof.harness.judgement.requirement import Absent, Requirement, missing
+from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial, Violation
-from coldproof.harness.judgement.verdict import narrowed_verdict, verdict_of_case, verdict_without_case
+from coldproof.harness.judgement.verdict import (
+    narrowed_verdict,
+    verdict_of_case,
+    verdict_with_known,
+    verdict_without_case,
+)
 from coldproof.harness.options import SOAK, Options, UsageError
 from coldproof.harness.session.budget import OUT_OF_TIME
+from coldproof.harness.session.known_findings import KnownFindings
 from coldproof.harness.session.rounds import in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
@@ -69,6 +75,7 @@ class TrialRunner:
     ) -> None:
         self.options, self.log, self.plan, self.case = options, log, plan, case
         self.waivers, self.save_case = waivers, save_case
+        self.findings = KnownFindings(options, log, waiver_of=self.mark_known_issue, save_case=save_case)
         self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
         self.proving = 0.0  # seconds spent on minimising, confirming and diagnosing counterexamples so far
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
@@ -76,11 +83,12 @@ class TrialRunner:
 
     def begin(self, sut: SystemUnderTest, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
         """Begin a trial, and return the function to run: the test, a replay, or nothing if the engine lacks a need."""
+        self.replay_findings(sut, trial)
         trial.hurried = self.proving > PROOF_SHARE * sut.budget.total
         sut.begin(trial)
         self.release_unsupported(sut)
         engines, budget = sut.engines, sut.budget
-        absent = self.unmet_needs(sut, trial.requirement)
+        absent = sut.unmet_needs(trial.requirement)
         trial.absent = [one.capability for one in absent if one.capability is not None]
         if not absent:
             self.set_least(trial)
@@ -103,9 +111,20 @@ class TrialRunner:
         if self.case is not None:
             return lambda **_: self.replay(sut, trial)
         if self.options.profile == SOAK:
-            return in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
+            return self.findings.before(in_rounds(test, self.options.seed, lambda: budget.is_spent(trial)), sut, trial)
         again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
-        return after_probes(again, sut, sut.probes(trial.requirement))
+        return self.findings.before(after_probes(again, sut, sut.probes(trial.requirement)), sut, trial)
+
+    def replay_findings(self, sut: SystemUnderTest, trial: Trial) -> None:
+        """At the first trial of a cell, replay the cell's findings. Workers that share the tests replay their own.
+
+        This takes no time from the trial.
+        """
+        if sut.cell.name in self.opened_cells or self.plan.workers > 1:
+            return
+        here = {requirement.id: requirement for cell, requirement in self.plan.expected if cell == sut.cell.name}
+        self.findings.open_cell(sut, list(here.values()))
+        trial.started = time.monotonic()
 
     def set_least(self, trial: Trial) -> None:
         """Set how many examples the trial should draw, so that all trials of its requirement reach the floor."""
@@ -125,7 +144,7 @@ class TrialRunner:
             supports = sut.engines.engine.capabilities.items()
             self.lacking |= {one: support.evidence for one, support in supports if support.lacks_everywhere(one)}
             here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
-            lacking = [requirement for requirement in here if self.unmet_needs(sut, requirement)]
+            lacking = [requirement for requirement in here if sut.unmet_needs(requirement)]
             sut.budget.drop(sum(requirement.weight for requirement in lacking) / self.plan.workers)
             self.plan.begun.update(requirement.id for requirement in lacking)
 
@@ -141,12 +160,6 @@ class TrialRunner:
         self.emit_verdict(trial, verdict, reason, None, left=None)
         raise_outcome(verdict, trial, reason, None)
 
-    def unmet_needs(self, sut: SystemUnderTest, requirement: Requirement) -> list[Absent]:
-        """Return the needs of a requirement that the engine does not meet."""
-        engines = sut.engines
-        versions = len(sut.limits.versions)
-        return missing(engines.engine, requirement.needs, contents=len(engines.contents), versions=versions)
-
     def replay(self, sut: SystemUnderTest, trial: Trial) -> None:
         """Run the saved case as often as the profile sets, until it fails."""
         if self.case is None:
@@ -161,7 +174,7 @@ class TrialRunner:
 
     def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
-        absent = self.unmet_needs(sut, trial.requirement)
+        absent = sut.unmet_needs(trial.requirement)
         trial.out_of_time = "" if sut.budget.time_left() else OUT_OF_TIME
         case = None
         trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
@@ -174,6 +187,7 @@ class TrialRunner:
             try:
                 case = self.confirmed_case(sut, trial)
                 verdict, reason = verdict_of_case(case)
+                reason = f"{trial.regression}: {reason}" if trial.regression else reason
             except pytest.exit.Exception:
                 raise
             except Exception as failure:  # noqa: BLE001 - without a confirmation there is no violation
@@ -186,8 +200,10 @@ class TrialRunner:
             _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
             waivers = self.waivers(sut.engines.engine.version)
             without_case = verdict_without_case(trial, problem, rule)
-            rare = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
-            verdict, reason = narrowed_verdict(*rare, trial)
+            if not trial.known:
+                without_case = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
+            verdict, reason = verdict_with_known(*narrowed_verdict(*without_case, trial), trial)
+            case = next(iter(trial.known), None)
         sut.end()
         self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
         raise_outcome(verdict, trial, reason, problem, allowed_verdicts(self.options))
@@ -197,7 +213,7 @@ class TrialRunner:
         where = "the attached engine" if self.options.attached else "a fresh engine"
         self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
-        case = self.mark_known_issue(case, sut)
+        case = case if trial.regression else self.mark_known_issue(case, sut)
         try:
             new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
             if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):

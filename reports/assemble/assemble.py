@@ -23,6 +23,7 @@ from coldproof.reports.assemble.requirement_results import requirement_results
 from coldproof.reports.assemble.weight_updates import PairFields, update_counts
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.findings import FindingReplay
 from coldproof.reports.schema.results import (
     Calibration,
     EngineResult,
@@ -129,6 +130,7 @@ def assemble(events: list[Event]) -> Results:
         dropped_kinds=dropped_kinds(events, first["at"]),
         growth=growths(events, first["at"]),
         layers=layer_results(events, requirements),
+        findings=[msgspec.convert(e["replay"], FindingReplay) for e in events if e["event"] == "finding"],
         reach=state_tables(events),
     )
     allowed = {Verdict(name) for name in first["allowed"]}

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from coldproof.reports.schema.case import SCHEMA_VERSION, Case, NoiseBand
+from coldproof.reports.schema.findings import FindingReplay
 from coldproof.reports.schema.reach import StateTable
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.schema.weight_updates import UpdateCount
@@ -172,6 +173,7 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     cases: list[str] = []
     fingerprint: str | None = None
+    finding: str | None = None  # the root cause, a folder of `findings/`
 
     @property
     def state_text(self) -> str:
@@ -323,6 +325,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     growth: list[Growth] = []  # of a soak
     weight_updates: list[UpdateCount] = []  # requests after updates of the weights, in judged examples
     layers: list[LayerResult] = []  # of a run of several layers; the last one's engine and calibration are the run's
+    findings: list[FindingReplay] = []  # the known findings that the run replayed first
     reach: list[StateTable] = []  # which states of the engine the examples reached
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 

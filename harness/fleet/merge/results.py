@@ -78,6 +78,8 @@ def merged_event(event: Event, unit: Unit, later: float) -> Event:
         changed["cell"] = unit.column(event["cell"])
     if event["event"] == "case":
         changed["case"] = {**event["case"], "cell": unit.column(event["case"]["cell"])}
+    if event["event"] == "finding":
+        changed["replay"] = {**event["replay"], "cell": unit.column(event["replay"]["cell"])}
     return changed
 
 

@@ -27,6 +27,7 @@ FORBIDDEN = {
     "--noise": "--noise",
     "--calibration": "--calibration",
     "--examples-from": "--examples-from",
+    "--findings": "--findings",
     "guided": "--guided",  # it depends on earlier runs
     "--allow-not-exercised": "--allow-not-exercised",
     "--allow-inconclusive": "--allow-inconclusive",

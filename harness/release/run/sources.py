@@ -16,7 +16,7 @@ from coldproof.harness.options import UsageError
 # The folder that has the packages: the checkout, or an installation's. Links are followed, because git has the files
 # where the links lead.
 ROOT = Path(harness.__file__).resolve().parent.parent
-PACKAGES = ("adapters", "harness", "reports", "suites")
+PACKAGES = ("adapters", "findings", "harness", "reports", "suites")
 BYTECODE = "__pycache__"
 SHOWN = 3  # changed files named in a message
 

@@ -108,6 +108,7 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
         (["--budget", "soon"], "--budget 'soon': invalid duration; use for example 90s, 20m or 2h"),
         (["--budget", "0m"], "--budget '0m': invalid duration"),
         (["--diagnose", "some"], "unknown --diagnose value 'some': choose one of new, all, none"),
+        (["--findings", "some"], "unknown --findings value 'some': choose one of first, only, off"),
         (["--calibration", "no/such.json"], "--calibration no/such.json: no such file; give the results.json"),
         (["--engine-args", '--a "open'], "No closing quotation"),
         (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),

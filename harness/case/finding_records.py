@@ -1,0 +1,126 @@
+"""Reads the findings: for each root cause found in an engine, its record and its case.
+
+A folder `ENGINE/NAME` has `record.toml`, `case.json`, `reproducer.py` and `issue.md`. Known issues name it as their
+`finding`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from coldproof import adapters
+from coldproof import findings as package
+from coldproof.harness.case.known_issues import KnownIssue
+from coldproof.harness.case.load import load_case
+from coldproof.harness.options import UsageError
+from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.findings import FindingRecord, FindingStatus
+
+FOLDER = Path(package.__file__ or "").resolve().parent
+RECORD, CASE, REPRODUCER, ISSUE = "record.toml", "case.json", "reproducer.py", "issue.md"
+ENGINES = Path(adapters.__file__ or "").resolve().parent
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*")
+
+
+class StoredFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding, with its case and the workload in it; None for both if the record says why there is none."""
+
+    record: FindingRecord
+    folder: Path
+    case: Case | None
+    workload: Workload | None
+
+    @property
+    def id(self) -> str:
+        """Return the name of its folder, as `vllm/some-name`."""
+        return self.record.id
+
+
+def read_records(root: Path | None = None) -> dict[str, FindingRecord]:
+    """Return all records by id, sorted. `root`: their folder, if not Coldproof's own.
+
+    Raises UsageError that names the faulty file.
+    """
+    found = (read_record(path) for path in sorted((root or FOLDER).glob(f"*/*/{RECORD}")))
+    return {record.id: record for record in found}
+
+
+def read_record(path: Path) -> FindingRecord:
+    """Return the record of one folder. Raises UsageError."""
+    name = f"{path.parent.parent.name}/{path.parent.name}"
+    try:
+        record = msgspec.convert(tomllib.loads(path.read_text()), FindingRecord)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as problem:
+        raise UsageError(f"cannot read {path}: {problem}") from problem
+    if contradiction := inconsistent(record, name):
+        raise UsageError(f"cannot use {path}: {contradiction}")
+    return msgspec.structs.replace(record, id=name)
+
+
+def inconsistent(record: FindingRecord, name: str) -> str:
+    """Return what contradicts itself in a record, as text; empty if nothing does."""
+    if record.id:
+        return "its folder is its id: leave out `id`"
+    if NAME.fullmatch(name) is None or record.engine != name.split("/")[0]:
+        return (
+            f"the folder {name!r} is not the engine {record.engine!r} with a name of small letters, digits and dashes"
+        )
+    if (record.fixed_in is not None) != (record.status is FindingStatus.FIXED):
+        return "a fixed finding names the release in `fixed_in`, and no other finding does"
+    if record.status is FindingStatus.REPORTED and not record.upstream.startswith("https://"):
+        return "a finding that is reported elsewhere needs the link in `upstream`"
+    return ""
+
+
+def read_finding(record: FindingRecord, root: Path | None = None) -> StoredFinding:
+    """Return a finding with its case. Raises UsageError if the case is not what the record says."""
+    folder = (root or FOLDER) / record.id
+    if record.no_case is not None:
+        if (folder / CASE).exists():
+            raise UsageError(f"{folder} has a case, but its record says why there is none")
+        return StoredFinding(record=record, folder=folder, case=None, workload=None)
+    case, workload = load_case(folder / CASE)
+    said = (record.requirement, record.failure_class, record.signature, record.found.adapter, record.found.cell)
+    if said != (case.requirement, case.failure_class, case.signature, case.engine, case.cell):
+        raise UsageError(
+            f"{folder / CASE} is not the case of its record: requirement, class, signature, adapter or cell"
+        )
+    return StoredFinding(record=record, folder=folder, case=case, workload=workload)
+
+
+def read_findings(records: Iterable[FindingRecord], root: Path | None = None) -> list[StoredFinding]:
+    """Return the findings with these records, with their cases. Raises UsageError."""
+    return [read_finding(record, root) for record in records]
+
+
+def waivers_of(engine: str) -> Path | None:
+    """Return the file with the known issues of an engine's folder; None if it has none."""
+    path = ENGINES / engine / "known_issues.toml"
+    return path if path.is_file() else None
+
+
+def check_references(issues: Iterable[KnownIssue], records: Iterable[str]) -> None:
+    """Raise UsageError for a known issue whose `finding` does not exist."""
+    known = set(records)
+    for issue in issues:
+        if issue.finding is not None and issue.finding not in known:
+            raise UsageError(
+                f"the known issue for {issue.requirement} names the finding {issue.finding!r}, which is unknown"
+            )
+
+
+def is_regression(record: FindingRecord, version: str | None) -> bool:
+    """Return whether a finding is recorded as fixed in this release or an earlier one, so that it must not fail."""
+    if record.fixed_in is None or version is None:
+        return False
+    try:
+        return Version(version) >= Version(record.fixed_in)
+    except InvalidVersion:
+        return False

@@ -1,0 +1,116 @@
+"""Replays findings for `coldproof findings --replay`: one run of the suites for each engine and worker.
+
+All cases of a cell share the engine of that run. A case whose engine is not installed is not replayed, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from coldproof.adapters.registry import CELLS, ENGINES
+from coldproof.harness.case.finding_records import is_regression, waivers_of
+from coldproof.harness.cli.run import SUITES
+from coldproof.harness.options import ONLY
+from coldproof.harness.session.autoload import PLUGIN
+from coldproof.reports.schema.findings import FindingRecord, FindingReplay, ReplayResult
+from coldproof.reports.schema.results import Results, read_results
+
+STOPPED = 3  # exit code from which on a run has no results
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The result of a replay. `version`: of the engine. `broken`: the run itself failed."""
+
+    record: FindingRecord
+    result: ReplayResult
+    words: str = ""
+    version: str = ""
+    seconds: float = 0.0
+    broken: bool = False
+
+    @property
+    def as_recorded(self) -> bool:
+        """Return whether the replay shows what the record says. A finding that takes luck may also pass."""
+        fixed = is_regression(self.record, self.version)
+        if self.result is ReplayResult.PASSES:
+            return fixed or self.record.rate is not None
+        return self.result is ReplayResult.FAILS and not fixed
+
+
+def replays_of(records: Sequence[FindingRecord], folder: Path, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Yield the outcome of each finding, engine by engine."""
+    groups: dict[tuple[str, str], list[FindingRecord]] = defaultdict(list)
+    for record in records:
+        if why := obstacle(record):
+            yield Outcome(record, ReplayResult.NOT_RUN, why)
+        else:
+            groups[record.found.adapter, record.found.worker].append(record)
+    for (adapter, worker), group in groups.items():
+        say(f"replaying {len(group)} findings of {adapter}, {worker} worker")
+        yield from run_group(group, folder / f"{adapter}-{worker}")
+
+
+def obstacle(record: FindingRecord) -> str:
+    """Return why a finding cannot be replayed here; empty if it can."""
+    if record.no_case is not None:
+        return record.no_case
+    spec, cell = ENGINES.get(record.found.adapter), CELLS.get(record.found.cell)
+    if spec is None or spec.start is None or cell is None:
+        return f"Coldproof does not start {record.found.adapter} in the cell {record.found.cell}"
+    if not spec.installed:
+        return f"not installed: {', '.join(spec.packages)}"
+    if not cell.installed:
+        return f"the cell {cell.name} needs the package {cell.package}"
+    return cell.obstacle(spec.name, record.found.worker) or ""
+
+
+def run_group(group: Sequence[FindingRecord], folder: Path) -> Iterator[Outcome]:
+    """Replay the findings of one engine and worker in one run, and yield their outcomes."""
+    code = subprocess.run(command_of(group, folder), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    results = stored(folder)
+    if results is None or code.returncode >= STOPPED:
+        why = (
+            results.problem
+            if results is not None and results.problem
+            else f"its run ended with exit code {code.returncode}"
+        )
+        if results is None or not results.findings:
+            yield from (Outcome(record, ReplayResult.NOT_RUN, f"{why}; see {folder}", broken=True) for record in group)
+            return
+    replays = {(one.finding): one for one in results.findings}
+    version = results.engine.version if results.engine is not None and results.engine.version else ""
+    yield from (outcome(record, replays.get(record.id), version) for record in group)
+
+
+def outcome(record: FindingRecord, replay: FindingReplay | None, version: str) -> Outcome:
+    """Return the outcome of one finding of a run."""
+    if replay is None:
+        return Outcome(record, ReplayResult.NOT_RUN, "the run ended before its turn", version, broken=True)
+    return Outcome(record, replay.result, replay.words, version, replay.seconds)
+
+
+def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
+    """Return the command of a run that replays these findings and draws nothing."""
+    adapter, worker = group[0].found.adapter, group[0].found.worker
+    waivers = waivers_of(group[0].engine)
+    words = ["--engine", adapter, "--worker", worker, "--findings", ONLY, "--diagnose", "none"]
+    words += ["--cells", ",".join(sorted({record.found.cell for record in group}))]
+    words += ["--requirements", ",".join(sorted({record.requirement for record in group}))]
+    words += ["--known-issues", os.fspath(waivers)] if waivers is not None else []
+    words += ["--allow-not-exercised", "--allow-inconclusive", "--report-dir", os.fspath(folder.absolute())]
+    return [sys.executable, "-m", "pytest", os.fspath(SUITES), "-p", PLUGIN, f"--rootdir={Path.cwd()}", "-q", *words]
+
+
+def stored(folder: Path) -> Results | None:
+    """Return the results of a run; None if it left none."""
+    try:
+        return read_results(folder / "results.json")
+    except (OSError, msgspec.MsgspecError):
+        return None

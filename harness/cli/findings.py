@@ -1,0 +1,155 @@
+"""`coldproof findings`: lists the known root causes, replays them, renders their page, and proposes new ones.
+
+Exit code: 0 listed or written, or every finding that could be replayed is as its record says; 1 one is not; 3 a run
+ended without results, or a file cannot be written; 4 wrong usage; 5 none could be replayed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from coldproof.adapters.registry import ENGINES
+from coldproof.harness.case.finding_folder import write_derived
+from coldproof.harness.case.finding_records import read_findings, read_records
+from coldproof.harness.cli.finding_proposals import proposals, written_proposal
+from coldproof.harness.cli.finding_runs import Outcome, replays_of
+from coldproof.harness.cli.io import FAILED, Subcommand, argument, say, write, writing
+from coldproof.harness.options import UsageError
+from coldproof.harness.release.requirements.frozen import current_list
+from coldproof.harness.session.environment import coldproof_version
+from coldproof.reports.findings.markdown import findings_markdown
+from coldproof.reports.findings.page import render_findings
+from coldproof.reports.findings.tables import by_engine, headline
+from coldproof.reports.schema.findings import FindingRecord, ReplayResult
+
+EXIT_DIFFERENT, EXIT_NOTHING = 1, 5
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for, and return the exit code. Raises Refusal or UsageError."""
+    records = chosen(options.names)
+    if options.replay:
+        return replay(records, options.report_dir)
+    if options.collect:
+        return collect(options.collect, options.out)
+    if options.derived:
+        rewrite(records)
+    if options.markdown is not None:
+        write(options.markdown, findings_markdown(records, titles()))
+    if options.html is not None:
+        write(options.html, render_findings(records, titles(), version=coldproof_version()))
+    if not (options.markdown or options.html or options.derived):
+        say(listing(records))
+    return 0
+
+
+def chosen(names: Sequence[str]) -> list[FindingRecord]:
+    """Return the records with these ids or of these engines; all without names. Raises UsageError for another name."""
+    records = read_records()
+    for name in names:
+        if name not in records and all(record.engine != name for record in records.values()):
+            raise UsageError(f"unknown finding or engine {name!r}; `coldproof findings` lists them")
+    return [record for record in records.values() if not names or {record.id, record.engine} & set(names)]
+
+
+def titles() -> dict[str, str]:
+    """Return the engines' names for readers."""
+    return {name: spec.title or name for name, spec in ENGINES.items()}
+
+
+def listing(records: Sequence[FindingRecord]) -> str:
+    """Return a line for each finding, in columns, and a headline."""
+    rows = [
+        (one.id, one.requirement, one.status.value, one.releases)
+        for group in by_engine(records).values()
+        for one in group
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    texts = [
+        "  ".join([*(part.ljust(width) for part, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    ]
+    return "\n".join([*texts, "", headline(records)])
+
+
+def statement_of(requirement: str) -> str:
+    """Return the statement of a requirement, from the frozen list; empty for one that it lacks."""
+    frozen, _ = current_list()
+    found = dict.fromkeys(test.statement for test in frozen.tests if test.declared.id == requirement)
+    return "\n\n".join(found)
+
+
+def rewrite(records: Sequence[FindingRecord]) -> None:
+    """Write the reproducer and the report of each finding again. Raises Refusal."""
+    for finding in read_findings(records):
+        with writing(finding.folder):
+            write_derived(finding, statement_of)
+    say(f"wrote the reproducers and reports of {len(records)} findings")
+
+
+def replay(records: Sequence[FindingRecord], report_dir: Path) -> int:
+    """Replay findings on the installed engines, say the result of each, and return the exit code."""
+    outcomes = list(replays_of(records, report_dir, say))
+    for one in outcomes:
+        say(line_of(one))
+    ran = [one for one in outcomes if one.result is not ReplayResult.NOT_RUN]
+    different = [one for one in ran if not one.as_recorded]
+    say(f"{len(ran)} of {len(outcomes)} findings replayed, {len(ran) - len(different)} as recorded")
+    if any(one.broken for one in outcomes):
+        return FAILED
+    return EXIT_NOTHING if not ran else EXIT_DIFFERENT if different else 0
+
+
+def line_of(one: Outcome) -> str:
+    """Return the result of one replay."""
+    mark = "" if one.result is ReplayResult.NOT_RUN or one.as_recorded else "  NOT AS RECORDED"
+    version = f" on {one.version}" if one.version else ""
+    words = f": {one.words}" if one.words and one.result is not ReplayResult.FAILS else ""
+    return f"{one.record.id}: {one.result.value}{version} ({one.seconds:.1f} s){mark}{words}"
+
+
+def collect(folders: Sequence[Path], out: Path) -> int:
+    """Write a proposed folder for each cause in these reports that no finding covers, and return the exit code."""
+    known = read_findings(read_records().values())
+    proposed = proposals(folders, known)
+    for one in proposed:
+        with writing(out):
+            say(f"{written_proposal(one, out)}: {one.case.requirement} in {one.case.cell}: {one.case.signature}")
+    say(
+        f"{len(proposed)} proposals. Complete each record.toml, move its folder to findings/, and name it in the known "
+        "issue"
+    )
+    return 0
+
+
+FINDINGS = Subcommand(
+    "list the known root causes in engines; replay them, render their page, or propose new ones",
+    run,
+    argument("names", nargs="*", metavar="NAME", help="an engine's folder, or the id of a finding (default: all)"),
+    argument("--replay", action="store_true", help="replay their cases on the engines that are installed"),
+    argument(
+        "--report-dir",
+        type=Path,
+        default=Path("coldproof-report/findings"),
+        metavar="DIR",
+        help="folder for the reports of --replay (default: coldproof-report/findings)",
+    ),
+    argument("--markdown", type=Path, metavar="FILE", help="write the page of the findings as Markdown"),
+    argument("--html", type=Path, metavar="FILE", help="write the page of the findings as HTML"),
+    argument("--derived", action="store_true", help="write the reproducer and the report of each finding again"),
+    argument(
+        "--collect",
+        type=Path,
+        nargs="+",
+        metavar="REPORT",
+        help="propose a folder for each cause in these reports that no finding covers",
+    ),
+    argument(
+        "--out",
+        type=Path,
+        default=Path("coldproof-report/proposed-findings"),
+        metavar="DIR",
+        help="folder for the proposals of --collect (default: coldproof-report/proposed-findings)",
+    ),
+)

@@ -1,0 +1,67 @@
+"""Renders docs/findings.md from the records. Equal records give equal bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from coldproof.reports.findings.tables import by_engine, found_in_words, headline, is_reported
+from coldproof.reports.format.markdown import table
+from coldproof.reports.schema.findings import FindingRecord
+
+INTRODUCTION = """\
+Every root cause of a violation that Coldproof has found in an engine, as far as it is known. One defect is one finding,
+however many requirements, cells and failure classes meet it. Each has a folder in [`findings/`](../findings) with its
+record, the smallest case, a stand-alone reproducer and a report that can be filed.
+
+`coldproof findings` lists them, `coldproof findings --replay` replays them on the engine that is installed, and every
+run begins with those of its engine. `coldproof findings --markdown docs/findings.md` writes this page."""
+
+
+def findings_markdown(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> str:
+    """Return the page. `titles`: of the engines, by their folders."""
+    return "\n".join(lines(records, titles)).rstrip() + "\n"
+
+
+def lines(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield from ("# Findings", "", f"{headline(records)}.", "", INTRODUCTION, "")
+    groups = by_engine(records)
+    rows = (row(record) for group in groups.values() for record in group)
+    yield from table(("finding", "requirement", "failure", "status", "releases"), rows)
+    for engine, group in groups.items():
+        yield from (f"## {titles.get(engine, engine)}", "")
+        for record in group:
+            yield from section(record)
+
+
+def row(record: FindingRecord) -> tuple[str, ...]:
+    """Return the row of a finding, with a link to its section."""
+    return (
+        f"[{record.id}](#{anchor(record)})",
+        record.requirement,
+        record.failure_class.value,
+        record.status.value,
+        record.releases,
+    )
+
+
+def anchor(record: FindingRecord) -> str:
+    """Return the anchor that Markdown renderers give the heading of a finding."""
+    return record.id.replace("/", "")
+
+
+def section(record: FindingRecord) -> Iterator[str]:
+    """Yield the section of one finding."""
+    yield from (f"### {record.id}", "", f"**{record.title}.** {record.cause.strip()}", "")
+    yield f"* Requirement: {record.requirement}, `{record.signature}`"
+    yield f"* Status: {record.status.value}; {record.upstream if is_reported(record) else 'not reported'}"
+    yield f"* Seen on: {record.releases}"
+    yield f"* Source: {'; '.join(f'`{place}`' for place in record.source)}"
+    yield f"* Why it is a cause of its own: {record.distinct}"
+    yield f"* Found by: {found_in_words(record)}"
+    if record.rate:
+        yield f"* Rate: {record.rate}"
+    where = (
+        f"no case: {record.no_case}" if record.no_case else f"[case, reproducer and report](../findings/{record.id})"
+    )
+    yield from (f"* Files: {where}", "")

@@ -1,0 +1,38 @@
+"""Renders the findings as one self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from markupsafe import Markup, escape
+
+from coldproof.reports.findings.tables import by_engine, found_in_words, headline, is_reported
+from coldproof.reports.format.text import visible
+from coldproof.reports.page.environment import PageTemplates
+from coldproof.reports.schema.findings import FindingRecord
+
+
+def prose(text: str) -> Markup:
+    """Return escaped text, with what is between backticks as code."""
+    parts = [escape(visible(part)) for part in text.split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
+    )
+
+
+TEMPLATES = PageTemplates(folders=(Path(__file__).parent / "templates",), filters={"prose": prose})
+
+
+def render_findings(records: Sequence[FindingRecord], titles: Mapping[str, str], *, version: str) -> str:
+    """Return the page as one HTML document. `titles`: of the engines, by their folders. `version`: of Coldproof."""
+    return TEMPLATES.page(
+        "findings.html.j2",
+        styles=("style.css", "findings.css"),
+        headline=headline(records),
+        groups=by_engine(records),
+        title_of=lambda engine: titles.get(engine, engine),
+        found_in_words=found_in_words,
+        is_reported=is_reported,
+        version=version,
+    )

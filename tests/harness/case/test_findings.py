@@ -1,0 +1,211 @@
+"""The findings: each record is complete, each case loads, and a waiver that names it matches it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+from packaging.specifiers import SpecifierSet
+from support.case_samples import stale
+from support.paths import ROOT
+
+from coldproof.adapters.registry import CELLS, ENGINES
+from coldproof.harness.case.finding_folder import issue_text, portable
+from coldproof.harness.case.finding_records import (
+    FOLDER,
+    ISSUE,
+    RECORD,
+    REPRODUCER,
+    check_references,
+    inconsistent,
+    is_regression,
+    read_finding,
+    read_record,
+    read_records,
+)
+from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
+from coldproof.harness.options import UsageError
+from coldproof.reports.schema.findings import FindingRecord, FindingStatus
+from coldproof.reports.schema.verdict import FailureClass
+
+RECORDS = read_records()
+WAIVERS = {
+    path.parent.name: read_known_issues(path) for path in sorted((ROOT / "adapters").glob("*/known_issues.toml"))
+}
+MACHINE = re.compile(r"(?<![\w.-])/(?:work|home|root|Users|mnt|var)/")
+LEAST = 40
+
+
+def with_case() -> list[FindingRecord]:
+    """The records that have a case."""
+    return [record for record in RECORDS.values() if record.no_case is None]
+
+
+def test_there_are_as_many_as_the_documentation_says() -> None:
+    """Each with a title, an argument and a place of its own."""
+    assert len(RECORDS) >= LEAST
+    for field in ("title", "cause", "distinct"):
+        assert len({(one.engine, getattr(one, field)) for one in RECORDS.values()}) == len(RECORDS)
+
+
+@pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
+def test_each_case_is_that_of_its_record_and_can_be_replayed(record: FindingRecord) -> None:
+    """Its cell and engine exist, it was confirmed, and the derived files are there."""
+    finding = read_finding(record)
+    case = finding.case
+    assert case is not None
+    assert CELLS[case.cell].fits(case.engine, record.found.worker)
+    assert case.known_issue is None
+    assert not case.history_dependent
+    ast.parse((finding.folder / REPRODUCER).read_text())
+    issue = (finding.folder / ISSUE).read_text()
+    assert issue.startswith("# [Bug] ")
+    assert record.title in issue
+    assert record.cause.strip() in issue
+    assert case.id not in issue  # its files have other names here
+
+
+@pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
+def test_a_waiver_that_names_a_finding_matches_its_case(record: FindingRecord) -> None:
+    """So a run knows it again. A fixed finding has no waiver for the release that fixed it."""
+    case = read_finding(record).case
+    assert case is not None
+    named = [issue for issue in WAIVERS.get(record.engine, []) if issue.finding == record.id]
+    if record.status is FindingStatus.FIXED:
+        assert record.fixed_in is not None
+        assert not any(SpecifierSet(issue.versions).contains(record.fixed_in) for issue in named)
+    else:
+        assert any(matches(issue, case) for issue in named)
+        assert any(SpecifierSet(one.versions).contains(record.last_release, prereleases=True) for one in named)
+
+
+@pytest.mark.parametrize("engine", WAIVERS)
+def test_each_waiver_names_its_finding_or_says_why_there_is_none(engine: str) -> None:
+    """Several may share one; it is of the same engine."""
+    check_references(WAIVERS[engine], RECORDS)
+    for issue in WAIVERS[engine]:
+        assert (issue.finding is None) != (issue.no_finding is None), issue
+        assert issue.finding is None or issue.finding.startswith(f"{engine}/")
+
+
+def test_an_unknown_reference_is_refused() -> None:
+    """With the requirement of the entry."""
+    issue = KnownIssue(
+        requirement="LORA-3", versions=">=0", reason="x", link="x", signature="*", finding="vllm/is-not-there"
+    )
+    with pytest.raises(UsageError, match="LORA-3 names the finding 'vllm/is-not-there', which is unknown"):
+        check_references([issue], RECORDS)
+
+
+def test_no_file_names_the_machine_that_found_it() -> None:
+    """No folder of it, and no host."""
+    host = socket.gethostname()
+    names = [host] if re.search(r"[\d-]", host) else []  # another name may be a word of the field
+    files = [path for path in FOLDER.glob("*/*/*") if path.is_file()]
+    assert len(files) > 3 * LEAST
+    for path in files:
+        text = path.read_text()
+        assert MACHINE.search(text) is None, (path, MACHINE.search(text))
+        assert not [name for name in names if re.search(rf"\b{re.escape(name)}\b", text)], path
+
+
+def test_a_case_loses_the_paths_of_its_machine() -> None:
+    """Those in its configuration, its log and its messages; a generated model keeps one, and routes stay."""
+    model = "/home/x/.cache/models/0123456789abcdef"
+    case = msgspec.structs.replace(
+        stale(),
+        failure_class=FailureClass.CRASH,
+        engine_config={"command": f"serve --model {model} --port 80", "tier": '{"path": "/home/me/run/a.tier"}'},
+        log_tail='File "/root/env/lib/python3.11/site-packages/vllm/x.py"\nPOST /v1/completions http://a/b/c',
+        known_issue="waived",
+        replay="coldproof replay /home/out/cases/x.json",
+    )
+    kept = portable(case, "vllm/x")
+    assert kept.engine_config == {
+        "command": "serve --model /tmp/coldproof/models/0123456789abcdef --port 80",
+        "tier": '{"path": "a.tier"}',
+    }
+    assert kept.log_tail == 'File "site-packages/vllm/x.py"\nPOST /v1/completions http://a/b/c'
+    assert kept.known_issue is None
+    assert kept.replay == "coldproof findings --replay vllm/x"
+
+
+RECORD_OF_CASE = next(record for record in with_case() if record.status is FindingStatus.NEW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "said"),
+    [
+        ({}, "vllm/good-name", ""),
+        ({"engine": "other"}, "vllm/x", "is not the engine 'other'"),
+        ({}, "vllm/Bad", "with a name of small letters"),
+        ({"fixed_in": "1"}, "vllm/x", "names the release in `fixed_in`"),
+        ({"status": FindingStatus.FIXED}, "vllm/x", "names the release in `fixed_in`"),
+        ({"status": FindingStatus.REPORTED, "upstream": "not reported"}, "vllm/x", "needs the link"),
+        ({"id": "vllm/x"}, "vllm/x", "leave out `id`"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refused(changes: dict[str, object], name: str, said: str) -> None:
+    """With what is wrong."""
+    record = msgspec.structs.replace(RECORD_OF_CASE, **{"id": "", "engine": "vllm", **changes})
+    found = inconsistent(record, name)
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(("old", "new"), [("title = ", "topic = "), ("[found]", "[seen]"), ("distinct = ", "#")])
+def test_an_incomplete_record_is_refused(old: str, new: str, tmp_path: Path) -> None:
+    """With the path of the file."""
+    folder = tmp_path / "vllm" / "x"
+    folder.mkdir(parents=True)
+    text = (FOLDER / RECORD_OF_CASE.id / RECORD).read_text()
+    (folder / RECORD).write_text(re.sub(rf"(?m)^{re.escape(old)}", new, text))
+    with pytest.raises(UsageError, match=re.escape(str(folder / RECORD))):
+        read_record(folder / RECORD)
+
+
+def test_a_case_of_another_failure_is_refused() -> None:
+    """A record and its case say the same."""
+    with pytest.raises(UsageError, match="is not the case of its record"):
+        read_finding(msgspec.structs.replace(RECORD_OF_CASE, signature="stale state; something else"))
+    with pytest.raises(UsageError, match="its record says why there is none"):
+        read_finding(msgspec.structs.replace(RECORD_OF_CASE, no_case="lost"))
+
+
+@pytest.mark.parametrize(
+    ("fixed_in", "version", "expected"),
+    [
+        ("0.31.0", "0.31.0", True),
+        ("0.31.0", "0.32.0rc1", True),
+        ("0.31.0", "0.31.0rc1", False),
+        ("0.31.0", "0.30.9", False),
+        ("0.31.0", None, False),
+        ("0.31.0", "main", False),
+        (None, "0.32.0", False),
+    ],
+)
+def test_a_regression_is_a_failure_of_a_release_that_has_the_fix(
+    fixed_in: str | None, version: str | None, expected: bool
+) -> None:
+    """A version that cannot be compared is none."""
+    assert is_regression(msgspec.structs.replace(RECORD_OF_CASE, fixed_in=fixed_in), version) is expected
+
+
+def test_the_report_to_file_has_the_cause_and_the_names_of_its_files() -> None:
+    """Its title is the record's, and no paragraph is lost."""
+    case = read_finding(RECORD_OF_CASE).case
+    assert case is not None
+    text = issue_text(RECORD_OF_CASE, case, "what is required")
+    assert RECORD_OF_CASE.title in text.splitlines()[0]
+    assert "what is required" in text
+    assert f"`{RECORD_OF_CASE.source[0]}`" in text
+    assert "reproducer.py" in text
+
+
+def test_engines_of_findings_are_known_or_have_no_case() -> None:
+    """A client of an engine, as TRL, is no engine."""
+    assert all(record.found.adapter in ENGINES for record in RECORDS.values())

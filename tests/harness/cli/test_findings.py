@@ -1,0 +1,224 @@
+"""`coldproof findings`: what it lists, how it judges a replay, and what it proposes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.paths import ROOT
+from support.report_samples import results
+
+from coldproof.adapters.registry import ENGINES
+from coldproof.harness.case.finding_records import RECORD, read_finding, read_record, read_records
+from coldproof.harness.case.load import load_case
+from coldproof.harness.cli import finding_runs
+from coldproof.harness.cli import findings as command
+from coldproof.harness.cli.finding_runs import Outcome, command_of, obstacle, replays_of
+from coldproof.harness.cli.main import main
+from coldproof.harness.options import UsageError
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.findings import FindingRecord, FindingReplay, FindingStatus, ReplayResult
+from coldproof.reports.schema.results import EngineResult, InjectedFault, Results, encode, read_results
+
+RECORDS = read_records()
+FIXED = next(record for record in RECORDS.values() if record.status is FindingStatus.FIXED)
+CURRENT = next(record for record in RECORDS.values() if record.status is FindingStatus.NEW and record.rate is None)
+LUCKY = next(record for record in RECORDS.values() if record.rate is not None)
+
+
+def test_the_list_names_every_finding_with_its_state(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line each, and how many there are."""
+    assert main(["findings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(RECORDS) + 2
+    (line,) = (line for line in lines if line.startswith(f"{FIXED.id} "))
+    assert line.split() == [FIXED.id, FIXED.requirement, "fixed", *FIXED.releases.split()]
+    assert lines[-1].startswith(f"{len(RECORDS)} root causes in ")
+
+
+def test_names_choose_engines_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Together; an unknown one is refused."""
+    assert main(["findings", "sglang", FIXED.id]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2 + sum(one.engine == "sglang" for one in RECORDS.values()) + 1
+    assert main(["findings", "vllm/no-such-finding"]) == 4
+    assert "unknown finding or engine 'vllm/no-such-finding'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("record", "result", "version", "expected"),
+    [
+        (CURRENT, ReplayResult.FAILS, CURRENT.last_release, True),
+        (CURRENT, ReplayResult.PASSES, CURRENT.last_release, False),
+        (CURRENT, ReplayResult.OTHERWISE, CURRENT.last_release, False),
+        (LUCKY, ReplayResult.PASSES, LUCKY.last_release, True),
+        (FIXED, ReplayResult.PASSES, FIXED.fixed_in, True),
+        (FIXED, ReplayResult.FAILS, FIXED.fixed_in, False),
+        (FIXED, ReplayResult.FAILS, FIXED.last_release, True),
+        (FIXED, ReplayResult.PASSES, FIXED.last_release, False),
+    ],
+)
+def test_a_replay_is_as_recorded_or_not(
+    record: FindingRecord, result: ReplayResult, version: str, expected: bool
+) -> None:
+    """By the release that was replayed."""
+    assert Outcome(record, result, version=version).as_recorded is expected
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [
+        ([(CURRENT, ReplayResult.FAILS, False), (FIXED, ReplayResult.NOT_RUN, False)], 0),
+        ([(CURRENT, ReplayResult.FAILS, False), (CURRENT, ReplayResult.PASSES, False)], 1),
+        ([(CURRENT, ReplayResult.FAILS, False), (FIXED, ReplayResult.NOT_RUN, True)], 3),
+        ([(CURRENT, ReplayResult.NOT_RUN, False)], 5),
+    ],
+)
+def test_the_exit_code_of_replays(
+    outcomes: list[tuple[FindingRecord, ReplayResult, bool]], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing replayed is no success, and a run that failed is none."""
+    made = [Outcome(record, result, version="0.30.0", broken=broken) for record, result, broken in outcomes]
+    monkeypatch.setattr(command, "replays_of", lambda *_: iter(made))
+    assert main(["findings", "--replay"]) == code
+
+
+def ended(folder: Path, replays: list[FindingReplay]) -> Results:
+    """A run that left these replays in a folder."""
+    engine = EngineResult(name="vLLM", version="9.9", adapter="x", worker="x", config={}, capabilities={})
+    found = msgspec.structs.replace(results(), findings=replays, engine=engine, fault=None)
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_bytes(encode(found))
+    return found
+
+
+def test_the_findings_of_an_engine_share_a_run_and_each_has_its_outcome(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One command for each engine and worker; a finding that the run did not reach makes it fail."""
+    group = [one for one in RECORDS.values() if (one.found.adapter, one.found.worker) == ("vllm-inproc", "fingerprint")]
+    commands: list[list[str]] = []
+
+    def run(words: list[str], **_: object) -> object:
+        commands.append(words)
+        first = FindingReplay(finding=group[0].id, requirement="x", cell="x", result=ReplayResult.FAILS, seconds=0.5)
+        ended(tmp_path / "vllm-inproc-fingerprint", [first])
+        return type("Done", (), {"returncode": 1})()
+
+    monkeypatch.setattr(finding_runs.subprocess, "run", run)
+    monkeypatch.setattr(finding_runs, "obstacle", lambda _: "")
+    found = list(replays_of(group, tmp_path, lambda _: None))
+    assert len(commands) == 1
+    assert (found[0].result, found[0].version, found[0].seconds) == (ReplayResult.FAILS, "9.9", 0.5)
+    assert all(one.result is ReplayResult.NOT_RUN and one.broken for one in found[1:])
+
+
+def test_a_run_replays_only_and_knows_the_waivers() -> None:
+    """In the cells and for the requirements of its findings."""
+    words = command_of([CURRENT], Path("out"))
+    at = words.index("--findings")
+    assert words[at : at + 2] == ["--findings", "only"]
+    assert words[words.index("--cells") + 1] == CURRENT.found.cell
+    assert words[words.index("--requirements") + 1] == CURRENT.requirement
+    assert words[words.index("--known-issues") + 1] == str(ROOT / "adapters" / CURRENT.engine / "known_issues.toml")
+
+
+def test_a_run_without_results_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its exit code and folder are named."""
+    monkeypatch.setattr(finding_runs, "obstacle", lambda _: "")
+    monkeypatch.setattr(finding_runs.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 3})())
+    (found,) = replays_of([CURRENT], tmp_path, lambda _: None)
+    assert found.broken
+    assert "its run ended with exit code 3" in found.words
+
+
+def test_what_cannot_be_replayed_here_says_why() -> None:
+    """No case, an engine that Coldproof does not start, or one that is not installed."""
+    lost = next(record for record in RECORDS.values() if record.no_case is not None)
+    assert obstacle(lost) == lost.no_case
+    attached = msgspec.structs.replace(CURRENT, found=msgspec.structs.replace(CURRENT.found, adapter="sglang"))
+    assert "does not start sglang" in obstacle(attached)
+    absent = [record for record in RECORDS.values() if record.no_case is None and not ENGINES[record.adapter].installed]
+    assert all(obstacle(record).startswith("not installed: ") for record in absent)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    """A report folder with the case of a finding, and one that no finding covers."""
+    known = read_finding(CURRENT).case
+    assert known is not None
+    workload = known.workload
+    new = msgspec.structs.replace(known, id="LORA-9-00000000", signature="hang; something new", cell="tight")
+    return kept(tmp_path / "report", [known, msgspec.structs.replace(new, workload=workload)])
+
+
+def kept(folder: Path, cases: list[Case], *, fault: InjectedFault | None = None) -> Path:
+    """A report folder with these cases."""
+    (folder / "cases").mkdir(parents=True)
+    for one in cases:
+        (folder / "cases" / f"{one.id}.json").write_bytes(encode(one))
+    (folder / "results.json").write_bytes(encode(msgspec.structs.replace(results(), cases=cases, fault=fault)))
+    return folder
+
+
+def test_a_failure_that_no_finding_covers_is_proposed(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its case; the record lacks what a person has to find out, and is refused."""
+    out = tmp_path / "proposed"
+    assert main(["findings", "--collect", str(report), "--out", str(out)]) == 0
+    (folder,) = (path.parent for path in out.glob("*/*/case.json"))
+    assert folder.parent.name == CURRENT.engine
+    case, _ = load_case(folder / "case.json")
+    assert case.signature == "hang; something new"
+    assert case.replay == f"coldproof findings --replay {folder.parent.name}/{folder.name}"
+    assert str(folder) in capsys.readouterr().out
+    with pytest.raises(UsageError, match="title"):
+        read_record(folder / RECORD)
+    filled = (folder / RECORD).read_text()
+    for field in ("title", "cause", "distinct"):
+        filled = filled.replace(f'{field} = ""', f'{field} = "known"')
+    (folder / RECORD).write_text(filled.replace("source = []", f"source = {json.dumps(['a.py: f'])}"))
+    record = read_record(folder / RECORD)
+    assert read_finding(record, out).case == case
+
+
+def test_nothing_is_proposed_for_an_engine_with_a_fault(report: Path, tmp_path: Path) -> None:
+    """Its failures are not the engine's."""
+    fault = InjectedFault(name="x", summary="x", stands_for="x", acted=True)
+    cases = [load_case(path)[0] for path in (report / "cases").glob("*.json")]
+    broken = kept(tmp_path / "broken", cases, fault=fault)
+    out = tmp_path / "proposed"
+    assert main(["findings", "--collect", str(broken), "--out", str(out)]) == 0
+    assert not list(out.glob("*/*"))
+
+
+def test_pages_are_written(tmp_path: Path) -> None:
+    """Both at once."""
+    page, text = tmp_path / "f.html", tmp_path / "f.md"
+    assert main(["findings", "--html", str(page), "--markdown", str(text)]) == 0
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert text.read_text().startswith("# Findings\n")
+
+
+@pytest.mark.engine
+def test_findings_of_the_fingerprint_worker_are_still_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the vLLM that is installed: all of the cell `default` on one engine, those that are fixed are gone."""
+    if not ENGINES["vllm-inproc"].installed:
+        pytest.skip("vLLM is not installed")
+    cheap = [
+        record
+        for record in RECORDS.values()
+        if (record.found.adapter, record.found.worker, record.found.cell) == ("vllm-inproc", "fingerprint", "default")
+    ]
+    assert len(cheap) >= 4
+    assert {record.status for record in cheap} >= {FindingStatus.NEW, FindingStatus.FIXED}
+    assert main(["findings", "--replay", *(record.id for record in cheap), "--report-dir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    for record in cheap:
+        expected = ReplayResult.PASSES if record.status is FindingStatus.FIXED else ReplayResult.FAILS
+        assert f"{record.id}: {expected.value} on " in said
+    run = read_results(tmp_path / "vllm-inproc-fingerprint" / "results.json")
+    assert [one.cell for one in run.findings] == ["default"] * len(cheap)
+    assert run.totals["examples"] >= len(cheap)

@@ -1,0 +1,116 @@
+"""`coldproof register`: a site of accepted bundles, of which every link leads somewhere; a forged bundle is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support import bundles
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.bundles import copied
+
+from coldproof.harness.cli.main import main
+from coldproof.harness.release.bundle.verify import verify
+from coldproof.harness.release.run.manifest import seal
+
+LINK = re.compile(r'href="([^"#]+)"')
+
+
+@pytest.fixture(autouse=True)
+def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of requirements is the bundles' small one."""
+    bundles.small_list(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of one run. Nobody changes it."""
+    return bundles.write(tmp_path_factory.mktemp("whole") / "bundle")
+
+
+def forged(whole: Path, folder: Path) -> Path:
+    """A bundle whose results claim more than its examples show, sealed again."""
+    bundle = copied(whole, folder)
+    text = (bundle / "results.json").read_text()
+    (bundle / "results.json").write_text(text.replace('"KNOWN ISSUE"', '"CONFORMS"'))
+    seal(bundle)
+    return bundle
+
+
+def signed(whole: Path, folder: Path) -> Path:
+    """The same bundle with a signature."""
+    bundle = copied(whole, folder)
+    (bundle / "manifest.json.sig").write_text("-----BEGIN SSH SIGNATURE-----\n")
+    return bundle
+
+
+@pytest.fixture
+def site(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Path:
+    """The register of five bundles, one of them forged."""
+    bad, good = forged(whole, tmp_path / "forged"), signed(whole, tmp_path / "signed")
+    words = [f"H200={whole}", f"H200={good}", f"MI355X={whole}", str(whole), f"H200={bad}"]
+    assert main(["register", *words, "--out", str(tmp_path / "site")]) == 1
+    said = capfd.readouterr().out
+    assert f"REFUSED: {bad}\n" in said
+    assert all(str(reason) in said for reason in verify(bad).reasons)
+    assert said.endswith(f"4 bundles of 5 in {tmp_path / 'site' / 'index.html'}\n")
+    return tmp_path / "site"
+
+
+def test_each_engine_and_target_has_a_page_with_its_accepted_bundles(site: Path) -> None:
+    """Two bundles of one target share a page; the forged one is nowhere."""
+    pages = sorted(site.glob("*/index.html"))
+    assert len(pages) == 3
+    assert sum(page.read_text().count("Verified by <code>coldproof verify</code>: accepted.") for page in pages) == 4
+    (h200,) = (page.read_text() for page in pages if "on H200" in page.read_text())
+    assert h200.count("<h2 id=") == 2
+    assert h200.count(">signature</a>") == 1
+    assert h200.count("It is not signed") == 1
+    assert (site / "index.html").read_text().count("H200") == 1
+    assert len(list((site / "bundles").iterdir())) == 4
+
+
+def test_every_link_leads_to_a_file_of_the_site_and_each_copy_is_accepted(site: Path) -> None:
+    """So a reader can verify what the register says."""
+    for page in (site / "index.html", *site.glob("*/index.html")):
+        links = LINK.findall(page.read_text())
+        assert links
+        for link in links:
+            target = (page.parent / link).resolve()
+            assert target.is_relative_to(site)
+            assert target.is_file(), link
+    for copy in (site / "bundles").iterdir():
+        assert verify(copy).accepted
+    assert len(list(site.glob("*/badge.svg"))) == 3
+
+
+def test_the_pages_show_the_manifest_that_a_signature_is_of(whole: Path, site: Path) -> None:
+    """And every line that verify said."""
+    page = next(page.read_text() for page in site.glob("*/index.html") if "on MI355X" in page.read_text())
+    assert re.search(r"SHA-256 <code>[0-9a-f]{64}</code>", page)
+    assert "examples with" in page
+    assert "LORA-9" in page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_register_is_readable_in_a_browser(site: Path, tmp_path: Path, scheme: str) -> None:
+    """It loads nothing but itself."""
+    folder = tmp_path / "shown"
+    folder.mkdir()
+    with a_browser() as browser, pages_of(browser, folder) as opened:
+        for page in (site / "index.html", *site.glob("*/index.html")):
+            shown = opened(page.read_text(), color_scheme=scheme)
+            assert serious(shown) == []
+            assert_it_fits_every_screen(shown, folder / "page.png")
+
+
+def test_only_a_new_folder_is_written(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A register is never half old; what is no bundle is usage."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("x")
+    assert main(["register", str(whole), "--out", str(tmp_path / "mine")]) == 4
+    assert "will not be overwritten" in capfd.readouterr().err
+    assert main(["register", f"H200={tmp_path / 'nothing'}", "--out", str(tmp_path / "new")]) == 4
+    assert "is not a folder" in capfd.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,199 @@
+"""A run begins with the known findings of its engine: waived ones are known issues, fixed ones that fail violations."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.harness.case.finding_folder import write_case
+from coldproof.harness.case.finding_records import RECORD, read_finding, read_records
+from coldproof.harness.case.load import load_case
+from coldproof.harness.session.known_findings import needs_engine_starts
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.findings import ReplayResult
+from coldproof.reports.schema.results import RequirementResult, Results, read_results
+from coldproof.reports.schema.verdict import Verdict
+
+PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
+FLAW, OTHER_FLAW = "OVERCOUNT", "NEVER_HITS"
+KNOWN = """
+[[issue]]
+requirement = "REUSE-1"
+signature = "accounting; *"
+versions = ">=0"
+link = "none known"
+reason = "it counts too many"
+finding = "scripted/overcount"
+"""
+REST = """
+title = "counts too many"
+engine = "scripted"
+requirement = "REUSE-1"
+failure_class = "accounting"
+signature = {signature}
+first_release = "0.9"
+last_release = "1"
+upstream = "not reported"
+cause = "a block too many"
+source = ["scripted_engine.py"]
+distinct = "the only one"
+
+[found]
+adapter = "scripted"
+worker = "model"
+layer = "server"
+cell = "scripted"
+requests = 2
+seconds = 0.1
+environment = {{}}
+"""
+
+
+def ran(folder: Path, flaw: str, findings: Path, *more: str) -> Results:
+    """The results of a run of REUSE-1 on a scripted engine."""
+    folder.mkdir()
+    given = {"COLDPROOF_FLAW": flaw, "COLDPROOF_FINDINGS": str(findings), "PYTHONPATH": PATH}
+    words = ["-m", "pytest", "-p", "support.flawed_engine", "-p", "no:cacheprovider", "suites", "--engine", "scripted"]
+    words += ["--cells", "scripted", "--requirements", "REUSE-1", "--budget", "3s", "--hypothesis-seed", "5"]
+    words += ["--diagnose", "none", "--report-dir", str(folder), *more]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env={**os.environ, **given}, capture_output=True, text=True, timeout=300
+    )
+    assert (folder / "results.json").is_file(), done.stdout + done.stderr
+    return read_results(folder / "results.json")
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A counterexample that a run without any finding drew."""
+    folder = tmp_path_factory.mktemp("drawn") / "run"
+    results = ran(folder, FLAW, folder, "--findings", "off")
+    return load_case(folder / "cases" / f"{results.cases[0].id}.json")[0]
+
+
+def kept(folder: Path, case: Case, status: str) -> Path:
+    """A folder of findings with this case. `status`: that line of its record."""
+    found = folder / "findings"
+    write_case(case, "scripted/overcount", found / "scripted" / "overcount")
+    text = f"{status}\n{REST.format(signature=json.dumps(case.signature))}"
+    (found / "scripted" / "overcount" / RECORD).write_text(text)
+    return found
+
+
+def verdict_of(results: Results) -> RequirementResult:
+    """The result of REUSE-1, of which the run has one test or more."""
+    (found,) = results.requirements
+    return found
+
+
+def waivers(folder: Path) -> tuple[str, str]:
+    """The option with a file that waives the finding."""
+    path = folder / "known.toml"
+    path.write_text(KNOWN)
+    return "--known-issues", str(path)
+
+
+def test_a_waived_finding_is_a_known_issue_and_the_trial_goes_on(case: Case, tmp_path: Path) -> None:
+    """Its replay is the first example and counts with its requests; drawing begins after it."""
+    findings = kept(tmp_path, case, 'status = "new"')
+    results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path))
+    (replay,) = results.findings
+    assert (replay.finding, replay.result) == ("scripted/overcount", ReplayResult.FAILS)
+    found = verdict_of(results)
+    assert found.verdict is Verdict.KNOWN_ISSUE
+    assert found.examples > 1
+    lines = [json.loads(line) for line in (tmp_path / "run" / "events.ndjson").read_text().splitlines()]
+    first = next(event for event in lines if event["event"] == "example")
+    assert first["history"]["nonce"] == case.nonce
+    assert first["findings"]
+    assert results.waivers[0].finding == "scripted/overcount"
+    assert results.waivers[0].state == "used"
+
+
+def test_only_the_replay_of_a_waived_finding_fails(case: Case, tmp_path: Path) -> None:
+    """Without drawing, the verdict is the replay's, with its case."""
+    findings = kept(tmp_path, case, 'status = "new"')
+    results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path), "--findings", "only")
+    found = verdict_of(results)
+    assert (found.verdict, found.examples) == (Verdict.KNOWN_ISSUE, 1)
+    assert found.reason.startswith("it counts too many (none known); besides it, ")
+    assert [one.signature for one in results.cases] == [case.signature]
+    assert results.cases[0].reproduction.note == "a replay of the finding scripted/overcount"
+
+
+def test_a_finding_that_nothing_waives_is_a_violation_at_once(case: Case, tmp_path: Path) -> None:
+    """It is confirmed on fresh engines like any counterexample, and is not minimised again."""
+    results = ran(tmp_path / "run", FLAW, kept(tmp_path, case, 'status = "new"'))
+    found = verdict_of(results)
+    assert found.verdict is Verdict.VIOLATED
+    assert results.cases[0].workload == case.workload
+    assert results.cases[0].reproduction.fresh_failed
+    assert not results.findings[0].regression
+
+
+def test_a_fixed_finding_that_fails_again_is_a_regression_whatever_is_waived(case: Case, tmp_path: Path) -> None:
+    """The release 1 has it fixed."""
+    findings = kept(tmp_path, case, 'status = "fixed"\nfixed_in = "1"')
+    results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path))
+    found = verdict_of(results)
+    assert found.verdict is Verdict.VIOLATED
+    assert found.reason.startswith("regression of scripted/overcount, fixed in 1: accounting: ")
+    assert results.findings[0].regression
+
+
+def test_a_finding_that_is_fixed_later_is_none(case: Case, tmp_path: Path) -> None:
+    """On release 1 it is known to fail, so the waiver counts."""
+    findings = kept(tmp_path, case, 'status = "fixed"\nfixed_in = "1.1"')
+    results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path), "--findings", "only")
+    assert verdict_of(results).verdict is Verdict.KNOWN_ISSUE
+
+
+def test_an_engine_without_the_bug_conforms(case: Case, tmp_path: Path) -> None:
+    """The replay passes and is an example among the others; the waiver is stale."""
+    findings = kept(tmp_path, case, 'status = "new"')
+    results = ran(tmp_path / "run", "CLEAN", findings, *waivers(tmp_path))
+    assert [one.result for one in results.findings] == [ReplayResult.PASSES]
+    assert verdict_of(results).verdict is Verdict.CONFORMS
+    assert results.waivers[0].state == "stale"
+
+
+def test_another_bug_is_no_replay_of_the_finding(case: Case, tmp_path: Path) -> None:
+    """The case fails with another signature, which the waiver does not match: a violation."""
+    findings = kept(tmp_path, case, 'status = "new"')
+    results = ran(tmp_path / "run", OTHER_FLAW, findings, *waivers(tmp_path))
+    assert [one.result for one in results.findings] == [ReplayResult.OTHERWISE]
+    assert verdict_of(results).verdict is Verdict.VIOLATED
+
+
+def test_benchmarks_switch_it_off(case: Case, tmp_path: Path) -> None:
+    """Then nothing is replayed; the bug is drawn."""
+    findings = kept(tmp_path, case, 'status = "new"')
+    results = ran(tmp_path / "run", FLAW, findings, "--findings", "off")
+    assert results.findings == []
+    assert verdict_of(results).verdict is Verdict.VIOLATED
+
+
+def test_a_known_issue_names_a_finding_that_exists(case: Case, tmp_path: Path) -> None:
+    """Otherwise the run does not begin."""
+    with pytest.raises(AssertionError, match="names the finding 'scripted/overcount', which is unknown"):
+        ran(tmp_path / "run", FLAW, tmp_path, *waivers(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [
+        ("vllm/prompt-logprobs-beside-another-request", True),  # it ends the server
+        ("vllm/file-tier-key-lacks-the-weights", True),  # it starts another engine
+        ("vllm/adapter-key-lacks-the-contents", False),
+    ],
+)
+def test_what_ends_a_server_is_known_before_it_runs(identity: str, expected: bool) -> None:
+    """By the case; a run on a server does not begin with it."""
+    assert needs_engine_starts(read_finding(read_records()[identity])) is expected

@@ -1,0 +1,29 @@
+"""A plugin with an engine `scripted`, which has the bug that COLDPROOF_FLAW names, and the findings in a folder.
+
+COLDPROOF_FINDINGS is that folder, in place of Coldproof's own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from coldproof.adapters.registry import CELLS, ENGINES
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
+from coldproof.harness.case import finding_records
+from coldproof.harness.session.selftest.scripted_engine import InjectedBug, ScriptedEngine
+
+NAME = ScriptedEngine.name
+FLAW = InjectedBug[os.environ.get("COLDPROOF_FLAW", "CLEAN")]
+
+finding_records.FOLDER = Path(os.environ["COLDPROOF_FINDINGS"])
+
+
+def start(setting: StartOptions) -> ScriptedEngine:
+    """Start the engine. Without its cache it has no bug."""
+    return ScriptedEngine(FLAW if setting.caching else InjectedBug.CLEAN, caching=setting.caching)
+
+
+CELLS[NAME] = Cell(name=NAME, about="scripted", engine=NAME, alike=False)
+ENGINES[NAME] = EngineSpec(name=NAME, about="scripted", cells=(CELLS[NAME],), start=start, quick=True)
