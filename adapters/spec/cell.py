@@ -29,6 +29,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     sliding_window: bool = False  # use the tiny model with sliding-window layers
     package: str | None = None  # a Python package that this cell needs beside the engine's own
     on_request: bool = False  # run only if --cells names it
+    embedding_rows: bool = False  # prompts may have rows, so that its cold answers come from an engine with its flags
     lossy: str = ""  # a text that follows "lossy mode:"
     engine: str = ""  # the engine to which the flags belong
 

@@ -331,6 +331,20 @@ CELLS = (
         events=True,
         only_fingerprint=True,
     ),
+    VllmCell(
+        name="embeds",
+        about="prompts with embedding rows (--enable-prompt-embeds), a pool that never evicts",
+        arguments=("--enable-prompt-embeds",),
+        areas=("EMBED",),
+        embedding_rows=True,
+    ),
+    VllmCell(
+        name="embeds-tight",
+        about="prompts with embedding rows, a pool of 16 blocks, prefill in chunks of at most 64 tokens",
+        arguments=small_pool("--enable-prompt-embeds", *SMALL_CHUNKS),
+        areas=("EMBED",),
+        embedding_rows=True,
+    ),
     *GROUP_CELLS,
     *TIER_CELLS,
 )

@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.embeddings import near_embeddings
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_churn,
@@ -104,6 +105,7 @@ FAMILIES: dict[str, Family] = {
     "several answers": lambda on: with_response_options(on, SEVERAL_ANSWERS),
     "stop strings": lambda on: with_response_options(on, STOP_STRINGS),
     "structured": lambda on: with_response_options(on, STRUCTURED),
+    "embedding rows": lambda on: near_embeddings(on, with_adapter=True),
     "quiet updates": quiet_updates,
     "updates with adapters": updates_with_adapters,
     "pauses": lambda on: paused(on, updates=False),

@@ -12,7 +12,7 @@ import msgspec
 
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.workload.steps import Request
-from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens
+from coldproof.harness.workload.tokens import first_tokens, segment_tokens
 from coldproof.reports.schema.case import SegmentRow
 
 Piece = tuple[SegmentRow, tuple[int, ...]]
@@ -33,7 +33,8 @@ def pieces(number: int, asked: Mapping[int, Request], outcomes: Mapping[int, Out
     prompt = asked[number].prompt
     before = outcomes.get(prompt.continues) if prompt.continues is not None else None
     if before is None:
-        found = [(SegmentRow(name=NONCE, tokens=len(nonce_tokens(nonce))), nonce_tokens(nonce))]
+        start = first_tokens(nonce, prompt.segments)
+        found = [(SegmentRow(name=NONCE, tokens=len(start)), start)]
     else:
         answer = SegmentRow(name=f"answer of r{before.request}", tokens=len(before.tokens))
         earlier = [*pieces(before.request, asked, outcomes, nonce), (answer, before.token_ids)]
