@@ -32,6 +32,8 @@ class VllmCell(Cell, frozen=True, kw_only=True):
             return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
             return f"cell {self.name!r} tests number formats, and the fingerprint worker computes no numbers"
+        if self.embedding_rows and engine != IN_PROCESS:
+            return f"cell {self.name!r} sends token ids and rows in one prompt: add --engine {IN_PROCESS}"
         if engine == IN_PROCESS and not self.in_process:
             return f"cell {self.name!r} needs a server: leave out --engine {IN_PROCESS}, or choose other cells"
         return "" if engine == IN_PROCESS else super().obstacle(engine, worker)

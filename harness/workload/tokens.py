@@ -75,12 +75,7 @@ def segment_row(
     """Return the id of a segment's row at a position: another row if it is changed, one other value if nudged."""
     place = "changed" if changed else 0 if rows.equal else position
     variant = 1 + position % (VARIANTS - 1) if nudged else 0
-    return row_id(row_seed(f"{nonce}/{segment.name}/{place}"), variant)
-
-
-def row_seed(name: str) -> int:
-    """Return a number that follows from a name."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+    return row_id(f"{nonce}/{segment.name}/{place}", variant)
 
 
 def first_tokens(nonce: str, segments: Sequence[Segment]) -> tuple[int, ...]:
@@ -90,7 +85,7 @@ def first_tokens(nonce: str, segments: Sequence[Segment]) -> tuple[int, ...]:
     rows = segments[0].rows if segments else msgspec.UNSET
     if not rows or not rows.covers(0):
         return nonce_tokens(nonce)
-    return tuple(row_id(row_seed(f"{nonce} {place}")) for place in range(NONCE_TOKENS))
+    return tuple(row_id(f"{nonce} {place}") for place in range(NONCE_TOKENS))
 
 
 def nonce_tokens(nonce: str) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ class ClosedForm(Oracle):
             for length, (adapter, surface) in enumerate(itertools.product([None, *adapters[:2]], surfaces), start=60)
         ]
         if self.row_width is not None:
-            rows = tuple(row_id(seed, seed % 3) for seed in range(30))
+            rows = tuple(row_id(f"verified {place}", place % 3) for place in range(30))
             asked += [Question((*some_tokens(start), *rows), None, VERIFIED_TOKENS) for start in (0, 33)]
         for question in asked:
             measured, computed_here = self.cold.ask(question), self.ask(question)

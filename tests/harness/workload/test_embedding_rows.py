@@ -97,14 +97,14 @@ def test_only_prompts_with_rows_carry_anything_hidden() -> None:
     assert hidden_of(plain, "n", {}) == ()
     hidden = hidden_of(mixed, "n", {})
     assert len(hidden) == len(tokens_of(mixed, "n", {})) == NONCE_TOKENS + 20
-    assert set((*hidden[:NONCE_TOKENS], *hidden[-10:])) == {NO_ROW}
+    assert {*hidden[:NONCE_TOKENS], *hidden[-10:]} == {NO_ROW}
     assert not has_rows(tokens_of(plain, "n", {}))
 
 
 @pytest.mark.parametrize("width", [4, 64])
 def test_values_are_exact_in_eight_bits_and_differ_between_rows(width: int) -> None:
     """Rows of tokens are zeros."""
-    values = row_values((row_id(1), 40, row_id(2)), width)
+    values = row_values((row_id("one"), 40, row_id("two")), width)
     assert values.shape == (3, width)
     assert not values[1].any()
     assert (values[0] != values[2]).any()

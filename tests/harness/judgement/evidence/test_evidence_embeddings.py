@@ -15,7 +15,7 @@ from coldproof.reports.schema.verdict import FailureClass
 
 LENGTH = 40  # two whole blocks of 16, and more
 TOKENS = tuple(range(33, 33 + LENGTH))
-TABLE = tuple(row_id(place) for place in range(LENGTH))
+TABLE = tuple(row_id(f"{place}") for place in range(LENGTH))
 
 
 def mixed(
@@ -34,7 +34,7 @@ def mixed(
 
 def other_at(place: int) -> tuple[int, ...]:
     """Return the table of rows with another row at one position."""
-    return (*TABLE[:place], row_id(10_000), *TABLE[place + 1 :])
+    return (*TABLE[:place], row_id("other"), *TABLE[place + 1 :])
 
 
 ZEROS = (0,) * LENGTH
