@@ -9,19 +9,15 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.embeddings import near_embeddings
+from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
+
+ROWS = (Capability.EMBEDDING_ROWS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 
 
 @requirement(
     "EMBED-1",
     "embedding rows isolated by content and by position",
-    needs=(
-        Capability.EMBEDDING_ROWS,
-        Capability.TOKEN_PROMPTS,
-        Capability.TOKEN_OUTPUTS,
-        Capability.CACHED_TOKENS,
-        Capability.CACHE_SALT,
-    ),
+    needs=(*ROWS, Capability.CACHE_SALT),
     shows=(Evidence.ROW_HITS, Evidence.OTHER_ROWS, Evidence.OTHER_MASK, Evidence.STALE_CHANCES),
     upstream=("vllm#56655",),
 )
@@ -38,3 +34,28 @@ def test_embedding_rows_isolate_the_cache(sut: SystemUnderTest, data: st.DataObj
     """
     workload = near_embeddings(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
     sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "EMBED-1",
+    "embedding rows beside token ids 0",
+    needs=(*ROWS, Capability.CACHE_SALT),
+    shows=(Evidence.ROW_HITS, Evidence.OTHER_MASK),
+    upstream=("vllm#56655",),
+)
+@given(data=st.data())
+def test_embedding_rows_beside_token_ids_of_zero(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine distinguishes a row from a token also where the token's id is 0, which an engine may put in
+    place of a row.
+    """
+    workload = near_embeddings(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE), zeros=True)
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement("EMBED-1", "the next turn after embedding rows", needs=ROWS, shows=(Evidence.ROW_TURNS,))
+@given(data=st.data())
+def test_next_turn_after_embedding_rows(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """The next turn of a prompt with rows hits what decode wrote, as that of a prompt of tokens does, and a conforming
+    engine answers it as cold.
+    """
+    sut.check(data.draw(conversations_with_rows(sut.limits), label="workload"))

@@ -70,6 +70,7 @@ def features(history: History) -> list[str]:
         "stop string": any(request.surface.stop for request in asked),
         "structured output": any(request.surface.pattern for request in asked),
         "embedding rows": any(outcome.hidden for outcome in history.outcomes),
+        "next turn": any(o.hidden and asked[o.request].prompt.continues is not None for o in history.outcomes),
     }
     restarts = [step.before for step in history.workload.steps if isinstance(step, Restart)]
     return [*(name for name, true in happened.items() if true), *(f"restart: {before}" for before in restarts)]

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.harness.workload.generators.chats import conversations, trees
-from coldproof.harness.workload.generators.embeddings import near_embeddings
+from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_churn,
@@ -106,6 +106,8 @@ FAMILIES: dict[str, Family] = {
     "stop strings": lambda on: with_response_options(on, STOP_STRINGS),
     "structured": lambda on: with_response_options(on, STRUCTURED),
     "embedding rows": lambda on: near_embeddings(on, with_adapter=True),
+    "embedding rows beside zeros": lambda on: near_embeddings(on, with_adapter=True, zeros=True),
+    "conversations with rows": conversations_with_rows,
     "quiet updates": quiet_updates,
     "updates with adapters": updates_with_adapters,
     "pauses": lambda on: paused(on, updates=False),

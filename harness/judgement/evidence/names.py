@@ -85,6 +85,7 @@ class Evidence(enum.StrEnum):
     ROW_HITS = "hits that reached into embedding rows"
     OTHER_ROWS = "requests that differ from another one only in an embedding row of a block"
     OTHER_MASK = "requests that differ from another one only in which positions of a block are rows"
+    ROW_TURNS = "next turns after embedding rows that could hit what decode wrote"
     WEIGHT_UPDATES = "updates of the weights"
     UPDATES_FROM_PATH = "updates of the weights from another path"
     UPDATES_SAME_PATH = "updates of the weights from the same path"

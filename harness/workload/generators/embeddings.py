@@ -18,18 +18,21 @@ AdapterAndSalt = tuple[str | None, str | None]
 PLAIN: AdapterAndSalt = (None, None)
 SALTS: tuple[AdapterAndSalt, ...] = ((None, "red"), (None, "Red"))
 TENANT: AdapterAndSalt = ("tenant", None)
-EDITS = ("row", "mask", "value", "swap", "tokens")
+EDITS = ("row", "mask", "value", "swap", "mask", "tokens")
 
 
 @st.composite
-def near_embeddings(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
-    """Draw a prompt with rows and up to four near-collisions of it, with salts and an adapter; then bursts of them."""
+def near_embeddings(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, zeros: bool = False) -> Workload:
+    """Draw a prompt with rows and up to four near-collisions of it, with salts and an adapter; then bursts of them.
+
+    `zeros`: all its token ids are 0, which is what an engine may put in place of a row.
+    """
     steps: list[Step] = []
     identities = [PLAIN, *draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=2, unique=True))]
     if with_adapter and draw(st.booleans()):
         steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
         identities.append(TENANT)
-    base = draw(segments_with_rows(limits))
+    base = draw(segments_with_rows(limits, zeros=zeros))
     near = draw(st.lists(near_collisions(limits, base), min_size=1, max_size=limits.most(4, least=1)))
     sent: list[tuple[Segment, AdapterAndSalt]] = [(base, PLAIN), *((other, PLAIN) for other in near), (base, PLAIN)]
     sent += [(base, identity) for identity in identities[1:]]
@@ -44,6 +47,20 @@ def near_embeddings(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bo
     return Workload(tuple(steps))
 
 
+@st.composite
+def conversations_with_rows(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt with rows whose answer fills a block, and next turns of it, with and without rows of their own."""
+    base = draw(segments_with_rows(limits))
+    answer = draw(st.sampled_from(limits.sizes((limits.unit + 2, 2 * limits.unit + 2))))
+    requests = [msgspec.structs.replace(request_for(limits, base, PLAIN), max_tokens=answer)]
+    for turn in range(draw(st.integers(1, limits.most(2, least=1)))):
+        own = Segment(f"turn {turn}", limits.unit + 1)
+        if draw(st.booleans()):
+            own = msgspec.structs.replace(own, rows=Rows(((1, limits.unit),)))
+        requests.append(Request(prompt=Prompt((own,), continues=turn), max_tokens=answer))
+    return Workload(tuple(Burst(requests=(request,)) for request in requests))
+
+
 def request_for(limits: WorkloadLimits, segment: Segment, identity: AdapterAndSalt) -> Request:
     """Return a request with a segment, and more tokens after it: the last block of a prompt is never looked up."""
     adapter, salt = identity
@@ -51,7 +68,7 @@ def request_for(limits: WorkloadLimits, segment: Segment, identity: AdapterAndSa
 
 
 @st.composite
-def segments_with_rows(draw: st.DrawFn, limits: WorkloadLimits) -> Segment:
+def segments_with_rows(draw: st.DrawFn, limits: WorkloadLimits, *, zeros: bool = False) -> Segment:
     """Draw a leading segment with rows: at its end, everywhere, in its middle, in two places, or at every other place.
 
     Spans begin and end at, just before or just after a block boundary, and inside blocks.
@@ -72,8 +89,8 @@ def segments_with_rows(draw: st.DrawFn, limits: WorkloadLimits) -> Segment:
             spans = tuple((place, place + 1) for place in range(first, min(length, first + unit), 2))
         case _:
             spans = ((first, length),)
-    look = draw(st.sampled_from(((False, False), (False, True), (True, False))))
-    return msgspec.structs.replace(stem, rows=Rows(spans, equal=look[0], blank=look[1]))
+    equal = draw(st.sampled_from((False, False, True)))
+    return msgspec.structs.replace(stem, rows=Rows(spans, equal=equal, blank=zeros))
 
 
 @st.composite

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from support.histories import history, outcome
@@ -24,7 +26,7 @@ def mixed(
     tokens: tuple[int, ...] = TOKENS,
     rows: tuple[int, ...] = TABLE,
     length: int = LENGTH,
-    **more: object,
+    **more: Any,
 ) -> Outcome:
     """Return a request with rows at the positions `shown`."""
     seen = tuple(rows[i] if i in shown else tokens[i] for i in range(length))
@@ -37,7 +39,17 @@ def other_at(place: int) -> tuple[int, ...]:
     return (*TABLE[:place], row_id("other"), *TABLE[place + 1 :])
 
 
-ZEROS = (0,) * LENGTH
+ZEROS, ANSWER = (0,) * LENGTH, tuple(range(70, 80))
+LONG: dict[str, Any] = {"answer": ANSWER}
+
+
+def turn(**more: Any) -> Outcome:
+    """Return the next turn of request 0."""
+    first = mixed(0, 20)
+    seen = (*first.prompt, *ANSWER, 7)
+    return outcome(1, seen, hidden=(*(first.hidden or ()), *ZEROS)[: len(seen)], **more)
+
+
 SHOWS: list[tuple[Evidence, History, list[History]]] = [
     (Evidence.ROW_PROMPTS, history(mixed(0, 20)), [history(outcome(0, TOKENS)), history(mixed(0, 20, error="lost"))]),
     (
@@ -67,6 +79,16 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
             history(mixed(0, 20), mixed(1, 21, rows=other_at(20))),
             history(mixed(0, 20), mixed(1, 21, salt="red")),
             history(mixed(0, 20), outcome(1, TOKENS)),
+        ],
+    ),
+    (
+        Evidence.ROW_TURNS,
+        history(mixed(0, 20, **LONG), turn()),
+        [
+            history(mixed(0, 20, **LONG), turn(salt="red")),
+            history(mixed(0, 20, **LONG), turn(sent=0.1)),
+            history(mixed(0, 20), mixed(1, 20)),
+            history(outcome(0, TOKENS, ANSWER), outcome(1, (*TOKENS, *ANSWER, 7))),
         ],
     ),
 ]
