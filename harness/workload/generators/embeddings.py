@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, stems
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Rows, Segment, SetAdapter, Step, Workload
-from coldproof.harness.workload.tokens import NONCE_TOKENS
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 from coldproof.harness.workload.validity import rows_fit
 
 AdapterAndSalt = tuple[str | None, str | None]
@@ -53,7 +53,11 @@ def conversations_with_rows(draw: st.DrawFn, limits: WorkloadLimits) -> Workload
     base = draw(segments_with_rows(limits))
     answer = draw(st.sampled_from(limits.sizes((limits.unit + 2, 2 * limits.unit + 2))))
     requests = [msgspec.structs.replace(request_for(limits, base, PLAIN), max_tokens=answer)]
+    length = new_prompt_length(requests[0].prompt) + answer
     for turn in range(draw(st.integers(1, limits.most(2, least=1)))):
+        length += limits.unit + 1 + answer
+        if length > limits.longest:
+            break
         own = Segment(f"turn {turn}", limits.unit + 1)
         if draw(st.booleans()):
             own = msgspec.structs.replace(own, rows=Rows(((1, limits.unit),)))
