@@ -7,6 +7,7 @@ need keys that differ. This module finds such pairs.
 from __future__ import annotations
 
 import enum
+import math
 from typing import NamedTuple
 
 from coldproof.adapters.protocol.embedding_rows import is_row
@@ -67,6 +68,19 @@ def differences(history: History, outcome: Outcome) -> set[Difference]:
         and set(other.identities) & set(outcome.identities)
         and (found := difference(history, other, outcome)) is not None
     }
+
+
+def carry_the_same_until(other: Outcome, outcome: Outcome) -> float:
+    """Return the first position at which two prompts carry different things that the model does not see.
+
+    An engine may key its blocks by all rows of a request that has any, also by those under tokens, so that no reuse is
+    promised from there on.
+    """
+    if not outcome.hidden and not other.hidden:
+        return math.inf
+    theirs, own = other.hidden or (), outcome.hidden or ()
+    same = common_prefix(theirs, own)
+    return math.inf if 0 < same == min(len(theirs), len(own)) else same
 
 
 def hit_rows(outcome: Outcome) -> bool:

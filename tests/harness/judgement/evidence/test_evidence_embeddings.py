@@ -13,6 +13,7 @@ from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.evidence.collect import evidence
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.reference_cache import at_least
 from coldproof.reports.schema.verdict import FailureClass
 
 LENGTH = 40  # two whole blocks of 16, and more
@@ -133,3 +134,18 @@ def test_outcomes_without_rows_are_written_as_before() -> None:
     assert b"hidden" not in msgspec.json.encode(outcome(0, TOKENS))
     one = mixed(0, 20)
     assert msgspec.json.decode(msgspec.json.encode(one), type=Outcome) == one
+
+
+@pytest.mark.parametrize(
+    ("earlier", "then", "least"),
+    [
+        (mixed(0, 20), mixed(1, 20), 32),
+        (mixed(0, 20), mixed(1, 20, rows=other_at(17)), 16),  # another row under a token: an engine may key by it
+        (mixed(0, 20), outcome(1, TOKENS), 0),  # a tensor of rows, and none
+        (mixed(0, 20, **LONG), turn(), 48),  # the turn has to carry something at the positions of the answer
+    ],
+    ids=["the same", "another hidden row", "no rows", "next turn"],
+)
+def test_reuse_is_expected_as_far_as_requests_carry_the_same(earlier: Outcome, then: Outcome, least: int) -> None:
+    """Also what the model does not see."""
+    assert at_least(history(earlier, then), then) == least
