@@ -11,6 +11,7 @@ from support.histories import history, outcome
 from coldproof.adapters.protocol.embedding_rows import row_id
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.evidence.collect import evidence
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.reference_cache import at_least
@@ -149,3 +150,11 @@ def test_outcomes_without_rows_are_written_as_before() -> None:
 def test_reuse_is_expected_as_far_as_requests_carry_the_same(earlier: Outcome, then: Outcome, least: int) -> None:
     """Also what the model does not see."""
     assert at_least(history(earlier, then), then) == least
+
+
+def test_a_hit_on_similar_rows_names_who_wrote_them() -> None:
+    """By the count alone, if the answer is right by chance."""
+    first, then = mixed(0, 20, tokens=ZEROS), mixed(1, 21, tokens=ZEROS, cached_tokens=32)
+    (found,) = check_bounds(history(first, then))
+    assert found.failure_class is FailureClass.ACCOUNTING
+    assert "request 0 wrote such blocks for a prompt with other positions of the same rows" in found.sentence
