@@ -46,6 +46,7 @@ class Capability(enum.StrEnum):
     SECOND_TIER = "second KV tier"
     SAVED_STATE = "KV saved and restored by name"
     PERSISTENT_KV = "KV that outlives its engine"
+    EMBEDDING_ROWS = "prompts with embedding rows"
     MOVED_PIECES = "non-prefix KV reuse"
     CONTEXT_SHIFT = "context shift"
     SPAWNABLE = "spawned by Coldproof"
@@ -87,6 +88,7 @@ OF_EVERY_CELL = frozenset(
 OPTIONAL_ABSENT = {
     Capability.SAVED_STATE: "the engine cannot save its cache under a name and restore it",
     Capability.PERSISTENT_KV: "no KV is kept when the engine ends",
+    Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
     **dict.fromkeys(

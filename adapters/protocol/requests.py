@@ -86,6 +86,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `model`: a served name of the base model or an adapter. `messages`: if given, the request uses the chat route and
     template; `prompt` is then the rendered token ids.
+    `hidden`: for a prompt with embedding rows, what the request also carries at each position although the model does
+    not see it: the token id under a row, the row under a token (see `embedding_rows.py`). Empty: nothing.
     """
 
     model: str
@@ -96,6 +98,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] | None = None
     surface: ResponseOptions = PLAIN
     abort: Abort | None = None
+    hidden: tuple[int, ...] = ()
     tag: str = ""  # becomes part of the engine's request id, so that block provenance can name the request
 
 

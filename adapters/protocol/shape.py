@@ -49,3 +49,4 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     resumes_first: bool = False  # a preempted request is resumed before requests that were sent after it are admitted
     # The query counter counts each prompt once, at admission, and the hit counter only the hits of that lookup.
     counts_first_lookups: bool = False
+    row_width: int | None = None  # the values of an embedding row; None: prompts consist of tokens

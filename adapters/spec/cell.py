@@ -24,11 +24,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT", "TIER", "WEIGHT")
+    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT", "TIER", "WEIGHT", "EMBED")
     alike: bool = True
     sliding_window: bool = False  # use the tiny model with sliding-window layers
     package: str | None = None  # a Python package that this cell needs beside the engine's own
     on_request: bool = False  # run only if --cells names it
+    embedding_rows: bool = False  # prompts may have rows, so that its cold answers come from an engine with its flags
     lossy: str = ""  # a text that follows "lossy mode:"
     engine: str = ""  # the engine to which the flags belong
 

@@ -32,6 +32,8 @@ class VllmCell(Cell, frozen=True, kw_only=True):
             return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
             return f"cell {self.name!r} tests number formats, and the fingerprint worker computes no numbers"
+        if self.embedding_rows and engine != IN_PROCESS:
+            return f"cell {self.name!r} sends token ids and rows in one prompt: add --engine {IN_PROCESS}"
         if engine == IN_PROCESS and not self.in_process:
             return f"cell {self.name!r} needs a server: leave out --engine {IN_PROCESS}, or choose other cells"
         return "" if engine == IN_PROCESS else super().obstacle(engine, worker)
@@ -330,6 +332,20 @@ CELLS = (
         topology="window",
         events=True,
         only_fingerprint=True,
+    ),
+    VllmCell(
+        name="embeds",
+        about="prompts with embedding rows (--enable-prompt-embeds), a pool that never evicts",
+        arguments=("--enable-prompt-embeds",),
+        areas=("EMBED",),
+        embedding_rows=True,
+    ),
+    VllmCell(
+        name="embeds-tight",
+        about="prompts with embedding rows, a pool of 16 blocks, prefill in chunks of at most 64 tokens",
+        arguments=small_pool("--enable-prompt-embeds", *SMALL_CHUNKS),
+        areas=("EMBED",),
+        embedding_rows=True,
     ),
     *GROUP_CELLS,
     *TIER_CELLS,

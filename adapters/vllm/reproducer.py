@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from coldproof.adapters.protocol import embedding_rows
 from coldproof.adapters.spec.reproduction import (
     FILES,
     RecordedEngine,
     Reproduction,
     attached_command,
+    source_of,
     template_beside,
 )
 from coldproof.adapters.vllm.cells import VllmCell
@@ -43,4 +46,18 @@ def command(engine: RecordedEngine) -> str:
     return f"{engine.config.get('environment', '')} {line}".strip()
 
 
-OPENAI = Reproduction(template=template_beside(__file__), command=command, note=note)
+def flags(engine: RecordedEngine) -> str:
+    """Return the environment and the flags of an engine that a script starts in its own process."""
+    return command(engine).replace("python -m vllm.entrypoints.openai.api_server ", "")
+
+
+# A server takes token ids and rows in one prompt only as parts of a chat.
+WITH_ROWS = Reproduction(
+    template=Path(__file__).with_name("embedding_rows.py.j2"),
+    command=flags,
+    packages=("torch", "vllm"),
+    carries=(source_of(embedding_rows),),
+    in_process=True,
+    note=note,
+)
+OPENAI = Reproduction(template=template_beside(__file__), command=command, note=note, with_rows=WITH_ROWS)

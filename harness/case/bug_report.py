@@ -14,9 +14,8 @@ from pathlib import Path
 import jinja2
 
 from coldproof.adapters.common.redact import redacted
-from coldproof.adapters.registry import reproduction_of
 from coldproof.harness.case.reproducer.curl import CurlScript
-from coldproof.harness.case.reproducer.script import recorded_engine, uses_generated_model
+from coldproof.harness.case.reproducer.script import recorded_engine, reproduction, uses_generated_model
 from coldproof.reports.format.markdown import escaped, fenced
 from coldproof.reports.format.text import one_line, tail, visible
 from coldproof.reports.schema.case import Case, ControlRow, RequestRow, Strength
@@ -39,7 +38,7 @@ CONTROL_RESULTS = {Strength.NEEDED: "required", Strength.NOT_NEEDED: "not requir
 
 def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> str:
     """Return the report as Markdown. Engine text is escaped, or inside a fence that it cannot close."""
-    shell, dialect, engine = CurlScript(case), reproduction_of(case.engine), recorded_engine(case)
+    shell, dialect, engine = CurlScript(case), reproduction(case), recorded_engine(case)
     loader = jinja2.Environment(
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.harness.history.embedding_rows import differences
 from coldproof.harness.history.provenance import wrong_read_position
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.block_hashes import computed
@@ -29,6 +30,7 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
         more += "; only adapters' hashes"
     if failure_class is FailureClass.ACCOUNTING and late_announcements(history):
         more += "; announced late"
+    more += "".join(f"; {one}" for one in differences_of_rows(history, about))
     if any(outcome.request == about and outcome.overlapped for outcome in history.outcomes):
         more += "; overlaps the change"
     elif failure_class is FailureClass.CORRUPT and wrong_read_position(history, about):
@@ -36,6 +38,12 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
     if not changed:
         return f"{failure_class.value}; no reload{more}"
     return f"{failure_class.value}; {routes}; {path}; {moment}{more}"
+
+
+def differences_of_rows(history: History, about: int | None) -> list[str]:
+    """Return in what the failing prompt differs from others with embedding rows that a key may confuse with it."""
+    failing = [outcome for outcome in history.outcomes if outcome.request == about and outcome.hidden]
+    return sorted(found for outcome in failing for found in differences(history, outcome))
 
 
 def only_adapters_hashes(history: History) -> bool:
@@ -61,6 +69,8 @@ def features(history: History) -> list[str]:
         "prompt logprobs": any(request.surface.prompt_logprobs for request in asked),
         "stop string": any(request.surface.stop for request in asked),
         "structured output": any(request.surface.pattern for request in asked),
+        "embedding rows": any(outcome.hidden for outcome in history.outcomes),
+        "next turn": any(o.hidden and asked[o.request].prompt.continues is not None for o in history.outcomes),
     }
     restarts = [step.before for step in history.workload.steps if isinstance(step, Restart)]
     return [*(name for name, true in happened.items() if true), *(f"restart: {before}" for before in restarts)]

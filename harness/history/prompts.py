@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coldproof.adapters.protocol.embedding_rows import NO_ROW
 from coldproof.adapters.protocol.requests import Message
 from coldproof.harness.history.records import Outcome
 from coldproof.harness.workload.steps import Request
-from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens, text_of
+from coldproof.harness.workload.tokens import (
+    NONCE_TOKENS,
+    first_tokens,
+    hidden_tokens,
+    nonce_tokens,
+    segment_tokens,
+    text_of,
+)
 
 
 def tokens_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> tuple[int, ...]:
@@ -18,8 +26,25 @@ def tokens_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> 
     own = tuple(t for segment in prompt.segments for t in segment_tokens(nonce, segment))
     before = outcomes.get(prompt.continues) if prompt.continues is not None else None
     if before is None:
-        return nonce_tokens(nonce) + own
+        return first_tokens(nonce, prompt.segments) + own
     return (before.prompt + before.token_ids)[prompt.start : prompt.end] + own
+
+
+def hidden_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> tuple[int, ...]:
+    """Return what a prompt with rows carries without the model seeing it; empty for a prompt without rows.
+
+    A next turn carries the rows of the request that it continues, and no rows under the tokens of that answer.
+    """
+    prompt = request.prompt
+    before = outcomes.get(prompt.continues) if prompt.continues is not None else None
+    earlier = (before.hidden or ()) if before is not None else ()
+    if not earlier and not any(segment.rows for segment in prompt.segments):
+        return ()
+    own = tuple(t for segment in prompt.segments for t in hidden_tokens(nonce, segment))
+    if before is None:
+        return (NO_ROW,) * NONCE_TOKENS + own
+    start = earlier or (NO_ROW,) * len(before.prompt)
+    return (start + (NO_ROW,) * len(before.tokens))[prompt.start : prompt.end] + own
 
 
 def messages_of(

@@ -49,6 +49,7 @@ class CachePartition(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One request as sent and as answered. Times are seconds since the run began.
 
+    `prompt`: the ids of what the model sees, tokens and embedding rows. So equal ids are equal content.
     `identities` has every identity that the engine may correctly have used: one, or several if a change of the adapter
     or of the weights overlapped the request. `error` says why there is no answer; `tokens` are those before the error.
     """
@@ -61,6 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     identities: tuple[Identity, ...]
     residence: CachePartition
     surface: ResponseOptions = PLAIN
+    hidden: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET  # of a prompt with rows: see CompletionRequest
     tokens: tuple[Token, ...] = ()
     text: str = ""
     others: tuple[tuple[Token, ...], ...] = ()

@@ -85,10 +85,11 @@ def continuation(outcome: Outcome, identity: Identity, after: int) -> Question:
 def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Question | None:
     """Return the question that lets a cold engine score every token of an answer: one prefill of prompt and answer.
 
-    Return None if the scores are not comparable: for several sampled answers, or for structured output. The tokens are
-    cut to `longest - 1`, because the engine must have room to generate one.
+    Return None if the scores are not comparable: for several sampled answers, structured output, or a prompt with
+    embedding rows, of which engines score no tokens. The tokens are cut to `longest - 1`, because the engine must have
+    room to generate one.
     """
-    plain = outcome.surface.answers == 1 and outcome.surface.pattern is None
+    plain = outcome.surface.answers == 1 and outcome.surface.pattern is None and not outcome.hidden
     tokens = (*outcome.prompt, *outcome.token_ids)[: longest - 1]
     if not plain or len(tokens) <= len(outcome.prompt):
         return None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.harness.history.embedding_rows import carry_the_same_until
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
 from coldproof.harness.history.records import (
     History,
@@ -97,7 +98,8 @@ def at_least(
     `kept(other, outcome)` returns how many tokens of `other` the pool still held. Return None if the block size is
     unknown. Nothing is expected from requests that exceeded their context, overlapped a change of adapter or weights or
     were aborted, nor from before a restart or a reset, even one that reported no success. Nothing is expected for
-    prompt logprobs, because engines may bypass the cache to compute them. If layers keep blocks sparsely (sliding
+    prompt logprobs, because engines may bypass the cache to compute them, nor beyond what both requests carry without
+    the model seeing it, because engines may key blocks by that. If layers keep blocks sparsely (sliding
     windows, states), vLLM promises only the replay boundary of a prompt (prefix_cache_retention_interval 0): then only
     a repeated prompt must hit.
     """
@@ -111,7 +113,11 @@ def at_least(
     resets = [r.ended for r in history.resets if r.began < outcome.finished]
     reset = max((*resets, *(at for at in restart_times(history) if at < outcome.finished)), default=-math.inf)
     shared = (
-        min(common_prefix(written_tokens(other), outcome.prompt), kept(other, outcome))
+        min(
+            common_prefix(written_tokens(other), outcome.prompt),
+            kept(other, outcome),
+            carry_the_same_until(other, outcome),
+        )
         for other in history.outcomes
         if other.finished <= outcome.sent  # may be equal: a clock that counts steps stands still between them
         and other.sent >= reset

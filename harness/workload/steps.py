@@ -32,21 +32,57 @@ class Route(enum.StrEnum):
     SWITCH = "switch for all requests"
 
 
+class Rows(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Embedding rows in a segment. The request carries a token id and a row for each position of the segment.
+
+    `spans`: the positions at which the model gets the row, as ranges from a first position to one after the last; at
+    the others it gets the token. `nudged`: the position whose row differs in one value. `equal`: all rows are equal.
+    `blank`: all token ids are 0, which is what an engine may put in place of a row.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    nudged: int | None = None
+    equal: bool = False
+    blank: bool = False
+
+    def covers(self, position: int) -> bool:
+        """Return whether the model gets the row at a position."""
+        return any(first <= position < end for first, end in self.spans)
+
+    def __str__(self) -> str:
+        kind = "equal rows" if self.equal else "rows"
+        spans = ", ".join(f"{first}-{end - 1}" for first, end in self.spans)
+        nudged = "" if self.nudged is None else f", one value of row {self.nudged} changed"
+        return f"{kind} at {spans}{nudged}{', token ids 0' if self.blank else ''}"
+
+
 class Segment(msgspec.Struct, frozen=True):
-    """`length` tokens that are computed from the name.
+    """`length` tokens that are computed from the name. With `rows`, the model gets embedding rows at some positions.
 
     Near-collisions: `changed` replaces the token at that index, `swapped` swaps the token at that index and the next.
+    The same holds for rows.
     """
 
     name: str
     length: int
     changed: int | None = None
     swapped: int | None = None
+    rows: Rows | msgspec.UnsetType = msgspec.UNSET
 
     def __str__(self) -> str:
         edits = [] if self.changed is None else [f"token {self.changed} changed"]
         edits += [] if self.swapped is None else [f"tokens {self.swapped} and {self.swapped + 1} swapped"]
+        edits += [str(self.rows)] if self.rows else []
         return f"{self.name}:{self.length}" + (f" ({', '.join(edits)})" if edits else "")
+
+
+def first_part(segment: Segment, length: int) -> Segment:
+    """Return the first tokens of a segment. Its edits stay as they are, even if they are behind the end."""
+    if not segment.rows:
+        return msgspec.structs.replace(segment, length=length)
+    spans = tuple((first, min(end, length)) for first, end in segment.rows.spans if first < length)
+    rows = msgspec.structs.replace(segment.rows, spans=spans) if spans else msgspec.UNSET
+    return msgspec.structs.replace(segment, length=length, rows=rows)
 
 
 class Prompt(msgspec.Struct, frozen=True):

@@ -7,7 +7,10 @@ import random
 import secrets
 from collections.abc import Sequence
 
-from coldproof.harness.workload.steps import Prompt, Segment
+import msgspec
+
+from coldproof.adapters.protocol.embedding_rows import NO_ROW, VARIANTS, row_id
+from coldproof.harness.workload.steps import Prompt, Rows, Segment
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126  # printable bytes: plain tokens in every byte-level or larger vocabulary
 NONCES_APART = 64  # successive runs on one engine whose prompts start with different tokens; there are 95 tokens
@@ -18,8 +21,11 @@ PART_SEPARATOR = "+"  # between the parts of a symbol that consists of several n
 def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
     """Return the tokens of a segment with a nonce. A shorter segment of the same name is a prefix.
 
-    A changed token always differs; if two swapped tokens are equal, the segment is unchanged.
+    A changed token always differs; if two swapped tokens are equal, the segment is unchanged. At positions where the
+    model gets embedding rows, these are the ids of the rows.
     """
+    if segment.rows:
+        return tuple(seen for seen, _ in seen_and_hidden(nonce, segment, segment.rows))
     source = random.Random(f"{nonce}/{segment.name}")
     tokens = [source.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(segment.length)]
     if segment.changed is not None:
@@ -29,6 +35,57 @@ def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
         first, then = segment.swapped, segment.swapped + 1
         tokens[first], tokens[then] = tokens[then], tokens[first]
     return tuple(tokens)
+
+
+def hidden_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
+    """Return what a request also carries at each position of a segment: the token under a row, the row under a token.
+
+    There is no row under the tokens of a segment without rows.
+    """
+    if segment.rows:
+        return tuple(hidden for _, hidden in seen_and_hidden(nonce, segment, segment.rows))
+    return (NO_ROW,) * segment.length
+
+
+def seen_and_hidden(nonce: str, segment: Segment, rows: Rows) -> list[tuple[int, int]]:
+    """Return what the model sees at each position of a segment with rows, and what it does not see there.
+
+    Edits of the segment change what it sees.
+    """
+    tokens = segment_tokens(nonce, Segment(segment.name, segment.length))
+    edited = segment_tokens(nonce, Segment(segment.name, segment.length, segment.changed))
+    found = []
+    for position in range(segment.length):
+        changed, blank = position == segment.changed, rows.blank
+        if rows.covers(position):
+            seen = segment_row(nonce, segment, rows, position, changed=changed, nudged=position == rows.nudged)
+            found.append((seen, 0 if blank else tokens[position]))
+        else:
+            row = segment_row(nonce, segment, rows, position)
+            found.append((0 if blank and not changed else edited[position], row))
+    if segment.swapped is not None:
+        first, then = segment.swapped, segment.swapped + 1
+        found[first], found[then] = found[then], found[first]
+    return found
+
+
+def segment_row(
+    nonce: str, segment: Segment, rows: Rows, position: int, *, changed: bool = False, nudged: bool = False
+) -> int:
+    """Return the id of a segment's row at a position: another row if it is changed, one other value if nudged."""
+    place = "changed" if changed else 0 if rows.equal else position
+    variant = 1 + position % (VARIANTS - 1) if nudged else 0
+    return row_id(f"{nonce}/{segment.name}/{place}", variant)
+
+
+def first_tokens(nonce: str, segments: Sequence[Segment]) -> tuple[int, ...]:
+    """Return the first ids of a prompt with these segments: its nonce's tokens, or rows in place of them if the first
+    segment begins with a row.
+    """
+    rows = segments[0].rows if segments else msgspec.UNSET
+    if not rows or not rows.covers(0):
+        return nonce_tokens(nonce)
+    return tuple(row_id(f"{nonce} {place}") for place in range(NONCE_TOKENS))
 
 
 def nonce_tokens(nonce: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from coldproof.harness.workload.steps import (
     RestoreState,
     Resume,
     Route,
+    Rows,
     SetAdapter,
     Sleep,
     Step,
@@ -118,11 +119,20 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         and request.offset_ms >= 0
         and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
         and all(s.swapped is None or 0 <= s.swapped < s.length - 1 for s in segments)
+        and all(not s.rows or rows_fit(s.rows, s.length) for s in segments)
+        and not (request.chat and any(s.rows for s in segments))
         and request.surface.answers > 0
         and (bool(segments) or not request.chat)
         and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
         and (not request.prompt.cuts_history or is_valid_cut(request))
     )
+
+
+def rows_fit(rows: Rows, length: int) -> bool:
+    """Return whether the spans of rows are in order, apart and inside their segment, and the edited row is a row."""
+    edges = [0, *(edge for span in rows.spans for edge in span), length]
+    apart = all(first < end for first, end in rows.spans) and edges == sorted(edges)
+    return apart and (rows.nudged is None or rows.covers(rows.nudged))
 
 
 def is_valid_cut(request: Request) -> bool:

@@ -33,7 +33,8 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     """A segment of a prompt. Segments with the same name have the same tokens, up to the shorter length.
 
     `changed` and `swapped` are indices within it; `inherited`: taken over from that request, which this one goes on
-    from.
+    from. `rows`: the ranges of its positions, from the first to one after the last, at which the model gets embedding
+    rows in place of tokens.
     """
 
     name: str
@@ -41,6 +42,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     changed: int | None = None
     swapped: int | None = None
     inherited: int | None = None
+    rows: list[tuple[int, int]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):

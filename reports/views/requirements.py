@@ -25,6 +25,7 @@ COLUMN_ABOUT = {
 AREA_TITLES = {
     "CHAT": "shared system prompts and multi-turn chats",
     "CTRL": "cache resets and client disconnects",
+    "EMBED": "prompts with embedding rows",
     "EVENT": "KV events",
     "GROUND": "prefix caching off",
     "GROUP": "several KV cache groups",

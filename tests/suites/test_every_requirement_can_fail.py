@@ -18,6 +18,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_control as control
+from coldproof.suites import test_embeddings as embeddings
 from coldproof.suites import test_memory_pressure as pressure
 from coldproof.suites import test_mixed as mixed
 from coldproof.suites import test_preemption as preemption
@@ -25,7 +26,7 @@ from coldproof.suites import test_reuse as reuse
 from coldproof.suites import test_surface as surface
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
-DEFAULT, TIGHT = CELLS["default"], CELLS["tight"]
+DEFAULT, TIGHT, EMBEDS = CELLS["default"], CELLS["tight"], CELLS["embeds"]
 # Requests may be longer here than the pool is: what the engine refuses to start with, unless it is broken.
 OVERCOMMITTED = msgspec.structs.replace(
     TIGHT,
@@ -82,6 +83,10 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
     (surface.test_stop_strings, "cached-tokens-count-as-answered", DEFAULT, (FailureClass.API, *ANY_HIT)),
     (surface.test_structured_output, "a-grammar-starts-late-on-a-hit", DEFAULT, (FailureClass.API, *ANY_HIT)),
     (mixed.test_everything_at_once, "hashes-forget-who-asks", TIGHT, ANY_HIT),
+    (embeddings.test_embedding_rows_isolate_the_cache, "rows-are-not-hashed", EMBEDS, ANY_HIT),
+    (embeddings.test_embedding_rows_isolate_the_cache, "half-of-each-row-is-hashed", EMBEDS, ANY_HIT),
+    (embeddings.test_embedding_rows_isolate_the_cache, "the-mask-is-not-hashed", EMBEDS, ANY_HIT),
+    (embeddings.test_embedding_rows_isolate_the_cache, "a-salt-is-dropped-from-rows", EMBEDS, ANY_HIT),
 ]
 
 

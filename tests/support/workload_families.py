@@ -16,6 +16,7 @@ from coldproof.harness.workload.generators.ageing import (
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.crossed import answers_then_turns, crossed
 from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
+from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_churn,
@@ -124,6 +125,9 @@ USUAL: dict[str, Family] = {
     "several answers": lambda on: with_response_options(on, SEVERAL_ANSWERS),
     "stop strings": lambda on: with_response_options(on, STOP_STRINGS),
     "structured": lambda on: with_response_options(on, STRUCTURED),
+    "embedding rows": lambda on: near_embeddings(on, with_adapter=True),
+    "embedding rows beside zeros": lambda on: near_embeddings(on, with_adapter=True, zeros=True),
+    "conversations with rows": conversations_with_rows,
     "quiet updates": quiet_updates,
     "updates with adapters": updates_with_adapters,
     "pauses": lambda on: paused(on, updates=False),

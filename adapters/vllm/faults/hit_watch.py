@@ -1,5 +1,5 @@
-"""Detects when a fault makes a difference: when a request hits a block of other tokens, another adapter or another
-salt.
+"""Detects when a fault makes a difference: when a request hits a block of other tokens, another adapter, another salt
+or other embedding rows.
 
 A hash that is too short or leaves something out is harmless until two prompts collide. Only the wrong hit counts.
 """
@@ -12,13 +12,22 @@ from coldproof.adapters.spec.fault import Patch
 from coldproof.adapters.vllm.faults.engine_parts import name_and_path, pool
 from coldproof.adapters.vllm.faults.patching import acted, after, after_lookup
 
-Owner = tuple[int, Any, Any]
+Owner = tuple[int, Any, Any, Any]
 
 
 def block_identity(request: Any, end: int) -> Owner:
-    """Return what vLLM's key for the first `end` tokens of a request must distinguish: tokens, adapter and salt."""
+    """Return what vLLM's key for the first `end` tokens of a request must distinguish: tokens, adapter, salt, rows."""
     adapter = request.lora_request and name_and_path(request.lora_request)
-    return hash(tuple(request.all_token_ids[:end])), adapter, request.cache_salt or None
+    return hash(tuple(request.all_token_ids[:end])), adapter, request.cache_salt or None, embedding_rows(request, end)
+
+
+def embedding_rows(request: Any, end: int) -> Any:
+    """Return the embedding rows that the model gets among the first `end` positions of a request; None without rows."""
+    if request.prompt_embeds is None:
+        return None
+    rows, mask = request.prompt_embeds[:end].float().numpy(), request.prompt_is_token_ids
+    shown = [place for place in range(len(rows)) if mask is None or not mask[place]]
+    return tuple(shown), rows[shown].tobytes()
 
 
 def count_wrong_hits(patch: Patch) -> None:

@@ -1,9 +1,10 @@
 """The arithmetic of digests: 64 bits that depend on all that a token's keys and values depend on.
 
 `chain(i) = MULTIPLIER * chain(i - 1) + leaf(token i, i, seed)` modulo 2^64. The seed stands for the adapter's content
-and the weights. The formula is affine, so the digests of a whole prompt are one cumulative sum. A mixer
-makes the leaves of similar tokens, positions and seeds different. The next token is a function of the last digest. A
-wrong read changes the next token in 94 of 95 cases, and later digests in all but one of 2^64 cases.
+and the weights. An embedding row has a digest of its values in place of the token id. The formula is affine, so the
+digests of a whole prompt are one cumulative sum. A mixer makes the leaves of similar tokens, positions and seeds
+different. The next token is a function of the last digest. A wrong read changes the next token in 94 of 95 cases, and
+later digests in all but one of 2^64 cases.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 Digests = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.float32]  # embedding rows, `[positions, values]`
 
 MASK = (1 << 64) - 1
 MULTIPLIER = 0xD1342543DE82EF95  # odd, so that it has an inverse modulo 2^64
@@ -77,6 +79,12 @@ def chain_one(token: int, *, position: int, before: int, seed: int) -> int:
     """Return the digest of one token, as `chain` does for several."""
     leaf = mix_one((token * TOKEN_FACTOR + position * POSITION_FACTOR + seed) & MASK)
     return (MULTIPLIER * before + leaf) & MASK
+
+
+def row_digests(rows: Rows) -> list[int]:
+    """Return what stands for each embedding row in place of a token id: 64 bits that depend on all its values."""
+    values = np.ascontiguousarray(rows, np.float32)
+    return [int.from_bytes(hashlib.sha256(row.tobytes()).digest()[:8]) for row in values]
 
 
 def wrong_read_drift(found: Digests, expected: Digests, positions: npt.NDArray[np.int64]) -> int:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from coldproof.adapters.protocol.provenance import Writer
-from coldproof.adapters.vllm.fingerprint.digest import Digests, chain, chain_one
+from coldproof.adapters.vllm.fingerprint.digest import Digests, chain, chain_one, row_digests
 
 REMEMBERED = 4_000_000  # digests whose writers are known: 32 MB
 
@@ -30,7 +30,7 @@ class Sequence:
 
     def __init__(self, new: Any) -> None:
         self.name: str = new.req_id
-        self.prompt = tuple(new.prompt_token_ids)
+        self.prompt = prompt_of(new)
         # With vLLM's model runner V2, a request that resumes after a preemption is new again, with its answer so far.
         self.output: list[int] = list(getattr(new, "prefill_token_ids", None) or ())[len(self.prompt) :]
         self.blocks: list[list[int]] = [list(ids) for ids in new.block_ids]  # one list per KV-cache group
@@ -79,6 +79,21 @@ class Sequence:
         if len(tokens) == 1:
             return np.array([chain_one(tokens[0], position=start, before=before, seed=self.seed)], np.uint64)
         return chain(tokens, start=start, before=before, seed=self.seed)
+
+
+def prompt_of(new: Any) -> tuple[int, ...]:
+    """Return what the model gets at each position of a prompt: the token id, or the digest of an embedding row.
+
+    Without a mask, all positions of a prompt with embeddings are rows.
+    """
+    embeds = getattr(new, "prompt_embeds", None)
+    if embeds is None:
+        return tuple(new.prompt_token_ids)
+    digests = row_digests(embeds.float().numpy())
+    mask = new.prompt_is_token_ids
+    if mask is None:
+        return tuple(digests)
+    return tuple(t if is_token else d for t, d, is_token in zip(new.prompt_token_ids, digests, mask, strict=True))
 
 
 class WriteHistory:

@@ -83,11 +83,18 @@ def capabilities(
             transfers=weight_transfer_config(settings) is not None,
         ),
         Capability.PERSISTENT_KV: persistent,
+        Capability.EMBEDDING_ROWS: rows_support(settings.model_config),
         Capability.EVENT_RESTARTS: Support(
             published, "an engine that follows another one has vLLM's own publisher" if published else "no KV events"
         ),
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
     }
+
+
+def rows_support(model: Any) -> Support:
+    """Return whether prompts may have embedding rows, by the flag."""
+    enabled = bool(getattr(model, "enable_prompt_embeds", False))
+    return Support(enabled, f"--enable-prompt-embeds is {'set' if enabled else 'not set'}")
 
 
 def reset_scopes(parts: InprocEngineParts, tier: Support) -> dict[Capability, Support]:
@@ -99,6 +106,11 @@ def reset_scopes(parts: InprocEngineParts, tier: Support) -> dict[Capability, Su
         Capability.RESET_RUNNING: Support("reset_running_requests" in known, how),
         Capability.RESET_SECOND_TIER: tier if tiers and tier.present is not True else Support(tiers, how),
     }
+
+
+def row_width(model: Any) -> int | None:
+    """Return the number of values of an embedding row; None if prompts may have none."""
+    return int(model.get_inputs_embeds_size()) if rows_support(model).present else None
 
 
 def shape(parts: InprocEngineParts) -> EngineShape:
@@ -122,6 +134,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
         groups=tuple(group_shape(spec, settings) for spec in specs),
         counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),
+        row_width=row_width(settings.model_config),
     )
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.common.stepping import SteppedRequest, seconds
+from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, gap
 from coldproof.adapters.vllm.inproc.setup import vllm_module
 
 
-def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...]) -> Any:
-    """Return a prompt in the engine's form, after the server's checks. Raises ValueError if a check fails."""
+def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...], row_width: int | None) -> Any:
+    """Return a prompt in the engine's form, after the server's checks. Raises ValueError if a check fails.
+
+    `row_width`: the values of an embedding row; None if the engine takes token ids only.
+    """
     limits = vllm_module("renderers").TokenizeParams(
         max_total_tokens=engine.model_config.max_model_len,
         max_output_tokens=request.max_tokens,
@@ -23,8 +29,26 @@ def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...
         max_output_tokens_param="max_tokens",
     )
     extras = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
-    (rendered,) = engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt)}], limits, prompt_extras=extras)
+    mixed = row_width is not None and has_rows(prompt)
+    source = embeds_prompt(request, engine.model_config.dtype, row_width) if mixed else {"prompt_token_ids": [*prompt]}
+    (rendered,) = engine.renderer.render_cmpl([source], limits, prompt_extras=extras)
     return rendered
+
+
+def embeds_prompt(request: CompletionRequest, dtype: Any, row_width: int | None) -> dict[str, Any]:
+    """Return a prompt with rows as vLLM's `EmbedsPrompt`: all rows; and the token ids and the mask if it has both.
+
+    The tensor has a row at each position, also where the mask selects the token.
+    """
+    torch: Any = importlib.import_module("torch")
+    prompt, hidden = request.prompt, request.hidden or (NO_ROW,) * len(request.prompt)
+    are_tokens = [not is_row(seen) for seen in prompt]
+    rows = [under if token else seen for seen, under, token in zip(prompt, hidden, are_tokens, strict=True)]
+    found: dict[str, Any] = {"prompt_embeds": torch.from_numpy(row_values(rows, row_width or 0)).to(dtype)}
+    if any(are_tokens):
+        tokens = [seen if token else under for seen, under, token in zip(prompt, hidden, are_tokens, strict=True)]
+        found |= {"prompt_token_ids": tokens, "prompt_is_token_ids": are_tokens}
+    return found
 
 
 def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
@@ -175,7 +199,7 @@ class InprocRequest(SteppedRequest):
             text=self.text,
             others=tuple(tuple(tokens) for tokens in self.answers[1:]),
             prompt_logprobs=self.prompt_logprobs,
-            prompt=self.prompt,
+            prompt=None if has_rows(self.request.prompt) else self.prompt,  # vLLM has placeholders where rows are
             aborted=self.aborted,
             preemptions=self.preemptions,
             preempted_at=tuple(self.preempted_at),

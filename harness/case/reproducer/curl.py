@@ -13,9 +13,9 @@ import msgspec
 
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.requests import Message
-from coldproof.adapters.registry import curl_of, reproduction_of
+from coldproof.adapters.registry import curl_of
 from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, CurlSteps
-from coldproof.harness.case.reproducer.script import extra_fields, recorded_engine, recorded_workload
+from coldproof.harness.case.reproducer.script import extra_fields, recorded_engine, recorded_workload, reproduction
 from coldproof.harness.history.prompts import alternating_messages
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import (
@@ -57,7 +57,7 @@ class CurlScript:
         self.case = case
         self.workload = recorded_workload(case)
         self.rows = {row.request: row for row in case.requests}
-        in_process = reproduction_of(case.engine).in_process
+        in_process = reproduction(case).in_process
         self.engine: CurlSteps | None = None if in_process else curl_of(recorded_engine(case))
         self.loaded: set[str] = set()
         self.chats: dict[int, tuple[Message, ...]] = {}

@@ -19,7 +19,7 @@ from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
 from coldproof.adapters.server.completions import option_fields
-from coldproof.adapters.spec.reproduction import RecordedEngine, source_of
+from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, source_of
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
 from coldproof.harness.workload.steps import (
     Burst,
@@ -58,7 +58,7 @@ CACHED_COUNT_FAILURES = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, Failu
 def reproducer(case: Case) -> str:
     """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
     workload = recorded_workload(case)
-    dialect = reproduction_of(case.engine)
+    dialect = reproduction(case)
     carried = [source_of(tiny_model), *dialect.carries]
     of_engine = dialect.template.read_text()
     templates = jinja2.ChoiceLoader([jinja2.DictLoader({ENGINE_TEMPLATE: of_engine}), jinja2.FileSystemLoader(HERE)])
@@ -91,6 +91,14 @@ def reproducer(case: Case) -> str:
         carried="\n\n".join(map(source_body, carried)),
     )
     return source
+
+
+def reproduction(case: Case) -> Reproduction:
+    """Return how the script uses the engine of a case."""
+    usual = reproduction_of(case.engine)
+    requests = msgspec.convert(case.workload, Workload).requests()
+    rows = any(segment.rows for _, _, request in requests for segment in request.prompt.segments)
+    return usual.with_rows if rows and usual.with_rows is not None else usual
 
 
 def most_cached(case: Case, row: RequestRow) -> int | None:
@@ -243,7 +251,9 @@ def extra_fields(request: Request) -> dict[str, Any]:
 
 def segment_literal(segment: Segment) -> str:
     """Return a segment as a Python literal. Names may come from a case file, so they are quoted."""
-    swapped = "" if segment.swapped is None else f", {segment.swapped!r}"
+    swapped = "" if segment.swapped is None and not segment.rows else f", {segment.swapped!r}"
+    if segment.rows:
+        swapped += f", {msgspec.to_builtins(segment.rows)!r}"
     return f"({segment.name!r}, {segment.length!r}, {segment.changed!r}{swapped})"
 
 

@@ -7,12 +7,14 @@ segment, because a wrong picture is worse than none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from coldproof.adapters.protocol.embedding_rows import is_row
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.workload.steps import Request
-from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens
+from coldproof.harness.workload.steps import Request, Segment
+from coldproof.harness.workload.tokens import first_tokens, segment_tokens
 from coldproof.reports.schema.case import SegmentRow
 
 Piece = tuple[SegmentRow, tuple[int, ...]]
@@ -33,16 +35,38 @@ def pieces(number: int, asked: Mapping[int, Request], outcomes: Mapping[int, Out
     prompt = asked[number].prompt
     before = outcomes.get(prompt.continues) if prompt.continues is not None else None
     if before is None:
-        found = [(SegmentRow(name=NONCE, tokens=len(nonce_tokens(nonce))), nonce_tokens(nonce))]
+        start = first_tokens(nonce, prompt.segments)
+        found = [(SegmentRow(name=NONCE, tokens=len(start)), start)]
     else:
         answer = SegmentRow(name=f"answer of r{before.request}", tokens=len(before.tokens))
         earlier = [*pieces(before.request, asked, outcomes, nonce), (answer, before.token_ids)]
         left = cut_pieces(earlier, prompt.start, prompt.end)
         found = [(msgspec.structs.replace(row, inherited=before.request), tokens) for row, tokens in left]
     for own in prompt.segments:
-        row = SegmentRow(name=own.name, tokens=own.length, changed=own.changed, swapped=own.swapped)
-        found.append((row, segment_tokens(nonce, own)))
+        tokens = segment_tokens(nonce, own)
+        found.append((SegmentRow(name=own.name, tokens=own.length, **marks(own, tokens)), tokens))
     return found
+
+
+def marks(segment: Segment, tokens: tuple[int, ...]) -> dict[str, Any]:
+    """Return where a segment is edited, and where it has embedding rows."""
+    edits: dict[str, Any] = {"changed": segment.changed, "swapped": segment.swapped}
+    if not segment.rows:
+        return edits
+    if edits["changed"] is None:
+        edits["changed"] = segment.rows.nudged
+    return edits | {"rows": row_ranges(tokens)}
+
+
+def row_ranges(tokens: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the ranges of positions that have rows, each from its first position to one after its last."""
+    edges = [at for at in range(len(tokens) + 1) if shown(tokens, at) != shown(tokens, at - 1)]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def shown(tokens: tuple[int, ...], at: int) -> bool:
+    """Return whether a position has a row; False outside of the prompt."""
+    return 0 <= at < len(tokens) and is_row(tokens[at])
 
 
 def cut_pieces(whole: list[Piece], start: int, end: int | None) -> list[Piece]:

@@ -10,6 +10,8 @@ import functools
 import itertools
 import random
 
+from coldproof.adapters.common.row_values import row_values
+from coldproof.adapters.protocol.embedding_rows import has_rows, is_row, row_id
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
 from coldproof.adapters.server.completions import SEED
 from coldproof.adapters.vllm.fingerprint.digest import (
@@ -20,6 +22,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     draw,
     logprob,
     prompt_logprob,
+    row_digests,
     seed_of,
     token_at_rank,
 )
@@ -34,23 +37,29 @@ class ClosedForm(Oracle):
 
     name = "closed-form"
 
-    def __init__(self, cold: Oracle) -> None:
-        self.cold = cold
+    def __init__(self, cold: Oracle, row_width: int | None = None) -> None:
+        """Take the oracle to ask, and the number of values of an embedding row; None if prompts have none."""
+        self.cold, self.row_width = cold, row_width
 
     def ask(self, question: Question) -> Answer:
         """Return the cold answer. Raises OracleError if a cold engine is needed and cannot answer."""
         if question.surface.pattern is not None or question.surface.stop:
             return self.cold.ask(question)
-        return computed(question)
+        return computed(question, self.row_width)
 
     def verify(self, adapters: list[str]) -> None:
         """Compare some answers with the cold engine. Raises OracleError if they differ, because then the computation
         does not match the worker.
         """
         surfaces = (PLAIN, ResponseOptions(answers=2), ResponseOptions(prompt_logprobs=True))
-        for length, (adapter, surface) in enumerate(itertools.product([None, *adapters[:2]], surfaces), start=60):
-            tokens = tuple(random.Random(length).choices(range(FIRST_TOKEN, FIRST_TOKEN + TOKENS), k=length))
-            question = Question(tokens, adapter, VERIFIED_TOKENS, surface)
+        asked = [
+            Question(some_tokens(length), adapter, VERIFIED_TOKENS, surface)
+            for length, (adapter, surface) in enumerate(itertools.product([None, *adapters[:2]], surfaces), start=60)
+        ]
+        if self.row_width is not None:
+            rows = tuple(row_id(f"verified {place}", place % 3) for place in range(30))
+            asked += [Question((*some_tokens(start), *rows), None, VERIFIED_TOKENS) for start in (0, 33)]
+        for question in asked:
             measured, computed_here = self.cold.ask(question), self.ask(question)
             if (ids(measured), measured.prompt_logprobs) != (ids(computed_here), computed_here.prompt_logprobs):
                 raise OracleError(
@@ -58,12 +67,25 @@ class ClosedForm(Oracle):
                 )
 
 
+def some_tokens(count: int) -> tuple[int, ...]:
+    """Return some tokens, always the same."""
+    return tuple(random.Random(count).choices(range(FIRST_TOKEN, FIRST_TOKEN + TOKENS), k=count))
+
+
+def leaves(prompt: tuple[int, ...], row_width: int | None) -> tuple[int, ...]:
+    """Return what enters the digests at each position of a prompt: token ids, and digests of embedding rows."""
+    if row_width is None or not has_rows(prompt):
+        return prompt
+    digests = row_digests(row_values(prompt, row_width))
+    return tuple(digest if is_row(seen) else seen for seen, digest in zip(prompt, digests, strict=True))
+
+
 @functools.lru_cache(maxsize=4096)
-def computed(question: Question) -> Answer:
+def computed(question: Question, row_width: int | None = None) -> Answer:
     """Compute an answer. Answers are cached, because every judgement of a history asks the same questions."""
     surface = question.surface
     seed = seed_of(question.adapter, question.weights)
-    before = chain(question.prompt, start=0, before=seed, seed=seed)
+    before = chain(leaves(question.prompt, row_width), start=0, before=seed, seed=seed)
     states = [int(state) for state in before]
     sampled = [None] if surface.answers == 1 else [SEED + i for i in range(surface.answers)]
     first, *others = (answer(question, seed, states[-1], drawn_by) for drawn_by in sampled)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from coldproof.adapters.protocol.embedding_rows import has_rows
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.harness.execution.oracles.engine import EngineOracle
@@ -47,11 +48,12 @@ class OtherEngine(Oracle):
         return msgspec.structs.replace(answer, text=None, finish_reason=None)
 
     def is_for_other(self, question: Question) -> bool:
-        """Return whether the other engine can answer: a plain greedy request for which it has room."""
+        """Return whether the other engine can answer: a plain greedy request of tokens for which it has room."""
         greedy = msgspec.structs.replace(question.surface, logprobs=False) == PLAIN
         return (
             greedy
             and question.weights is None
+            and not has_rows(question.prompt)
             and len(question.prompt) + question.max_tokens <= room(self.other.engine)
         )
 

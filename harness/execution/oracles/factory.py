@@ -45,8 +45,10 @@ class OracleFactory:
 
     def shares_answers(self, cell: Cell) -> bool:
         """Return whether a cell has the same cold answers as its engine's first cell. With the fingerprint worker, all
-        cells have.
+        cells have, but not a cell whose requests other cells refuse.
         """
+        if cell.embedding_rows:
+            return False
         return (cell.alike and cell.name in CELLS) or self.files.options.fingerprint
 
     def cell_of_answers(self, cell: Cell) -> Cell:

@@ -17,7 +17,7 @@ from coldproof.adapters.protocol.weights import PauseMode
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import Change
 from coldproof.harness.execution.runner.served_weights import ServedWeights
-from coldproof.harness.history.prompts import messages_of, tokens_of
+from coldproof.harness.history.prompts import hidden_of, messages_of, tokens_of
 from coldproof.harness.history.provenance import request_tag
 from coldproof.harness.history.records import CachePartition, Identity, Outcome, PauseRecord
 from coldproof.harness.history.weights import with_weights
@@ -48,6 +48,7 @@ class RunRequests:
             step=step,
             model=self.adapters.model(request.adapter),
             prompt=self.prompt(number, request),
+            hidden=self.hidden(request),
             max_tokens=request.max_tokens,
             surface=request.surface,
             identities=(Identity(self.adapters.digest(request.adapter), salt, self.weights.digest, self.difference),),
@@ -63,6 +64,10 @@ class RunRequests:
         self.chats[number] = messages_of(request, self.nonce, self.chats, self.outcomes)
         return self.engine.render(self.chats[number])
 
+    def hidden(self, request: Request) -> tuple[int, ...] | msgspec.UnsetType:
+        """Return what a prompt with rows also carries; unset for other prompts, so that their records stay small."""
+        return hidden_of(request, self.nonce, self.outcomes) or msgspec.UNSET
+
     def wire(self, plan: Outcome, request: Request) -> Arrival:
         """Return the request as the adapter gets it, with its time."""
         sent = CompletionRequest(
@@ -74,6 +79,7 @@ class RunRequests:
             messages=self.chats.get(plan.request),
             surface=request.surface.with_scores() if self.scored else request.surface,
             abort=request.abort,
+            hidden=plan.hidden or (),
             tag=request_tag(self.nonce, plan.request) if self.tagged else "",
         )
         return Arrival(sent, request.offset_ms)

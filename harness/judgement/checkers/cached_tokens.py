@@ -9,11 +9,13 @@ from collections.abc import Callable
 import msgspec
 
 from coldproof.adapters.protocol.metrics import Metrics, increase
+from coldproof.harness.history.embedding_rows import Difference, difference
 from coldproof.harness.history.records import (
     History,
     Outcome,
     StepRecord,
     common_prefix,
+    requests_with_same_identity,
     reset_everything,
     written_tokens,
 )
@@ -45,6 +47,8 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
             why += f"; request {source.request} wrote them for {history.describe_identity(source.identities[0])}"
         elif (other := writer_before_a_reset(history, outcome, cached)) is not None:
             why += f"; request {other.request} wrote them before a cache reset that reported success"
+        elif (similar := writer_of_similar_rows(history, outcome)) is not None:
+            why += f"; request {similar[0].request} wrote such blocks for a prompt with {similar[1]}"
         else:
             why += "; no request of this workload wrote them"
     elif limit.at_least is not None and at_most < limit.at_least:
@@ -66,6 +70,15 @@ def writer_before_a_reset(history: History, outcome: Outcome, cached: int) -> Ou
         same = set(other.identities) & set(outcome.identities)
         if reset and same and common_prefix(written_tokens(other), outcome.prompt) >= cached:
             return other
+    return None
+
+
+def writer_of_similar_rows(history: History, outcome: Outcome) -> tuple[Outcome, Difference] | None:
+    """Return a request whose prompt has embedding rows that a key may confuse with this one's, and the difference."""
+    for other in requests_with_same_identity(history, outcome):
+        found = difference(history, other, outcome)
+        if found is not None:
+            return other, found
     return None
 
 

@@ -199,9 +199,14 @@ def unrelated_prompts(workload: Workload, failing: int | None) -> tuple[Workload
     """Replace segments that differ from another in a token or two by segments that differ in all tokens."""
 
     def unlike(segment: Segment) -> Segment:
-        if segment.changed is None and segment.swapped is None:
+        nudged = segment.rows.nudged if segment.rows else None
+        if segment.changed is None and segment.swapped is None and nudged is None:
             return segment
-        return Segment(f"{segment.name} unlike {segment.changed} {segment.swapped}", segment.length)
+        other = Segment(f"{segment.name} unlike {segment.changed} {segment.swapped}", segment.length)
+        if not segment.rows:
+            return other
+        rows = msgspec.structs.replace(segment.rows, nudged=None)
+        return msgspec.structs.replace(other, name=f"{other.name} {nudged}", rows=rows)
 
     def change(request: Request) -> Request:
         segments = tuple(map(unlike, request.prompt.segments))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.harness.workload.steps import Burst, Request, Segment, Workload
+from coldproof.harness.workload.steps import Burst, Request, Segment, Workload, first_part
 from coldproof.harness.workload.transform import change_requests, one_request_per_burst
 from coldproof.harness.workload.validity import is_valid
 
@@ -52,7 +52,7 @@ def cut(request: Request, *, name: str, less: int) -> Request:
 
     def shorter(segment: Segment) -> Segment:
         fits = segment.name == name and segment.length > less
-        return msgspec.structs.replace(segment, length=segment.length - less) if fits else segment
+        return first_part(segment, segment.length - less) if fits else segment
 
     segments = tuple(map(shorter, request.prompt.segments))
     return msgspec.structs.replace(request, prompt=msgspec.structs.replace(request.prompt, segments=segments))

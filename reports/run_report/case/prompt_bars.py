@@ -31,7 +31,10 @@ _KEYS = 12  # names in the legend
 
 @dataclass(frozen=True, slots=True)
 class SegmentBar:
-    """One segment. `dotted`: another name has the same tone. `edits`: positions of changed or swapped tokens."""
+    """One segment. `dotted`: another name has the same tone. `edits`: positions of changed or swapped tokens.
+
+    `rows`: where the model gets embedding rows.
+    """
 
     x: float
     width: float
@@ -40,6 +43,7 @@ class SegmentBar:
     label: str
     inherited: bool
     edits: list[float]
+    rows: list[TokenRange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class PromptBars:
     block_size: int | None
     blocks_shown: bool
     edited: bool
+    with_rows: bool
     requests: int
 
 
@@ -128,6 +133,7 @@ def prompt_bars(case: Case) -> PromptBars | None:
         block_size=case.block_size,
         blocks_shown=block is not None,
         edited=any(piece.edits for lane in lanes for piece in lane.pieces),
+        with_rows=any(piece.rows for lane in lanes for piece in lane.pieces),
         requests=len(case.requests),
     )
 
@@ -178,6 +184,7 @@ def _pieces(segments: list[SegmentRow], scale: Scale, index: dict[str, int], *, 
                 label=name if roomy and text_width(name) + 8 <= width else "",
                 inherited=segment.inherited is not None,
                 edits=[scale.x(at + edit + 0.5) for edit in edits],
+                rows=[found for a, b in segment.rows or () if (found := _token_range(at + a, at + b, scale))],
             )
         )
         at += segment.tokens
@@ -219,4 +226,6 @@ def segment_text(segment: SegmentRow) -> str:
         details.append(f"token {segment.changed} changed")
     if segment.swapped is not None:
         details.append(f"tokens {segment.swapped} and {segment.swapped + 1} swapped")
+    if segment.rows:
+        details.append(f"embedding rows at {listed([f'{first}-{end - 1}' for first, end in segment.rows])}")
     return f"{segment.name}:{segment.tokens}" + (f" ({listed(details)})" if details else "")

@@ -1,0 +1,32 @@
+"""Evidence about prompts with embedding rows. Pure."""
+
+from __future__ import annotations
+
+from coldproof.harness.history.embedding_rows import ASSUMED_BLOCK, Difference, differences, hit_rows
+from coldproof.harness.history.records import History, Outcome, common_prefix, written_tokens
+from coldproof.harness.judgement.evidence.names import Evidence
+
+
+def embedding_facts(history: History) -> dict[str, float]:
+    """Return the counters of prompts with rows, of hits in rows, and of prompts that a wrong key would confuse."""
+    outcomes = [o for o in history.outcomes if o.error is None and o.hidden]
+    found = [differences(history, o) for o in outcomes]
+    return {
+        Evidence.ROW_PROMPTS: len(outcomes),
+        Evidence.ROW_HITS: sum(map(hit_rows, outcomes)),
+        Evidence.OTHER_ROWS: sum(Difference.ROWS in one for one in found),
+        Evidence.OTHER_MASK: sum(not one.isdisjoint((Difference.MASK, Difference.MASK_OVER_ZEROS)) for one in found),
+        Evidence.ROW_TURNS: sum(follows_answer(history, o) for o in outcomes),
+    }
+
+
+def follows_answer(history: History, outcome: Outcome) -> bool:
+    """Return whether a prompt contains a whole block that the decode of an earlier prompt with rows wrote."""
+    block = history.shape.block_size or ASSUMED_BLOCK
+    return any(
+        other.hidden
+        and other.finished <= outcome.sent
+        and set(other.identities) & set(outcome.identities)
+        and common_prefix(written_tokens(other), outcome.prompt[:-1]) // block * block > len(other.prompt)
+        for other in history.outcomes
+    )

@@ -1,0 +1,61 @@
+"""Prompts with embedding rows: positions at which the model gets a row instead of a token."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
+
+ROWS = (Capability.EMBEDDING_ROWS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+
+
+@requirement(
+    "EMBED-1",
+    "embedding rows isolated by content and by position",
+    needs=(*ROWS, Capability.CACHE_SALT),
+    shows=(Evidence.ROW_HITS, Evidence.OTHER_ROWS, Evidence.OTHER_MASK, Evidence.STALE_CHANCES),
+    upstream=("vllm#56655",),
+)
+@given(data=st.data())
+def test_embedding_rows_isolate_the_cache(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine never shares KV between prompts that differ in an embedding row, or in which positions are
+    rows, whatever the token ids and rows at the other positions are. Equal prompts do share KV, and salts and adapters
+    isolate them as they do prompts of tokens.
+
+    Why it can break: the token ids of rows are placeholders, so a key of ids sees no content (lmdeploy#4933), and a key
+    of ids and rows does not say which of both the model gets (vllm#56655). Oracle: cold start, and the reference cache
+    over what the model sees at each position. Vacuous when no hit reached into rows, or no block of another prompt
+    differed only in a row, or only in which positions are rows.
+    """
+    workload = near_embeddings(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "EMBED-1",
+    "embedding rows beside token ids 0",
+    needs=(*ROWS, Capability.CACHE_SALT),
+    shows=(Evidence.ROW_HITS, Evidence.OTHER_MASK),
+    upstream=("vllm#56655",),
+)
+@given(data=st.data())
+def test_embedding_rows_beside_token_ids_of_zero(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine distinguishes a row from a token also where the token's id is 0, which an engine may put in
+    place of a row.
+    """
+    workload = near_embeddings(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE), zeros=True)
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement("EMBED-1", "the next turn after embedding rows", needs=ROWS, shows=(Evidence.ROW_TURNS,))
+@given(data=st.data())
+def test_next_turn_after_embedding_rows(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """The next turn of a prompt with rows hits what decode wrote, as that of a prompt of tokens does, and a conforming
+    engine answers it as cold.
+    """
+    sut.check(data.draw(conversations_with_rows(sut.limits), label="workload"))

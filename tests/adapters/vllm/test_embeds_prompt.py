@@ -1,0 +1,49 @@
+"""Prompts with embedding rows in vLLM's form, and the engines that can send them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coldproof.adapters.common.row_values import row_values
+from coldproof.adapters.protocol.embedding_rows import row_id
+from coldproof.adapters.protocol.requests import CompletionRequest
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.vllm.cells import IN_PROCESS, SERVER
+from coldproof.adapters.vllm.inproc.request import embeds_prompt
+
+WIDTH = 8
+A, B = row_id("a"), row_id("b")
+
+
+def request(*prompt: int, hidden: tuple[int, ...] = ()) -> CompletionRequest:
+    return CompletionRequest(model="base", prompt=prompt, max_tokens=1, hidden=hidden)
+
+
+def test_a_mixed_prompt_has_all_rows_all_ids_and_a_mask() -> None:
+    """Of each position both, also what the mask hides."""
+    found = embeds_prompt(request(40, A, 41, hidden=(B, 7, 0)), torch.bfloat16, WIDTH)
+    assert found["prompt_token_ids"] == [40, 7, 41]
+    assert found["prompt_is_token_ids"] == [True, False, True]
+    assert found["prompt_embeds"].dtype is torch.bfloat16
+    assert torch.equal(found["prompt_embeds"].float(), torch.from_numpy(row_values((B, A, 0), WIDTH)))
+
+
+def test_a_cold_request_hides_nothing() -> None:
+    """The oracle asks about what the model sees: zeros are beside it."""
+    found = embeds_prompt(request(40, A), torch.float32, WIDTH)
+    assert found["prompt_token_ids"] == [40, 0]
+    assert not found["prompt_embeds"][0].any()
+
+
+def test_a_prompt_of_rows_alone_has_no_ids() -> None:
+    """As a client of the completions endpoint sends it."""
+    assert list(embeds_prompt(request(A, B, hidden=(1, 2)), torch.float32, WIDTH)) == ["prompt_embeds"]
+
+
+@pytest.mark.parametrize("cell", ["embeds", "embeds-tight"])
+@pytest.mark.parametrize(("engine", "fits"), [(IN_PROCESS, True), (SERVER, False)])
+def test_only_the_adapter_in_process_runs_the_cells_with_rows(cell: str, engine: str, fits: bool) -> None:
+    """The reason names it."""
+    assert CELLS[cell].fits(engine, "model") is fits
+    assert (IN_PROCESS in CELLS[cell].obstacle(engine, "model")) is not fits
