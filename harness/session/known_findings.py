@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -76,7 +76,7 @@ class KnownFindings:
 
     def open_cell(self, sut: SystemUnderTest, requirements: list[Requirement]) -> None:
         """Replay the findings about these requirements of the cell that was opened."""
-        for requirement in requirements:
+        for requirement in one_of_each(requirements, lambda one: bool(sut.unmet_needs(one))):
             self.run_due(sut, requirement)
 
     def run_due(self, sut: SystemUnderTest, requirement: Requirement) -> None:
@@ -188,6 +188,15 @@ class KnownFindings:
             regression=regression,
         )
         self.log.emit("finding", replay=replay)
+
+
+def one_of_each(requirements: Iterable[Requirement], lacks: Callable[[Requirement], bool]) -> list[Requirement]:
+    """Return each requirement once: of its tests, the first whose needs the engine meets, or else the last."""
+    found: dict[str, Requirement] = {}
+    for one in requirements:
+        if one.id not in found or lacks(found[one.id]):
+            found[one.id] = one
+    return list(found.values())
 
 
 def needs_engine_starts(finding: StoredFinding) -> bool:

@@ -122,8 +122,8 @@ class TrialRunner:
         """
         if sut.cell.name in self.opened_cells or self.plan.workers > 1:
             return
-        here = {requirement.id: requirement for cell, requirement in self.plan.expected if cell == sut.cell.name}
-        self.findings.open_cell(sut, list(here.values()))
+        here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
+        self.findings.open_cell(sut, here)
         trial.started = time.monotonic()
 
     def set_least(self, trial: Trial) -> None:

@@ -12,10 +12,13 @@ import pytest
 from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.case.finding_folder import write_case
 from coldproof.harness.case.finding_records import RECORD, read_finding, read_records
 from coldproof.harness.case.load import load_case
-from coldproof.harness.session.known_findings import needs_engine_starts
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.session.known_findings import needs_engine_starts, one_of_each
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.findings import ReplayResult
 from coldproof.reports.schema.results import RequirementResult, Results, read_results
@@ -197,3 +200,20 @@ def test_a_known_issue_names_a_finding_that_exists(case: Case, tmp_path: Path) -
 def test_what_ends_a_server_is_known_before_it_runs(identity: str, expected: bool) -> None:
     """By the case; a run on a server does not begin with it."""
     assert needs_engine_starts(read_finding(read_records()[identity])) is expected
+
+
+def test_a_requirement_of_several_tests_is_that_of_a_test_that_the_engine_supports() -> None:
+    """Not that of the last one: adapters across a save and its restore are TIER-3 too, and few engines can save."""
+
+    def of(*needs: Capability, name: str = "TIER-3") -> Requirement:
+        return Requirement(name, "title", needs, (Evidence.HITS,))
+
+    can, cannot = of(Capability.TOKEN_PROMPTS), of(Capability.CACHE_SALT)
+    other = of(Capability.CACHE_SALT, name="TIER-4")
+
+    def lacks(one: Requirement) -> bool:
+        return Capability.CACHE_SALT in one.needs
+
+    assert one_of_each([cannot, can, cannot, other], lacks) == [can, other]
+    assert one_of_each([cannot, can], lacks) == one_of_each([can, cannot], lacks) == [can]
+    assert one_of_each([cannot, cannot], lacks) == [cannot]
