@@ -52,8 +52,8 @@ def wrong_queue(history: History) -> list[Finding]:
     """Return a finding for the first step in which more or fewer requests run or wait than were sent and not ended."""
     if any(outcome.surface.answers > 1 for outcome in history.outcomes) or history.pauses:
         return []  # each answer counts as a request
-    if history.left_over.running or history.left_over.waiting:
-        return []  # of an earlier run, which has its own finding
+    if history.left_over.running or history.left_over.waiting or history.shape.second_tier:
+        return []  # of an earlier run, which has its own finding; a request may be in neither queue while KV is moved
     sent = sorted(outcome.sent for outcome in history.outcomes)
     ended = sorted(outcome.finished for outcome in history.outcomes)
     for step in history.engine_steps or ():

@@ -97,6 +97,7 @@ def test_counts_that_have_another_reason_are_not_judged() -> None:
     assert len(checked(one(0), steps=wrong)) == 1
     assert checked(one(0, surface=ResponseOptions(answers=4)), steps=wrong) == []
     assert checked(one(0), steps=wrong, left_over=Metrics(running=3.0)) == []
+    assert checked(one(0), steps=wrong, shape=shape(pool_blocks=POOL, second_tier=True)) == []
     assert checked(one(0), steps=(step(0.1, 0, free=9),)) == []  # no gauge of running requests
 
 
