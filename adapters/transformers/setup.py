@@ -140,7 +140,7 @@ def build(options: StartOptions) -> PipelineParts:
         )
         if not hasattr(manager, "pause"):
             raise EngineStartError(
-                f"transformers {version()} has no ContinuousBatchingManager.pause: install 5.23 or newer"
+                f"transformers {version()} has no ContinuousBatchingManager.pause: install 5.19 or newer"
             )
         parts = PipelineParts(Loop(manager), model, load_tokenizer(options.model), log)
         log.threads.add(manager._generation_thread.ident)

@@ -116,19 +116,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     found: dict[str, Counterexample] = {}
 
 
-def failing(runs: Sequence[Run], bug: Bug, release: str) -> dict[str, Counterexample] | None:
-    """Return a counterexample of an expected failure by requirement; None if the release was not run."""
-    here = [run for run in runs if (run.engine, run.release) == (bug.engine, release)]
-    if not any(requirement in run.verdicts for run in here for requirement in bug.requirements):
-        return None
-    return {
-        requirement: case
-        for run in here
-        for requirement in bug.requirements
-        if requirement in run.verdicts
-        for case in run.verdicts[requirement].cases
-        if failure_of(case.signature) in bug.failures
-    }
+def tested_on(runs: Sequence[Run], bug: Bug, release: str) -> dict[str, list[Counterexample]]:
+    """Return the counterexamples of expected failures on a release, by requirement that was tested there."""
+    found: dict[str, list[Counterexample]] = {}
+    for run in runs:
+        for name in (
+            set(bug.requirements) & set(run.verdicts) if (run.engine, run.release) == (bug.engine, release) else ()
+        ):
+            expected = (case for case in run.verdicts[name].cases if failure_of(case.signature) in bug.failures)
+            found.setdefault(name, []).extend(expected)
+    return found
 
 
 def failure_of(signature: str) -> FailureClass:
@@ -137,18 +134,18 @@ def failure_of(signature: str) -> FailureClass:
 
 
 def result(runs: Sequence[Run], bug: Bug) -> Result:
-    """Return the outcome of a bug. A bug without a requirement is missed without a run."""
+    """Return the outcome of a bug. It is missed if all of its requirements were tested, or if there is none."""
     if bug.cannot:
         return Result(bug=bug, outcome=Outcome.CANNOT)
-    if not bug.requirements:
-        return Result(bug=bug, outcome=Outcome.MISSED)
-    before, after = (failing(runs, bug, release) for release in (bug.before, bug.after))
-    if before is None or (before and after is None):
+    before, after = (tested_on(runs, bug, release) for release in (bug.before, bug.after))
+    found = {name: cases[0] for name, cases in before.items() if cases}
+    if not found:
+        missed = set(before) == set(bug.requirements)
+        return Result(bug=bug, outcome=Outcome.MISSED if missed else Outcome.WAITING)
+    gone = {name: case for name, case in found.items() if name in after and not after[name]}
+    if not gone and set(found) - set(after):
         return Result(bug=bug, outcome=Outcome.WAITING)
-    if not before:
-        return Result(bug=bug, outcome=Outcome.MISSED)
-    gone = {name: case for name, case in before.items() if name not in (after or {})}
-    return Result(bug=bug, outcome=Outcome.DETECTED if gone else Outcome.BOTH, found=gone or before)
+    return Result(bug=bug, outcome=Outcome.DETECTED if gone else Outcome.BOTH, found=gone or found)
 
 
 def recorded(engine: str, history: ReleaseHistory, bugs: Sequence[Bug]) -> Iterator[Run]:

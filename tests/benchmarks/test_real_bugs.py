@@ -76,6 +76,8 @@ def run(release: str, *signatures: str, requirement: str = "LORA-1") -> Any:
         ([], {"requirements": []}, "MISSED"),
         ([run("1.0", "stale state; reload"), run("1.1")], {"cannot": "needs a GPU"}, "CANNOT"),
         ([run("1.0"), run("1.0", "stale state; reload"), run("1.1")], {}, "DETECTED"),
+        ([run("1.0"), run("1.1")], {"requirements": ["LORA-1", "LORA-2"]}, "WAITING"),
+        ([run("1.0", "stale state"), run("1.1", requirement="LORA-2")], {}, "WAITING"),
     ],
 )
 def test_an_outcome_follows_from_the_runs_before_and_after(
