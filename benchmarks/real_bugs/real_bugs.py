@@ -1,10 +1,10 @@
 """Real bugs, blind: which of a fixed list of public bugs the suites detect before the fix, and not after it.
 
-    python benchmarks/real_bugs/real_bugs.py record vllm=OUT/history.json llamacpp=OUT2/history.json
+    python benchmarks/real_bugs/real_bugs.py record vllm=OUT/history.json llamacpp=OUT2/runs/0.2.14/results.json
     python benchmarks/real_bugs/real_bugs.py page
 
-`record` keeps the verdicts of `coldproof history` on the releases of the list. `page` writes docs/real-bugs.md from the
-list, these verdicts and the notes on misses.
+`record` keeps the verdicts of `coldproof history`, or of one run of the suites, on the releases of the list. `page`
+writes docs/real-bugs.md from the list, these verdicts and the notes on misses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.engine_releases.release_runs import row_of
 from coldproof.reports.schema.releases import ReleaseHistory, ReleaseRow
+from coldproof.reports.schema.results import read_results
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 FOLDER = Path(__file__).parent
@@ -29,6 +31,7 @@ ENGINES = {
     "openvino": "OpenVINO GenAI",
     "transformers": "Transformers",
 }
+CONCLUDED = (Verdict.CONFORMS, Verdict.KNOWN_ISSUE, Verdict.VIOLATED)
 ISSUE = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull)/(\d+)")
 USAGE = 4
 SEEN = r"\*"  # the outcome was known when the list was written
@@ -96,6 +99,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     seconds: float
     verdicts: dict[str, Tested]
+    whole: bool = True  # not cut short by a time limit
 
 
 class Outcome(Enum):
@@ -117,13 +121,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tested_on(runs: Sequence[Run], bug: Bug, release: str) -> dict[str, list[Counterexample]]:
-    """Return the counterexamples of expected failures on a release, by requirement that was tested there."""
+    """Return the counterexamples of expected failures on a release, by requirement that came to a verdict there."""
     found: dict[str, list[Counterexample]] = {}
-    for run in runs:
-        for name in (
-            set(bug.requirements) & set(run.verdicts) if (run.engine, run.release) == (bug.engine, release) else ()
-        ):
-            expected = (case for case in run.verdicts[name].cases if failure_of(case.signature) in bug.failures)
+    here = (run for run in runs if (run.engine, run.release) == (bug.engine, release))
+    for name, one in ((name, one) for run in here for name, one in run.verdicts.items() if name in bug.requirements):
+        expected = [case for case in one.cases if failure_of(case.signature) in bug.failures]
+        if expected or one.verdict in CONCLUDED:
             found.setdefault(name, []).extend(expected)
     return found
 
@@ -148,16 +151,31 @@ def result(runs: Sequence[Run], bug: Bug) -> Result:
     return Result(bug=bug, outcome=Outcome.DETECTED if gone else Outcome.BOTH, found=gone or found)
 
 
-def recorded(engine: str, history: ReleaseHistory, bugs: Sequence[Bug]) -> Iterator[Run]:
-    """Yield what a history says about the releases and requirements of the list."""
+def recorded(engine: str, file: Path, bugs: Sequence[Bug]) -> Iterator[Run]:
+    """Yield what a history, or one run, says about the releases and requirements of the list."""
     mine = [bug for bug in bugs if bug.engine == engine and not bug.cannot]
-    for row in history.releases:
+    for command, row, whole in rows(file):
         names = {name for bug in mine if row.version in (bug.before, bug.after) for name in bug.requirements}
         verdicts = {name: tested(row, name) for name in sorted(names) if name in row.verdicts}
         if verdicts:
             yield Run(
-                engine=engine, release=row.version, command=history.command, seconds=row.seconds, verdicts=verdicts
+                engine=engine,
+                release=row.version,
+                command=command,
+                seconds=row.seconds,
+                verdicts=verdicts,
+                whole=whole,
             )
+
+
+def rows(file: Path) -> list[tuple[str, ReleaseRow, bool]]:
+    """Return each release of a file with the command of its run, and whether that run came to its end."""
+    if file.name == "history.json":
+        history = msgspec.json.decode(file.read_bytes(), type=ReleaseHistory)
+        return [(history.command, row, True) for row in history.releases]
+    results = read_results(file)
+    version = results.engine.version if results.engine is not None else ""
+    return [(results.command, row_of(version, results, file.parent.name), results.complete)]
 
 
 def tested(row: ReleaseRow, requirement: str) -> Tested:
@@ -268,7 +286,8 @@ def run_lines(runs: Sequence[Run]) -> Iterator[str]:
     """Yield which runs the outcomes come from."""
     yield from ("## Runs", "", "| engine | release | seconds | command |", "|---|---|--:|---|")
     for run in runs:
-        yield f"| {run.engine} | {run.release} | {run.seconds:.0f} | `{run.command}` |"
+        seconds = f"{run.seconds:.0f}{'' if run.whole else ', cut short'}"
+        yield f"| {run.engine} | {run.release} | {seconds} | `{run.command}` |"
     yield ""
 
 
@@ -289,12 +308,11 @@ def read_notes() -> dict[str, str]:
 
 
 def record(words: Sequence[str]) -> None:
-    """Keep the verdicts of these histories, in place of those of the same commands."""
+    """Keep the verdicts of these files, in place of those of the same commands."""
     bugs, runs = read_bugs(), {(run.engine, run.release, run.command): run for run in read_runs()}
     for word in words:
         engine, _, file = word.partition("=")
-        history = msgspec.json.decode(Path(file).read_bytes(), type=ReleaseHistory)
-        runs |= {(run.engine, run.release, run.command): run for run in recorded(engine, history, bugs)}
+        runs |= {(run.engine, run.release, run.command): run for run in recorded(engine, Path(file), bugs)}
     kept = [runs[key] for key in sorted(runs)]
     VERDICTS.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
 

@@ -87,6 +87,14 @@ def test_an_outcome_follows_from_the_runs_before_and_after(
     assert SCRIPT.result(runs, bug(**changes)).outcome is SCRIPT.Outcome[outcome]
 
 
+def test_a_requirement_that_ended_in_an_error_was_not_tested() -> None:
+    """An engine that did not start says nothing about a bug, neither before the fix nor after it."""
+    failed = SCRIPT.Tested(verdict=Verdict.ERROR, examples=0, requests=0)
+    before, after = (msgspec.structs.replace(run(one), verdicts={"LORA-1": failed}) for one in ("1.0", "1.1"))
+    assert SCRIPT.result([before, run("1.1")], bug()).outcome is SCRIPT.Outcome.WAITING
+    assert SCRIPT.result([run("1.0", "stale state"), after], bug()).outcome is SCRIPT.Outcome.WAITING
+
+
 def test_the_list_is_long_enough_and_consistent() -> None:
     """At least thirty bugs that can act on a CPU, over four engines, each with a release before and after its fix."""
     assert len({one.id for one in LIST}) == len(LIST)
