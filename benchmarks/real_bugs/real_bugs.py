@@ -174,7 +174,7 @@ def rows(file: Path) -> list[tuple[str, ReleaseRow, bool]]:
         history = msgspec.json.decode(file.read_bytes(), type=ReleaseHistory)
         return [(history.command, row, True) for row in history.releases]
     results = read_results(file)
-    version = results.engine.version if results.engine is not None else ""
+    version = (results.engine and results.engine.version) or ""
     return [(results.command, row_of(version, results, file.parent.name), results.complete)]
 
 
