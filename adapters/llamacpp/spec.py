@@ -53,6 +53,14 @@ CELLS = (
         sliding_window=True,
     ),
     cell("llamacpp-unified", "four slots that share one KV buffer", setup.UNIFIED, *NO_HOST_CACHE),
+    cell(
+        "llamacpp-window-unified",
+        "llamacpp-window with four slots that share one KV buffer",
+        setup.UNIFIED,
+        *NO_HOST_CACHE,
+        areas=("CHAT",),
+        sliding_window=True,
+    ),
     cell("llamacpp-saved", "one slot that is saved to files and restored", *ONE_SLOT, *SAVED, areas=RESTORED),
     cell("llamacpp-saved-slots", "the same with two slots", setup.SLOTS, "2", *SAVED, areas=RESTORED),
     cell(

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.openvino.ir_model import CONFIG_FILE, write_model
+from coldproof.adapters.openvino.releases import NOT_REPORTED, Release
 from coldproof.adapters.openvino.setup import (
     DEVICE,
     INT8,
@@ -41,6 +42,7 @@ class Worker:
         self.genai, self.openvino, self.numpy = (
             importlib.import_module(name) for name in ("openvino_genai", "openvino", "numpy")
         )
+        self.release = Release(importlib.metadata.version(PACKAGE))
         self.handles: dict[int, Any] = {}
         write_model(Path(model), Path(folder), int8=INT8 in words)
         self.scheduler, properties = settings(self.genai, words, caching=caching)
@@ -48,13 +50,13 @@ class Worker:
         given: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, **properties}
         if self.adapters:
             given["adapters"] = self.genai.AdapterConfig(self.adapters)
-        self.pipeline = self.genai.ContinuousBatchingPipeline(folder, self.scheduler, DEVICE, given, {}, {})
+        self.pipeline = self.genai.ContinuousBatchingPipeline(folder, self.scheduler, DEVICE, given)
         self.facts = PipelineFacts(
-            version=importlib.metadata.version(PACKAGE),
+            version=str(self.release.version),
             blocks=self.scheduler.num_kv_blocks or None,
             budget=self.scheduler.max_num_batched_tokens if self.scheduler.dynamic_split_fuse else None,
             longest=json.loads(Path(folder, CONFIG_FILE).read_text())["max_position_embeddings"],
-            scheduler=" ".join(self.scheduler.to_string().split()),
+            scheduler=self.release.scheduler_text(self.scheduler),
             properties=" ".join(f"{name}={value}" for name, value in sorted(properties.items())),
         )
 
@@ -65,7 +67,7 @@ class Worker:
 
     def cancel(self, number: int) -> None:
         """Cancel a request. The next step frees its blocks."""
-        self.handles.pop(number).cancel()
+        self.release.cancel(self.handles.pop(number))
 
     def step(self) -> StepResult:
         """Execute one step, with or without requests, and return its results."""
@@ -95,9 +97,9 @@ class Worker:
             configuration.adapters = self.genai.AdapterConfig(*(() if adapter is None else (self.adapters[adapter],)))
         answers = self.pipeline.generate([self.tensor(prompt) for prompt in prompts], configurations)
         return [
-            Output(number, list(one.m_generation_ids[0]), [], one.finish_reasons[0].name)
+            Output(number, list(one.m_generation_ids[0]), [], self.release.finish_reason(one))
             if one.m_generation_ids
-            else Output(number, [], [], "NONE")
+            else Output(number, [], [], NOT_REPORTED)
             for number, one in enumerate(answers)
         ]
 

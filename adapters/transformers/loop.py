@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent
+from coldproof.adapters.transformers.releases import fatal_error, pause_of, usage
 
 PATIENCE = 60.0  # seconds, for one call of the engine
 STOP_SECONDS = 5.0
@@ -74,7 +75,8 @@ class EngineHooks:
         def search_prefix_match(request_id: str, prompt_ids: list[int]) -> int:
             found: int = search(request_id, prompt_ids)
             if self.queued[request_id] <= 1:
-                self.hits[request_id] = found
+                # Up to 5.15, a prompt that is found as a whole is cut afterwards: its last token is computed.
+                self.hits[request_id] = min(found, len(prompt_ids) - 1)
             return found
 
         def add_waiting_request(state: Any) -> None:
@@ -107,8 +109,9 @@ class Loop:
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
+        self._pauses, self._step_lock = pause_of(manager)
         manager.start()
-        self._pause = manager.pause()
+        self._pause = self._pauses()
         self._wait_for_pause()
         self.processor: Any = manager.batch_processor
         self.hooks = EngineHooks(self.processor)
@@ -118,17 +121,16 @@ class Loop:
 
         The loop reads new requests and aborts at the end of a pass, so they take effect in the next pass.
         """
-        # Without the lock, the loop could run on between the end of this pause and the request for the next one.
-        with getattr(self.manager.background_thread_status, "_condition", contextlib.nullcontext()):
+        with self._step_lock:
             self._pause.__exit__(None, None, None)
-            self._pause = self.manager.pause()
+            self._pause = self._pauses()
             self._wait_for_pause()
 
     def _wait_for_pause(self) -> None:
         try:
             self._pause.__enter__()
         except RuntimeError as problem:
-            why = self.manager.background_thread_status.fatal_error
+            why = fatal_error(self.manager)
             message = "the generation loop has ended" if why is None else f"the generation loop failed: {why}"
             raise EngineDied(message) from problem
 
@@ -142,11 +144,7 @@ class Loop:
 
     def usage(self) -> float:
         """Return the fraction of the pool that requests use, without cached blocks that no request uses."""
-        cache = self.processor.cache
-        whole = cache.num_sectors * cache.bytes_per_sector
-        cached = sum(len(each.ledger.cached_blocks) * each.bytes_per_block for each in cache.cache_allocators.values())
-        used: float = 1.0 - cache.compute_free_capacity() - cached / whole
-        return round(used, 6)
+        return usage(self.processor.cache)
 
     def empty_cache(self) -> bool:
         """Empty the prefix cache with the engine's reset, which also frees the blocks of all requests.

@@ -25,6 +25,13 @@ from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Loop
+from coldproof.adapters.transformers.releases import (
+    NO_RESET,
+    attention_kinds,
+    block_tokens,
+    can_reset,
+    configuration_of,
+)
 
 PACKAGES = ("torch", "transformers")
 # Transformers creates a model on the meta device while it loads, in a context of the whole process. Two engines that
@@ -136,12 +143,8 @@ def build(options: StartOptions) -> PipelineParts:
         generation = importlib.import_module("transformers.generation.configuration_utils")
         manager = model.init_continuous_batching(
             generation.GenerationConfig(do_sample=False, eos_token_id=-1),
-            generation.ContinuousBatchingConfig(**of_engine),
+            configuration_of(generation.ContinuousBatchingConfig, of_engine),
         )
-        if not hasattr(manager, "pause"):
-            raise EngineStartError(
-                f"transformers {version()} has no ContinuousBatchingManager.pause: install 5.23 or newer"
-            )
         parts = PipelineParts(Loop(manager), model, load_tokenizer(options.model), log)
         log.threads.add(manager._generation_thread.ident)
         return parts
@@ -213,7 +216,7 @@ def version() -> str:
 def capabilities(parts: PipelineParts) -> dict[Capability, Support]:
     """Return the support of each capability, with its evidence."""
     config, cache = parts.loop.manager.continuous_batching_config, parts.loop.processor.cache
-    groups, peft = ", ".join(cache.cache_allocators), importlib.util.find_spec("peft") is not None
+    kinds, peft = attention_kinds(cache), importlib.util.find_spec("peft") is not None
     chats = parts.tokenizer is not None and parts.tokenizer.chat_template is not None
     return {
         **{capability: Support(True, evidence) for capability, evidence in PRESENT.items()},
@@ -226,9 +229,10 @@ def capabilities(parts: PipelineParts) -> dict[Capability, Support]:
             chats, "the tokenizer's chat template" if chats else "the tokenizer has no chat template"
         ),
         Capability.VERSION: Support(True, f"package version {version()}"),
-        Capability.BLOCK_SIZE: Support(True, f"page_size={config.page_size}"),
+        Capability.BLOCK_SIZE: Support(True, f"page_size={block_tokens(config)}"),
         Capability.POOL_SIZE: Support(True, f"num_blocks={cache.num_blocks}"),
-        Capability.SEVERAL_GROUPS: Support(len(cache.cache_allocators) > 1, f"the cache's allocators: {groups}"),
+        Capability.SEVERAL_GROUPS: Support(len(kinds) > 1, f"the kinds of attention: {', '.join(kinds)}"),
+        **({} if can_reset(cache) else {Capability.CACHE_RESET: Support(False, NO_RESET)}),
     }
 
 
@@ -236,12 +240,12 @@ def shape(parts: PipelineParts) -> EngineShape:
     """Return the sizes of the created cache."""
     config, cache = parts.loop.manager.continuous_batching_config, parts.loop.processor.cache
     return EngineShape(
-        block_size=config.page_size,
+        block_size=block_tokens(config),
         pool_blocks=cache.num_blocks,
         max_model_tokens=parts.model.config.get_text_config().max_position_embeddings,
         adapter_slots=1,  # active at the same time
         prefix_caching=cache.use_prefix_sharing,
         drops_all_below=math.ceil(parts.loop.processor.scheduler.safety_margin * cache.num_blocks),
-        uniform=list(cache.cache_allocators) == ["full_attention"],
+        uniform=attention_kinds(cache) == ["full_attention"],
         most_requests=config.max_requests_per_batch,
     )

@@ -22,15 +22,30 @@ ROOMY, PREFILL_FIRST = "num_blocks=2048", "scheduler_type=prefill_first"
 SMALL = ("num_blocks=24", "max_batch_tokens=64", "max_requests_per_batch=8")
 
 
-def cell(name: str, about: str, areas: tuple[str, ...], *fields: str) -> Cell:
+def cell(name: str, about: str, areas: tuple[str, ...], *fields: str, sliding_window: bool = False) -> Cell:
     """Return a cell: `fields` are those of ContinuousBatchingConfig. Cold answers come from the same configuration."""
-    return Cell(name=name, about=about, arguments=fields, areas=areas, alike=False, engine="transformers")
+    return Cell(
+        name=name,
+        about=about,
+        arguments=fields,
+        areas=areas,
+        alike=False,
+        engine="transformers",
+        sliding_window=sliding_window,
+    )
 
 
 CELLS = (
     cell("transformers", "a large pool: 256 blocks of 16 tokens, 256 tokens per step", KEYS),
     cell("transformers-tight", "24 blocks of 16 tokens, 64 tokens and 8 requests per step", ROOM, *SMALL),
     cell("transformers-prefill-first", "transformers-tight with prefill before decode", ROOM, *SMALL, PREFILL_FIRST),
+    cell(
+        "transformers-window",
+        "a Gemma 3 model with a sliding window of 64 tokens, 24 tokens per step",
+        ("GROUND",),  # with a window, requests share no blocks
+        "max_batch_tokens=24",
+        sliding_window=True,
+    ),
 )
 
 

@@ -51,6 +51,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
 
 
 SMALL_CHUNKS = (CHUNK_TOKENS, "64")
+WINDOW_POOL = ("--max-model-len", "512", "--num-gpu-blocks-override", "60", *SMALL_CHUNKS)  # two long requests fill it
 LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
 
 
@@ -74,7 +75,7 @@ GROUP_CELLS = (
         "groups-window-tight",
         "groups-window with a pool that two long requests fill, chunks of 64 tokens",
         "window",
-        *("--max-model-len", "512", "--num-gpu-blocks-override", "60", *SMALL_CHUNKS),
+        *WINDOW_POOL,
         areas=ROOM,
     ),
     layout_cell("groups-two-windows", "windows of 64 and of 128 tokens beside full attention", "two-windows"),
@@ -143,6 +144,15 @@ TIER_CELLS = (
         "vLLM's ExampleConnector (files in a folder), which needs each prompt in one step",
         arguments=("--no-enable-chunked-prefill",),
         areas=(*RELIABLE_TIER, "TIER-6"),
+    ),
+    VllmCell(
+        name="tier-offload-window",
+        about="vLLM's OffloadingConnector with two groups: a sliding window of 64 tokens beside full attention",
+        arguments=WINDOW_POOL,
+        areas=("TIER-1", "TIER-2", "TIER-3"),
+        tier="offload",
+        topology="window",
+        only_fingerprint=True,
     ),
     model_files_cell("tier-files-model", "files"),
     model_files_cell("tier-example-model", "example", "--no-enable-chunked-prefill"),

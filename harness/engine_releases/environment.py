@@ -42,7 +42,7 @@ def prepared(
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False, symlinks=True)
     site = next((folder / "lib").glob("python*")) / "site-packages"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / OWN), wanted]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder / OWN), wanted]
     done = subprocess.run(
         command if package.dependencies else [*command, "--no-deps"], capture_output=True, text=True, check=False
     )

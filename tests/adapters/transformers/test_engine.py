@@ -124,6 +124,14 @@ def test_hits_are_those_of_the_lookup_that_let_it_in() -> None:
     assert (watched.hits, watched.preemptions("a")) == ({}, 0)
 
 
+def test_the_last_token_of_a_prompt_is_never_a_hit() -> None:
+    """Up to 5.15 the lookup finds a whole prompt, and the scheduler computes its last token all the same."""
+    engine = Scheduling(32)
+    watched = EngineHooks(engine)
+    assert engine.cache.search_prefix_match("a", [1] * 32) == 32
+    assert watched.hits == {"a": 31}
+
+
 def test_who_was_in_a_batch_since_it_was_let_in_has_begun() -> None:
     """One that only shares somebody's blocks has not; one that was thrown out has not any more."""
     engine = Scheduling()

@@ -1,0 +1,137 @@
+"""The list of real bugs is complete, its page is what the script writes, and an outcome follows from verdicts alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from support.paths import ROOT
+
+from coldproof.adapters.registry import ENGINES
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+
+FOLDER = ROOT / "benchmarks" / "real_bugs"
+
+
+def module() -> ModuleType:
+    """The script, which is no part of the package."""
+    name = "benchmarks_real_bugs"
+    found = importlib.util.spec_from_file_location(name, FOLDER / "real_bugs.py")
+    assert found is not None
+    assert found.loader is not None
+    loaded = sys.modules[name] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(loaded)
+    return loaded
+
+
+SCRIPT = module()
+LIST = SCRIPT.read_bugs()
+
+
+def bug(**changes: Any) -> Any:
+    """A bug that LORA-1 should see on 1.0."""
+    return msgspec.structs.replace(
+        SCRIPT.Bug(
+            id="one",
+            engine="vllm",
+            title="a title",
+            reports=["https://github.com/owner/vllm/issues/1"],
+            mechanism="Because.",
+            before="1.0",
+            after="1.1",
+            has="<1.1",
+            checked="in the source",
+            requirements=["LORA-1"],
+            failures=[FailureClass.STALE_STATE],
+        ),
+        **changes,
+    )
+
+
+def run(release: str, *signatures: str, requirement: str = "LORA-1") -> Any:
+    """A run with cases of these signatures."""
+    cases = [SCRIPT.Counterexample(signature, "what was seen") for signature in signatures]
+    verdict = Verdict.VIOLATED if cases else Verdict.CONFORMS
+    tested = SCRIPT.Tested(verdict=verdict, examples=3, requests=9, cases=cases)
+    return SCRIPT.Run(engine="vllm", release=release, command="run", seconds=1.0, verdicts={requirement: tested})
+
+
+@pytest.mark.parametrize(
+    ("runs", "changes", "outcome"),
+    [
+        ([run("1.0", "stale state; reload"), run("1.1")], {}, "DETECTED"),
+        ([run("1.0", "stale state; reload"), run("1.1", "stale state; reload")], {}, "BOTH"),
+        ([run("1.0", "stale state; reload"), run("1.1", "hang; reload")], {}, "DETECTED"),
+        ([run("1.0", "hang; reload"), run("1.1")], {}, "MISSED"),
+        ([run("1.0"), run("1.1")], {}, "MISSED"),
+        ([run("1.0", "stale state", requirement="LORA-2"), run("1.1")], {}, "WAITING"),
+        ([run("1.0", "stale state; reload")], {}, "WAITING"),
+        ([run("1.1")], {}, "WAITING"),
+        ([], {"requirements": []}, "MISSED"),
+        ([run("1.0", "stale state; reload"), run("1.1")], {"cannot": "needs a GPU"}, "CANNOT"),
+        ([run("1.0"), run("1.0", "stale state; reload"), run("1.1")], {}, "DETECTED"),
+        ([run("1.0"), run("1.1")], {"requirements": ["LORA-1", "LORA-2"]}, "WAITING"),
+        ([run("1.0", "stale state"), run("1.1", requirement="LORA-2")], {}, "WAITING"),
+    ],
+)
+def test_an_outcome_follows_from_the_runs_before_and_after(
+    runs: list[Any], changes: dict[str, Any], outcome: str
+) -> None:
+    """Another failure, another requirement and a release that was not run do not count as detected."""
+    assert SCRIPT.result(runs, bug(**changes)).outcome is SCRIPT.Outcome[outcome]
+
+
+def test_a_requirement_that_ended_in_an_error_was_not_tested() -> None:
+    """An engine that did not start says nothing about a bug, neither before the fix nor after it."""
+    failed = SCRIPT.Tested(verdict=Verdict.ERROR, examples=0, requests=0)
+    before, after = (msgspec.structs.replace(run(one), verdicts={"LORA-1": failed}) for one in ("1.0", "1.1"))
+    assert SCRIPT.result([before, run("1.1")], bug()).outcome is SCRIPT.Outcome.WAITING
+    assert SCRIPT.result([run("1.0", "stale state"), after], bug()).outcome is SCRIPT.Outcome.WAITING
+
+
+def test_the_list_is_long_enough_and_consistent() -> None:
+    """At least thirty bugs that can act on a CPU, over four engines, each with a release before and after its fix."""
+    assert len({one.id for one in LIST}) == len(LIST)
+    assert sum(not one.cannot for one in LIST) >= 30
+    assert {one.engine for one in LIST} == set(SCRIPT.ENGINES)
+    for one in LIST:
+        assert Version(one.before) < Version(one.after), one.id
+        has = SpecifierSet(one.has)
+        assert has.contains(one.before), one.id
+        assert not has.contains(one.after), one.id
+        assert one.failures, one.id
+        assert SCRIPT.links(one).count("](") == len(one.reports), one.id
+
+
+def test_the_list_names_requirements_that_a_cell_of_the_engine_has() -> None:
+    """Otherwise no run could ever decide a bug."""
+    for one in LIST:
+        name = "vllm-inproc" if one.engine == "vllm" else one.engine
+        areas = {area for cell in ENGINES[name].cells for area in cell.areas}
+        for requirement in one.requirements:
+            if not one.cannot:
+                assert any(requirement.startswith(area) for area in areas), (one.id, requirement)
+
+
+def test_notes_are_about_bugs_of_the_list() -> None:
+    """A note of a bug that was renamed would be lost."""
+    assert set(SCRIPT.read_notes()) <= {one.id for one in LIST}
+
+
+def test_a_command_keeps_the_names_of_its_files_but_not_their_folders() -> None:
+    """Folders are those of one machine."""
+    command = "pytest /home/me/suites --rootdir=/home/me --python 0.24.0=/opt/envs/bin/python --out out/vllm -k a/b"
+    assert SCRIPT.without_folders(command) == "pytest suites --python 0.24.0=python --out out/vllm -k a/b"
+
+
+def test_the_page_is_what_the_script_writes() -> None:
+    """So that no outcome is written by hand."""
+    runs = SCRIPT.read_runs()
+    results = [SCRIPT.result(runs, one) for one in LIST]
+    assert SCRIPT.page(results, runs, SCRIPT.read_notes()) == SCRIPT.PAGE.read_text()
