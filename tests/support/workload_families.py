@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
 from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
@@ -108,6 +109,8 @@ FAMILIES: dict[str, Family] = {
     "embedding rows": lambda on: near_embeddings(on, with_adapter=True),
     "embedding rows beside zeros": lambda on: near_embeddings(on, with_adapter=True, zeros=True),
     "conversations with rows": conversations_with_rows,
+    "doors": lambda on: at_two_doors(on, with_adapter=True),
+    "impossible priorities": impossible_priorities,
     "quiet updates": quiet_updates,
     "updates with adapters": updates_with_adapters,
     "pauses": lambda on: paused(on, updates=False),
