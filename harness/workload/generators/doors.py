@@ -30,7 +30,8 @@ def at_two_doors(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool)
     with the same again. A next turn of the first answer may follow at another door.
     """
     steps: list[Step] = []
-    identities: list[AdapterAndSalt] = list(draw(st.sampled_from(SALTS)))
+    drawn = draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=limits.most(2, least=1), unique=True))
+    identities: list[AdapterAndSalt] = list(dict.fromkeys(identity for pair in drawn for identity in pair))
     if with_adapter and draw(st.sampled_from((True, True, False))):
         steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
         identities += [("tenant", identities[0][1]), (None, "tenant")]
@@ -41,7 +42,7 @@ def at_two_doors(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool)
         own, *others = draw(st.permutations(identities))
         opening = number
         sent = [request(opened, own, first, limits)]
-        sent += [request(opened, other, then, limits) for other in others[: limits.most(3, least=1)]]
+        sent += [request(opened, other, then, limits) for other in others[: limits.most(4, least=1)]]
         sent += [request(opened, own, then, limits)]  # shares with the first door's request
         if draw(st.booleans()):
             sent += [request(Prompt((Segment("turn", 7),), continues=opening), own, then, limits)]

@@ -20,8 +20,8 @@ from support.paths import ROOT
 from support.weights import VLLM_CONTROLS
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
-from coldproof.adapters.protocol.doors import DOOR_CAPABILITIES
 from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.doors import DOOR_CAPABILITIES
 from coldproof.adapters.protocol.engine import Served
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.vllm.server import VllmOptions, spawn
