@@ -126,9 +126,8 @@ class TextBlock(msgspec.Struct, frozen=True):
 
 
 class MessagesUsage(msgspec.Struct, frozen=True):
-    """The counts of messages. `input_tokens`: those that did not come from the cache."""
+    """The counts of messages."""
 
-    input_tokens: int
     output_tokens: int
     cache_read_input_tokens: int | None = None
 
