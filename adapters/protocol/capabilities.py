@@ -22,6 +22,10 @@ class Capability(enum.StrEnum):
     LORA_IN_PLACE = "in-place adapter reload"
     CACHE_SALT = "cache salt"
     CHAT = "chat completions with known prompt ids"
+    DOORS = "several doors for one prompt"
+    GENERATE_DOOR = "a door for token ids beside completions"
+    RESPONSES_DOOR = "a door for responses"
+    MESSAGES_DOOR = "a door for messages"
     PRIORITY = "request priorities"
     ABORT = "client aborts"
     PROMPT_LOGPROBS = "prompt logprobs"
@@ -91,6 +95,10 @@ OPTIONAL_ABSENT = {
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
+    **dict.fromkeys(
+        (Capability.DOORS, Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR),
+        "the adapter sends each request by one way only",
+    ),
     **dict.fromkeys(
         (
             Capability.WEIGHT_UPDATES,

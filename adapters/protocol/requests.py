@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from coldproof.adapters.protocol.doors import Door
+
 
 class Token(msgspec.Struct, frozen=True):
     """One generated token. `at`: seconds since the request was sent. `gap`: the top-2 logprob margin in nats."""
@@ -88,6 +90,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     template; `prompt` is then the rendered token ids.
     `hidden`: for a prompt with embedding rows, what the request also carries at each position although the model does
     not see it: the token id under a row, the row under a token (see `embedding_rows.py`). Empty: nothing.
+    `door`: the route for it; None: completions, with messages chats.
     """
 
     model: str
@@ -99,6 +102,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     surface: ResponseOptions = PLAIN
     abort: Abort | None = None
     hidden: tuple[int, ...] = ()
+    door: Door | None = None
     tag: str = ""  # becomes part of the engine's request id, so that block provenance can name the request
 
 

@@ -21,11 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.common.reset_route import RESET_PATH, reset_path
+from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.adapters.server import completions
+from coldproof.adapters.server import completions, doors
 from coldproof.adapters.server.answers import SHOWN, decoded, malformed
 from coldproof.adapters.server.completions import Reader
 from coldproof.adapters.server.disconnect import sent_unless_due, wait_for_disconnect
@@ -124,6 +125,8 @@ class HttpClient:
 
         Raises RequestRefused, EngineDied, EngineSilent or MalformedAnswer.
         """
+        if request.door in doors.READERS:
+            return self.complete_at(request, request.door, on_token)
         path, reader = self.generate_path or completions.path(request), self.reader(on_token)
         try:
             sent = self.sent(path, request)
@@ -150,6 +153,19 @@ class HttpClient:
         if request.abort is None or request.abort.after_tokens:
             return send(self.session())
         return sent_unless_due(send, self.new_session(), request.abort, self.stage)
+
+    def complete_at(self, request: CompletionRequest, door: Door, on_token: Callable[[int], None] | None) -> Completion:
+        """Send one generation once at a door whose answers are read as a whole. Raises as `complete`, and NotExact."""
+        began = time.monotonic()
+        response = self.post(door.value, doors.body(request, door))
+        at = round(time.monotonic() - began, 6)
+        try:
+            answer = doors.READERS[door](response.content, at, lambda text: self.tokens_of(request.model, text))
+        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as problem:
+            raise malformed(response, response.text, doors.EXPECTED) from problem
+        if on_token is not None and answer.tokens:
+            on_token(len(answer.tokens))
+        return answer
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a generation request."""
@@ -226,6 +242,11 @@ class HttpClient:
         """Return the token ids of messages in the server's chat template. Raises RequestRefused without /tokenize."""
         body = {"model": model, "messages": [{"role": m.role, "content": m.content} for m in messages]}
         return decoded(self.post("/tokenize", body), Tokens, 'the prompt\'s token ids ({"tokens": [...]})').tokens
+
+    def tokens_of(self, model: str, text: str) -> tuple[int, ...]:
+        """Return the token ids of a text without special tokens. Raises RequestRefused without /tokenize."""
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        return decoded(self.post("/tokenize", body), Tokens, 'the text\'s token ids ({"tokens": [...]})').tokens
 
     def scrape(self, path: str = METRICS_PATH) -> Families | None:
         """Return the metrics as family name -> samples, or None if the server publishes none."""

@@ -16,6 +16,7 @@ from coldproof.adapters.protocol.requests import Completion, CompletionRequest, 
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.client import Families, HttpClient
+from coldproof.adapters.server.probe_doors import probe_doors
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
 from coldproof.adapters.server.served_model import served_model, server_version
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
@@ -78,6 +79,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     found[Capability.VERSION] = Support(version is not None, f"/version: {version}" if version else "no /version")
     null_is_miss = probe_completions(client, base_model, max_tokens, bool(cache_config), found)
     probe_response_options(client, base_model, found)
+    found |= probe_doors(client, base_model, found)
     probe_adapters(client, adapter_path, found)
     found |= probe_weights(client)
     metrics = client.metrics()

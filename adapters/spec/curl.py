@@ -34,11 +34,18 @@ class AdapterChange(msgspec.Struct, frozen=True, kw_only=True):
     for_all: bool = False  # switched on for every request
 
 
+class AtDoor(msgspec.Struct, frozen=True):
+    """The path and the body of a request at a door of its own, without the name of the model."""
+
+    path: str
+    body: Mapping[str, object]
+
+
 class CurlRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `prompt`: its token ids, separated by commas, with shell variables. `messages`: of a chat.
 
     `adapter`: the workload's name. `model`: the name that was sent. `extra`: more fields of OpenAI's request body.
-    `options`: options of curl.
+    `options`: options of curl. `at`: the request at a door that is neither completions nor chats; None at these.
     """
 
     model: str | None
@@ -49,6 +56,7 @@ class CurlRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     messages: Sequence[Mapping[str, str]] | None
     options: str
+    at: AtDoor | None = None
 
 
 class CurlSteps(Protocol):
@@ -127,6 +135,8 @@ class OpenAiCurl(LoraRouteCurl):
 
     def request(self, request: CurlRequest) -> str:
         """Return the command that sends a completion or a chat request."""
+        if request.at is not None:
+            return post_at_door(request, {**request.at.body, "model": request.model or "base"}, request.at.path)
         body: dict[str, object] = {"model": request.model or "base", "max_tokens": request.max_tokens}
         body |= {"temperature": 0, "seed": 0, "ignore_eos": True, "return_token_ids": True} | dict(request.extra)
         if request.salt is not None:
@@ -147,6 +157,13 @@ def post_prompt(path: str, request: CurlRequest, body: Mapping[str, object], *, 
     """Return the command that sends a request. `field`: the body's field for the prompt."""
     before, _, after = json.dumps({field: "@"} | dict(body)).partition('"@"')
     return post(path, f'{shlex.quote(before)}"[{request.prompt}]"{shlex.quote(after)}', request.options)
+
+
+def post_at_door(request: CurlRequest, body: dict[str, object], path: str) -> str:
+    """Return the command that sends a request at a door of its own, which takes token ids or messages."""
+    if body.pop("token_ids", None) is None:
+        return post(path, shlex.quote(json.dumps(body)), request.options)
+    return post_prompt(path, request, body, field="token_ids")
 
 
 def post(path: str, body: str, options: str = "") -> str:

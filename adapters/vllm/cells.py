@@ -176,7 +176,7 @@ CELLS = (
     VllmCell(
         name="default",
         about="blocks of 32 tokens, a pool that never evicts, default scheduler",
-        areas=(*KEYS, "WEIGHT"),
+        areas=(*KEYS, "WEIGHT", "ENTRY"),
     ),
     VllmCell(
         name="weight-transfer",

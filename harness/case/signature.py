@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
+from coldproof.harness.history.doors import usual_door
 from coldproof.harness.history.embedding_rows import differences
 from coldproof.harness.history.provenance import wrong_read_position
 from coldproof.harness.history.records import History
@@ -64,7 +66,8 @@ def features(history: History) -> list[str]:
         "restored": any(isinstance(step, RestoreState) for step in history.workload.steps),
         "aborted": any(request.abort for request in asked),
         "chat": any(request.chat for request in asked),
-        "priorities": any(request.priority for request in asked),
+        "priorities": any(request.priority not in (0, IMPOSSIBLE_PRIORITY) for request in asked),
+        "impossible priority": any(request.priority == IMPOSSIBLE_PRIORITY for request in asked),
         "several answers": any(request.surface.answers > 1 for request in asked),
         "prompt logprobs": any(request.surface.prompt_logprobs for request in asked),
         "stop string": any(request.surface.stop for request in asked),
@@ -72,5 +75,7 @@ def features(history: History) -> list[str]:
         "embedding rows": any(outcome.hidden for outcome in history.outcomes),
         "next turn": any(o.hidden and asked[o.request].prompt.continues is not None for o in history.outcomes),
     }
+    doors = dict.fromkeys(usual_door(request) for request in asked) if any(r.door for r in asked) else {}
     restarts = [step.before for step in history.workload.steps if isinstance(step, Restart)]
+    happened["several doors"] = len(doors) > 1
     return [*(name for name, true in happened.items() if true), *(f"restart: {before}" for before in restarts)]

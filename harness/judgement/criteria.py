@@ -19,6 +19,10 @@ CHECKS = {  # the gravest first: findings are reported in this order
         "Logprobs, finish reasons, texts or additional answers that are missing, incomplete or different from the cold "
         "ones; an answer to a different prompt than the one sent."
     ),
+    "doors": (
+        "An answer at one door of a server to a request whose priority another door refuses as impossible: the first "
+        "door ignores priorities."
+    ),
     "weights": (
         "An answer over an update of the weights that is not the cold continuation of its own tokens under the new "
         "weights, where the engine discarded its KV. A request that a pause did not end or wait for as its mode says, "

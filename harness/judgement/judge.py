@@ -15,6 +15,7 @@ from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.judgement.checkers.block_hashes import check_hashes
 from coldproof.harness.judgement.checkers.block_pool import check_concurrency, check_conservation, check_gauge
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
+from coldproof.harness.judgement.checkers.doors import check_doors
 from coldproof.harness.judgement.checkers.kv_events import check_events
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
@@ -133,6 +134,7 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
     """Judge a history with known answers. Pure: the same arguments always give the same judgement."""
     found = [
         *check_liveness(history),
+        *check_doors(history),
         *check_tokens(history, answers, rule),
         *check_surface(history, answers, rule),
         *check_weights(history, answers, rule),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 
 import msgspec
 
+from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.history.embedding_rows import carry_the_same_until
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
@@ -164,8 +165,11 @@ def never_fits(history: History, outcome: Outcome) -> bool:
 
 
 def may_be_refused(history: History, outcome: Outcome) -> bool:
-    """Return whether the prompt with its whole answer is too long: an engine may refuse it or truncate the answer."""
-    return too_long(history, len(outcome.prompt) + outcome.max_tokens)
+    """Return whether an engine may refuse a request: if the prompt with its whole answer is too long, where it may
+    truncate the answer instead, or if no engine can have its priority.
+    """
+    odd = any(n == outcome.request and r.priority == IMPOSSIBLE_PRIORITY for n, _, r in history.workload.requests())
+    return odd or too_long(history, len(outcome.prompt) + outcome.max_tokens)
 
 
 def too_long(history: History, tokens: int) -> bool:

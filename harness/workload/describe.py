@@ -68,7 +68,8 @@ def describe_request(request: Request, number: int) -> str:
     """Return a request's description."""
     model = "the base model" if request.adapter is None else repr(request.adapter)
     text = f"request {number} to {model}" + ("" if request.salt is None else f" with salt {request.salt!r}")
-    text += f"{' as a chat' if request.chat else ''}: {request.prompt}, {request.max_tokens} tokens"
+    text += f"{' as a chat' if request.chat else ''}{f' at {request.door.value}' if request.door else ''}"
+    text += f": {request.prompt}, {request.max_tokens} tokens"
     text += "".join(f", {option}" for option in describe_options(request.surface))
     text += f", priority {request.priority}" if request.priority else ""
     text += f", {request.offset_ms} ms later" if request.offset_ms else ""

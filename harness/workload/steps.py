@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -115,6 +116,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     A chat's segments are its messages: the system's, then user and assistant alternately. After `continues`, the
     earlier answer is an assistant message and the segments start with the user's. A lower `priority` is served earlier.
+    `door`: the route at which it is sent. A chat that goes to a door for token ids is sent as what the engine renders
+    its messages to.
     """
 
     prompt: Prompt
@@ -126,6 +129,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     surface: ResponseOptions = PLAIN
     abort: Abort | None = None
+    door: Door | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: completions, or chats
 
 
 class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):

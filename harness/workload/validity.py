@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import SleepPart
 from coldproof.harness.workload.steps import (
     Burst,
@@ -125,6 +127,18 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         and (bool(segments) or not request.chat)
         and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
         and (not request.prompt.cuts_history or is_valid_cut(request))
+        and (not request.door or fits_door(request, request.door))
+    )
+
+
+def fits_door(request: Request, door: Door) -> bool:
+    """Return whether a request can be sent at a door: messages only as a chat, and no rows. The doors beside
+    completions and chats are read as a whole, and without response options.
+    """
+    usual = door in (Door.COMPLETIONS, Door.CHAT)
+    rows = any(segment.rows for segment in request.prompt.segments)
+    return (
+        (request.chat or door.takes_ids) and not rows and (usual or (request.abort, request.surface) == (None, PLAIN))
     )
 
 

@@ -26,6 +26,7 @@ AREA_TITLES = {
     "CHAT": "shared system prompts and multi-turn chats",
     "CTRL": "cache resets and client disconnects",
     "EMBED": "prompts with embedding rows",
+    "ENTRY": "doors of a server",
     "EVENT": "KV events",
     "GROUND": "prefix caching off",
     "GROUP": "several KV cache groups",

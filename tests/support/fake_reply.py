@@ -65,6 +65,9 @@ class Manners:
     tells_prompts: bool = True
     refuses: tuple[str, ...] = ()  # fields of a body that are answered with 400
     ignores: tuple[str, ...] = ()  # fields that change nothing
+    doors: tuple[str, ...] = ("/inference/v1/generate", "/v1/responses", "/v1/messages")  # beside the usual two
+    drops: tuple[tuple[str, str], ...] = ()  # (path, field): fields that change nothing at one door
+    wordy: bool = False  # a text has more tokens than it has characters
     corrupt: str = ""  # what is wrong on a hit: tokens, others, scores or end
     behind: float | None = None  # nats by which another token would have been better than each of a prompt
     keeps: bool = False  # a reset keeps everything, whatever it says
@@ -99,6 +102,41 @@ def answer(model: str, prompt: tuple[int, ...], count: int) -> list[int]:
 def rendered(messages: list[dict[str, str]]) -> tuple[int, ...]:
     """What the chat template makes of messages: each behind a mark of its role."""
     return tuple(token for m in messages for token in (ord(m["role"][0]), 10, *m["content"].encode()))
+
+
+def plain_body(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """A request of a door as a completion or a chat."""
+    shared = {name: body[name] for name in ("model", "cache_salt", "priority") if name in body}
+    match path:
+        case "/inference/v1/generate":
+            return shared | {"prompt": body["token_ids"], "max_tokens": body["sampling_params"]["max_tokens"]}
+        case "/v1/responses":
+            return shared | {"messages": body["input"], "max_tokens": body["max_output_tokens"]}
+        case "/v1/messages":
+            system = {"role": "system", "content": body["system"]}
+            return shared | {"messages": [system, *body["messages"]], "max_tokens": body["max_tokens"]}
+    return body
+
+
+def of_door(path: str, reply: Reply) -> dict[str, Any]:
+    """An answer as a door gives it."""
+    (tokens, _), prompt, details = reply.answers()[0], list(reply.prompt), reply.usage().get("prompt_tokens_details")
+    text, cached = "".join(map(chr, tokens)), (details or {}).get("cached_tokens")
+    match path:
+        case "/inference/v1/generate":
+            choice = {"index": 0, "token_ids": tokens, "text": text, "finish_reason": "length"}
+            return {"choices": [choice], "usage": reply.usage(), "prompt_token_ids": prompt}
+        case "/v1/responses":
+            said = {"message": text, "tokens": tokens}
+            return {
+                "status": "incomplete",
+                "input_messages": [{"message": "", "tokens": prompt}],
+                "output_messages": [said],
+                "usage": {"input_tokens_details": {"cached_tokens": cached}},
+            }
+    left = {"input_tokens": len(prompt) - (cached or 0), "output_tokens": len(tokens)}
+    usage = left if cached is None else {**left, "cache_read_input_tokens": cached}
+    return {"content": [{"type": "text", "text": text}], "stop_reason": "max_tokens", "usage": usage}
 
 
 def prompt_scores(prompt: tuple[int, ...]) -> list[float]:

@@ -28,6 +28,8 @@ from support.fake_reply import (
     Manners,
     Reply,
     answer,
+    of_door,
+    plain_body,
     prompt_scores,
     rendered,
 )
@@ -49,6 +51,9 @@ __all__ = [
     "rendered",
     "serving",
 ]
+
+
+LARGEST = 2**63 - 1  # the highest priority
 
 
 @dataclass(slots=True)
@@ -142,6 +147,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.generate(body, tuple(body["prompt"]))
             case "/v1/chat/completions" if manners.chats:
                 self.generate(body, rendered(body["messages"]))
+            case path if path in manners.doors:
+                self.at_door(path, body)
+            case "/tokenize" if manners.chats and "prompt" in body:
+                ids = [*body["prompt"].encode()]
+                self.say(200, json.dumps({"tokens": ids * (2 if manners.wordy else 1)}))
             case "/tokenize" if manners.chats:
                 self.say(200, json.dumps({"tokens": rendered(body["messages"])}))
             case "/reset_prefix_cache" if manners.reset is not None:
@@ -176,6 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name in manners.refuses:
             if name in body:
                 return self.say(400, json.dumps({"error": {"message": f"{name} is off"}}))
+        if body.get("priority", 0) > LARGEST and "priority" not in manners.ignores:
+            return self.say(400, '{"error": {"message": "priority is too large"}}')
         if manners.fault is Fault.SILENT:
             self.server_state.closing.wait()
         if manners.fault in (Fault.SILENT, Fault.SPEECHLESS):
@@ -189,6 +201,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.server_state.hung_up_on.set()
             self.close_connection = True
         return None
+
+    def at_door(self, path: str, body: dict[str, Any]) -> None:
+        """One answer of a door that answers as a whole."""
+        manners = self.server_state.manners
+        heard = {name: value for name, value in plain_body(path, body).items() if (path, name) not in manners.drops}
+        if heard.get("priority", 0) > LARGEST:
+            return self.say(400, '{"error": {"message": "priority is too large"}}')
+        prompt = tuple(heard["prompt"]) if "prompt" in heard else rendered(heard["messages"])
+        return self.say(200, json.dumps(of_door(path, self.reply(heard, prompt))))
 
     def stream(self, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
         """The events, each in a chunk; the fault strikes after the first token."""

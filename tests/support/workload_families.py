@@ -15,6 +15,7 @@ from coldproof.harness.workload.generators.ageing import (
 )
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.crossed import answers_then_turns, crossed
+from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
 from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
 from coldproof.harness.workload.generators.lora import (
@@ -128,6 +129,8 @@ USUAL: dict[str, Family] = {
     "embedding rows": lambda on: near_embeddings(on, with_adapter=True),
     "embedding rows beside zeros": lambda on: near_embeddings(on, with_adapter=True, zeros=True),
     "conversations with rows": conversations_with_rows,
+    "doors": lambda on: at_two_doors(on, with_adapter=True),
+    "impossible priorities": impossible_priorities,
     "quiet updates": quiet_updates,
     "updates with adapters": updates_with_adapters,
     "pauses": lambda on: paused(on, updates=False),

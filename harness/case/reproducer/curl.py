@@ -6,15 +6,19 @@ run that failed.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterator
 
 import msgspec
 
 from coldproof.adapters.common.wake_route import WAKE_TAGS
-from coldproof.adapters.protocol.requests import Message
+from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.requests import CompletionRequest, Message
 from coldproof.adapters.registry import curl_of
-from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, CurlSteps
+from coldproof.adapters.server import doors
+from coldproof.adapters.spec.curl import AdapterChange, AtDoor, CurlRequest, CurlSteps
 from coldproof.harness.case.reproducer.script import extra_fields, recorded_engine, recorded_workload, reproduction
 from coldproof.harness.history.prompts import alternating_messages
 from coldproof.harness.workload.describe import describe
@@ -169,17 +173,33 @@ class CurlScript:
     def request(self, request: Request, number: int) -> CurlRequest:
         """Return one request as plain values. A client disconnect is approximated by a time limit."""
         row = self.rows.get(number)
+        messages = self.messages(request, number) if request.chat else None
         parts = [f"${{{variable(s)}}}" for s in request.prompt.segments]
+        as_ids = request.door is not msgspec.UNSET and request.door.takes_ids
         return CurlRequest(
             model=row.model if row is not None else None,
             adapter=request.adapter,
             max_tokens=request.max_tokens,
             salt=None if request.salt is None else self.spelled(request.salt),
             extra=extra_fields(request),
-            prompt=",".join([*self.before(request.prompt), *parts]),
-            messages=self.messages(request, number) if request.chat else None,
+            prompt=tokenised(messages) if messages and as_ids else ",".join([*self.before(request.prompt), *parts]),
+            messages=None if as_ids else messages,
+            at=self.at_door(request, messages) if request.door in doors.BODIES else None,
             options="" if request.abort is None else f"--max-time {max(request.abort.after_ms, 1) / 1000} ",
         )
+
+    def at_door(self, request: Request, messages: list[dict[str, str]] | None) -> AtDoor:
+        """Return path and body of a request at a door that is neither completions nor chats."""
+        sent = CompletionRequest(
+            model="",  # the command fills in the name
+            prompt=(),
+            messages=tuple(Message(**message) for message in messages or ()),
+            max_tokens=request.max_tokens,
+            priority=request.priority,
+            cache_salt=None if request.salt is None else self.spelled(request.salt),
+        )
+        door = Door(request.door or Door.COMPLETIONS)
+        return AtDoor(door.value, doors.body(sent, door))
 
     def before(self, prompt: Prompt) -> list[str]:
         """Return the parts of a prompt before its own segments: the nonce, or the continued request and its answer."""
@@ -204,6 +224,12 @@ class CurlScript:
             begun = (*self.chats[continues], Message("assistant", said))
         self.chats[number] = (*begun, *alternating_messages(own))
         return [{"role": said.role, "content": said.content} for said in self.chats[number]]
+
+
+def tokenised(messages: list[dict[str, str]]) -> str:
+    """Return the token ids of messages as a command, because they depend on the server's chat template."""
+    body = shlex.quote(json.dumps({"messages": messages}))
+    return f'$(curl -s "$SERVER/tokenize" -H "Content-Type: application/json" -d {body} | jq -r \'.tokens|join(",")\')'
 
 
 def variable(segment: Segment) -> str:

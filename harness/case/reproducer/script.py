@@ -15,6 +15,7 @@ import msgspec
 
 from coldproof.adapters.common import tiny_model
 from coldproof.adapters.common.wake_route import WAKE_TAGS
+from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
@@ -86,6 +87,8 @@ def reproducer(case: Case) -> str:
         weights=SEEDS if weight_updates(workload) else {},
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),
+        ignored=was_ignored(case, workload),
+        doors=any(request.door for _, _, request in workload.requests()),
         at_most=repr(most_cached(case, row) if row is not None and by_count else None),
         at_least=repr(row.cached_at_least if row is not None and by_count else None),
         carried="\n\n".join(map(source_body, carried)),
@@ -99,6 +102,13 @@ def reproduction(case: Case) -> Reproduction:
     requests = msgspec.convert(case.workload, Workload).requests()
     rows = any(segment.rows for _, _, request in requests for segment in request.prompt.segments)
     return usual.with_rows if rows and usual.with_rows is not None else usual
+
+
+def was_ignored(case: Case, workload: Workload) -> bool:
+    """Return whether the case is about a field that the failing request's door ignores and another one refuses."""
+    asked = {number: request for number, _, request in workload.requests()}
+    failing = asked.get(-1 if case.failing_request is None else case.failing_request)
+    return case.failure_class is FailureClass.API and failing is not None and failing.priority == IMPOSSIBLE_PRIORITY
 
 
 def most_cached(case: Case, row: RequestRow) -> int | None:
@@ -230,6 +240,8 @@ def request_call(number: int, request: Request) -> str:
         fields += f", offset_ms={request.offset_ms}"
     if request.chat:
         fields += ", chat=True"
+    if request.door:
+        fields += f", door={request.door.value!r}"
     if request.abort is not None:
         fields += f", abort=({request.abort.after_tokens}, {request.abort.after_ms})"
     if extra := extra_fields(request):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import Engine, EngineError, EngineSilent, RequestRefused, Served
 from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -69,17 +70,22 @@ class RunRequests:
         return hidden_of(request, self.nonce, self.outcomes) or msgspec.UNSET
 
     def wire(self, plan: Outcome, request: Request) -> Arrival:
-        """Return the request as the adapter gets it, with its time."""
+        """Return the request as the adapter gets it, with its time. Doors other than completions and chats return no
+        scores.
+        """
+        door = request.door or None
+        scored = self.scored and door in (None, Door.COMPLETIONS, Door.CHAT)
         sent = CompletionRequest(
             model=plan.model,
             prompt=plan.prompt,
             max_tokens=request.max_tokens,
             cache_salt=plan.residence.salt,
             priority=request.priority,
-            messages=self.chats.get(plan.request),
-            surface=request.surface.with_scores() if self.scored else request.surface,
+            messages=self.chats.get(plan.request) if door is None or not door.takes_ids else None,
+            surface=request.surface.with_scores() if scored else request.surface,
             abort=request.abort,
             hidden=plan.hidden or (),
+            door=door,
             tag=request_tag(self.nonce, plan.request) if self.tagged else "",
         )
         return Arrival(sent, request.offset_ms)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from coldproof.harness.history.records import History, Identity, Outcome, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.tokens import differs
 from coldproof.harness.judgement.evidence.cache import control_facts, pressure_facts, reuse_facts, surface_facts
+from coldproof.harness.judgement.evidence.doors import door_facts
 from coldproof.harness.judgement.evidence.embeddings import embedding_facts
 from coldproof.harness.judgement.evidence.engine_features import event_facts, mode_facts, tier_facts
 from coldproof.harness.judgement.evidence.names import Evidence
@@ -54,6 +55,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **tier_facts(history),
         **mode_facts(history),
         **embedding_facts(history),
+        **door_facts(history),
         **weight_facts(history),
     }
 

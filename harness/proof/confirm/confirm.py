@@ -80,7 +80,7 @@ def confirm(
         replayed = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
     off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
     failed = [j for j in replayed if j.findings]
-    failed_off = [j for j in off if any(f.checker in ("tokens", "liveness") for f in j.findings)]
+    failed_off = [j for j in off if any(f.checker in ("tokens", "liveness", "doors") for f in j.findings)]
     # Under the old nonce, an engine that ignores salts hits blocks of the oracle's question. Prefer a new nonce.
     best = next((j for j in failed if j.history.nonce != same), failed[0]) if failed else failing.judgement
     apart = across is not None and agrees is False

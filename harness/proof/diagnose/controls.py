@@ -224,7 +224,7 @@ CONCURRENT, DISCONNECT, RESET = "concurrent requests", "a client disconnect", "a
 SEQUENTIAL = "requests one at a time"
 ADAPTERS, SALTS, SIMILAR_SALTS = "adapters", "salts", "nearly equal salts"
 SIMILAR_PROMPTS, OPTIONS = "prompts that differ in a token or two", "response options"
-PRIORITIES = "priorities"
+PRIORITIES, DOORS = "priorities", "several doors"
 CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("a fresh salt on the failing request", OWN_KEY, fresh_salt),
     ("another first block in the failing request", SHARED_PREFIX, first_block_changed),
@@ -244,4 +244,5 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("unrelated prompts instead of similar ones", SIMILAR_PROMPTS, unrelated_prompts),
     ("no response options", OPTIONS, in_all_requests(surface=PLAIN)),
     ("equal priorities", PRIORITIES, in_all_requests(priority=0)),
+    ("every request at its usual door", DOORS, in_all_requests(door=msgspec.UNSET)),
 )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from coldproof.adapters.common.weights_digest import WEIGHT_FILES, weights_digest
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
+from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.adapters.protocol.embedding_rows import is_row
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
 from coldproof.adapters.protocol.kv_events import Published
@@ -37,6 +38,7 @@ UPDATES = (
     Capability.WEIGHTS_SAME_PATH,
     Capability.WEIGHT_CHECKSUM,
 )
+DOORS = (Capability.DOORS, Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR)
 ABSENT = {
     Capability.KV_EVENTS: "it publishes no events",
     Capability.PRIORITY: "it answers requests in the order of their arrival",
@@ -44,7 +46,7 @@ ABSENT = {
     Capability.SECOND_TIER: "it has one block pool",
     Capability.SEVERAL_ANSWERS: "it gives one answer for each request",
     Capability.SEVERAL_GROUPS: "it has one KV cache group",
-    **{capability: why for capability, why in OPTIONAL_ABSENT.items() if capability not in UPDATES},
+    **{capability: why for capability, why in OPTIONAL_ABSENT.items() if capability not in (*UPDATES, *DOORS)},
     Capability.STOP_STRINGS: "it does not check stop strings",
     Capability.STRUCTURED_OUTPUT: "it does not constrain its output",
 }
@@ -57,6 +59,8 @@ class InjectedBug(enum.StrEnum):
     NAME_ONLY_KEY = "cache key has the adapter's name instead of its content"
     NO_ADAPTER_KEY = "cache key omits the adapter"
     SALT_DROPPED = "cache key omits the salt"
+    SALT_DROPPED_AT_DOOR = "one door omits the salt"
+    PRIORITY_IGNORED_AT_DOOR = "one door ignores priorities"
     LAST_TOKEN_UNHASHED = "block hash omits the block's last token"
     OVERCOUNT = "reports one block more than it hit"
     NEVER_HITS = "never hits"
@@ -152,6 +156,9 @@ class ScriptedEngine:
                 raise EngineDied("the scripted engine has terminated")
             if request.model not in (self.base_model, *self.contents):
                 raise RequestRefused(404, f"{request.model} is not loaded")
+            ignored = request.door is Door.MESSAGES and self.bug is InjectedBug.PRIORITY_IGNORED_AT_DOOR
+            if request.priority == IMPOSSIBLE_PRIORITY and not ignored:
+                raise RequestRefused(400, f"{request.priority} is no priority")
             if len(request.prompt) + request.max_tokens > self.shape.max_model_tokens:
                 raise RequestRefused(400, f"the prompt is longer than {self.shape.max_model_tokens} tokens")
             content = self.contents.get(request.model)
@@ -212,7 +219,8 @@ class ScriptedEngine:
             adapter = request.model
         if self.bug is InjectedBug.NO_ADAPTER_KEY:
             adapter = None
-        salt = None if self.bug is InjectedBug.SALT_DROPPED else request.cache_salt
+        loses = self.bug is InjectedBug.SALT_DROPPED_AT_DOOR and request.door is Door.MESSAGES
+        salt = None if loses or self.bug is InjectedBug.SALT_DROPPED else request.cache_salt
         hashed = BLOCK - 1 if self.bug is InjectedBug.LAST_TOKEN_UNHASHED else BLOCK
         chain: object = (adapter, salt)
         keys: list[object] = []

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.harness.execution.models.lora import AdapterFiles, digest_of
 from coldproof.harness.execution.models.versions import Versions, with_digests
@@ -80,6 +81,10 @@ def script() -> Workload:
         *request_burst(None, cut, abort=Abort(after_tokens=2)),
         *request_burst(None, cut),
         *request_burst(None, surface=ResponseOptions(prompt_logprobs=True)),
+        *request_burst(None, chat=True),
+        *request_burst(None, chat=True, salt="red", door=Door.MESSAGES),
+        *request_burst(None, chat=True, priority=IMPOSSIBLE_PRIORITY),
+        *request_burst(None, chat=True, priority=IMPOSSIBLE_PRIORITY, door=Door.MESSAGES),
         Idle(0),
         Reset(),
         *request_burst(None),

@@ -20,6 +20,8 @@ from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.probes import ProbeResult, probe
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
+OF_DOORS = {Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR}
+OF_CHATS = {Capability.CHAT, Capability.DOORS, *OF_DOORS}
 ALWAYS_ABSENT = {
     Capability.ADAPTER_SWITCH,
     Capability.SPAWNABLE,
@@ -28,7 +30,7 @@ ALWAYS_ABSENT = {
     Capability.KV_EVENTS,
     Capability.SECOND_TIER,
     *OPTIONAL_ABSENT,
-}  # of a server that somebody else started
+} - {Capability.DOORS, *OF_DOORS}  # of a server that somebody else started
 OF_COMPLETIONS = {
     Capability.TOKEN_PROMPTS,
     Capability.TOKEN_OUTPUTS,
@@ -39,7 +41,7 @@ OF_COMPLETIONS = {
     Capability.CACHE_RESET,
 }
 OF_SURFACE = {
-    Capability.CHAT,
+    *OF_CHATS,
     Capability.PRIORITY,
     Capability.ABORT,
     Capability.PROMPT_LOGPROBS,
@@ -51,7 +53,7 @@ OF_TOKEN_IDS = {
     Capability.TOKEN_OUTPUTS,
     Capability.STREAMING,
     Capability.LOGPROBS,
-    Capability.CHAT,
+    *OF_CHATS,
     Capability.ABORT,
     Capability.STRUCTURED_OUTPUT,
 }
@@ -143,7 +145,10 @@ def test_an_unpublished_shape_is_unknown() -> None:
     [
         (Manners(version=None), {Capability.VERSION}),
         (Manners(token_ids=False), OF_TOKEN_IDS),
-        (Manners(counts=Counts.NEVER, metrics=None), {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *OF_METRICS}),
+        (
+            Manners(counts=Counts.NEVER, metrics=None),
+            {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *OF_METRICS, *OF_DOORS},
+        ),
         (Manners(refuses=("logprobs",)), {Capability.LOGPROBS}),
         (Manners(reset=None), {Capability.CACHE_RESET}),
         (Manners(reset='{"success": false}'), {Capability.CACHE_RESET}),
@@ -153,9 +158,12 @@ def test_an_unpublished_shape_is_unknown() -> None:
         (Manners(token_prompts=False), OF_COMPLETIONS | OF_SURFACE),
         (Manners(lora=(404, "Not Found")), OF_ADAPTERS),
         (Manners(in_place=(400, "unknown field")), {Capability.LORA_IN_PLACE}),
-        (Manners(chats=False), {Capability.CHAT}),
-        (Manners(refuses=("messages",)), {Capability.CHAT}),
-        (Manners(tells_prompts=False), {Capability.CHAT, Capability.PROMPT_LOGPROBS}),
+        (Manners(chats=False), OF_CHATS),
+        (Manners(refuses=("messages",)), OF_CHATS),
+        (Manners(tells_prompts=False), {Capability.PROMPT_LOGPROBS, *OF_CHATS}),
+        (Manners(doors=()), OF_DOORS),
+        (Manners(doors=("/v1/responses",)), OF_DOORS - {Capability.RESPONSES_DOOR}),
+        (Manners(wordy=True), {Capability.MESSAGES_DOOR}),
         (Manners(refuses=("priority",)), {Capability.PRIORITY}),
         (Manners(refuses=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
         (Manners(ignores=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),

@@ -14,6 +14,7 @@ from support import report_samples
 from support.drawn_workloads import TIGHT
 from support.histories import ask, burst, put
 
+from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.case.reproducer.curl import CurlScript
@@ -55,7 +56,8 @@ def played(case: Case, folder: Path) -> list[list[str]]:
     for content in "ABC":
         (folder / "coldproof-files" / f"adapter-{content}").mkdir(parents=True, exist_ok=True)
         (folder / "coldproof-files" / f"adapter-{content}" / "adapter_config.json").write_text(content)
-    lines = [f"CALLS={calls}", RECORD, "sleep() { :; }", *shell.variables(), *(step.commands for step in shell.steps())]
+    lines = [f"CALLS={calls}", RECORD, "sleep() { :; }", "jq() { echo 5,6; }"]
+    lines += [*shell.variables(), *(step.commands for step in shell.steps())]
     done = subprocess.run(
         ["bash", "-eu", "-c", "\n".join(lines)], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -66,6 +68,21 @@ def played(case: Case, folder: Path) -> list[list[str]]:
 def bodies(calls: list[list[str]]) -> list[Any]:
     """What each call posts; None for one without a body."""
     return [json.loads(call[call.index("-d") + 1]) if "-d" in call else None for call in calls]
+
+
+def test_each_door_has_its_own_command(tmp_path: Path) -> None:
+    """With the salt as the run sent it. A door for token ids gets what the server makes of the messages."""
+    doors = (Door.MESSAGES, Door.RESPONSES, Door.GENERATE, Door.COMPLETIONS)
+    chat = ask(("prelude", 20), ("question", 9), chat=True, salt="red")
+    calls = played(case_of(*(burst(msgspec.structs.replace(chat, door=door)) for door in doors)), tmp_path)
+    sent = {
+        call[0].removeprefix("$SERVER").partition(":8000")[2]: body
+        for call, body in zip(calls, bodies(calls), strict=True)
+    }
+    assert all(sent[door.value]["cache_salt"] == f"red-{NONCE}" for door in doors)
+    assert sent["/v1/messages"]["system"] == sent["/v1/responses"]["input"][0]["content"]
+    assert sent["/v1/messages"]["messages"] == sent["/v1/responses"]["input"][1:]
+    assert sent["/inference/v1/generate"]["token_ids"] == sent["/v1/completions"]["prompt"] == [5, 6]
 
 
 @pytest.mark.parametrize("chat", [False, True])

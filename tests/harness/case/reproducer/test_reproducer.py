@@ -18,6 +18,7 @@ from support.fake_reply import Manners
 from support.fake_server import serving
 from support.histories import ask, burst, put
 
+from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -51,10 +52,17 @@ def changed(request: Request, **changes: Any) -> Request:
 
 
 SWAPPED = changed(SHORT, prompt=Prompt((Segment("stem", 40, swapped=20),)), salt="red+tenant")
+DOORS = [burst(changed(CHAT, door=door, salt="red")) for door in Door]
+ODD = [burst(changed(CHAT, door=door, priority=IMPOSSIBLE_PRIORITY)) for door in (Door.CHAT, Door.MESSAGES)]
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")  # one of them stands in nearly every one of the stand-in's answers
 STORIES: dict[str, tuple[Step, ...]] = {
     "a chat again": (burst(CHAT), burst(CHAT)),
     "a chat's next turn": (burst(CHAT), burst(TURN), burst(TURN)),
+    "through messages": (burst(CHAT), burst(changed(CHAT, door=Door.MESSAGES))),
+    "through token ids": (burst(CHAT), burst(changed(CHAT, door=Door.GENERATE))),
+    "through responses": (burst(CHAT), burst(changed(CHAT, door=Door.RESPONSES))),
+    "a chat through completions": (burst(CHAT), burst(changed(CHAT, door=Door.COMPLETIONS))),
+    "a turn through every door": (*DOORS, burst(changed(TURN, door=Door.MESSAGES, salt="red"))),
     "a cut history again": (burst(SHORT), burst(CUT), burst(CUT)),
     "after an abort": (burst(changed(LONG, abort=Abort(after_tokens=2))), burst(LONG)),
     "an abort on a hit": (burst(LONG), burst(changed(LONG, abort=Abort(after_tokens=2)))),
@@ -151,6 +159,29 @@ def test_what_is_wrong_beside_the_tokens_is_the_bug_too(
     about = {"first_difference": None, "failure_class": failure}
     assert play(case_of(*STORIES[story], **about), corrupt=part)[0] == THERE
     assert play(case_of(*STORIES[story], **about))[0] == GONE
+
+
+@pytest.mark.parametrize(
+    ("manners", "code"),
+    [
+        ({"drops": (("/v1/messages", "priority"),)}, THERE),
+        ({}, GONE),
+        ({"drops": (("/v1/messages", "priority"),), "ignores": ("priority",)}, GONE),
+    ],
+    ids=["at one door", "nowhere", "at every door"],
+)
+def test_a_field_that_one_door_ignores_is_the_bug(manners: dict[str, Any], code: int, play: Play) -> None:
+    """Its answer is right: what is wrong is that there is one, where another door refuses the same."""
+    case = case_of(*ODD, failure_class=FailureClass.API, first_difference=None)
+    got, said = play(case, **manners)
+    assert got == code, said
+
+
+def test_only_what_names_a_door_has_its_code() -> None:
+    """Other scripts stay as short as they were."""
+    assert "at_door" in reproducer(case_of(*DOORS))
+    assert "at_door" not in reproducer(case_of(burst(CHAT)))
+    assert "ignores_what_others_refuse" not in reproducer(case_of(*DOORS))
 
 
 AGAIN = (burst(LONG), burst(LONG))
@@ -317,6 +348,7 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
         ),
         (burst(changed(SHORT, abort=Abort(after_ms=30))), "abort=(0, 30)"),
         (burst(changed(SHORT, chat=True, priority=2)), "chat=True, extra={'priority': 2}"),
+        (burst(changed(CHAT, door=Door.MESSAGES)), "chat=True, door='/v1/messages')"),
     ],
 )
 def test_each_step_is_one_line_of_the_scenario(step: Step, line: str) -> None:

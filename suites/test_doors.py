@@ -1,0 +1,51 @@
+"""The doors of a server: every route for generation leads to the same prefix cache."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
+
+DOORS = (Capability.DOORS, Capability.CHAT, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
+
+
+@requirement(
+    "ENTRY-1",
+    "salts and adapters at every door",
+    needs=(*DOORS, Capability.CACHED_TOKENS, Capability.CACHE_SALT),
+    shows=(Evidence.DOOR_HITS, Evidence.DOOR_CHANCES, Evidence.DOOR_TURNS),
+    upstream=("vllm#46688", "vllm#20981"),
+)
+@given(data=st.data())
+def test_salts_and_adapters_at_every_door(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """At every door of a server, a conforming engine takes the salt and the adapter of a request for the same. The same
+    prompt through two doors shares KV exactly when salt, adapter and weights are equal, and is answered as cold. An
+    answer of one door can be continued at another.
+
+    Why it can break: each door has a request type of its own, which has to carry the salt and the adapter to the engine
+    (vllm#46688: the door for messages had no salt; vllm PR#20981). Oracle: the reference cache, which knows no doors,
+    and cold start. Vacuous when no request hit what only another door computed, no block of the same prompt was cached
+    at another door under another identity, or no next turn hit what decode wrote for another door.
+    """
+    workload = at_two_doors(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "ENTRY-1",
+    "priorities at every door",
+    needs=(*DOORS, Capability.PRIORITY),
+    shows=(Evidence.ODD_PRIORITIES,),
+)
+@given(data=st.data())
+def test_priorities_at_every_door(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """If a door of a server takes the priority of a request, every other door takes it as well or refuses the request.
+    No door ignores the field. A priority outside the documented range of 64 bits shows this without load: whoever reads
+    the field refuses the request.
+    """
+    sut.check(data.draw(impossible_priorities(sut.limits), label="workload"))
