@@ -50,8 +50,8 @@ def rows_are_not_hashed(patch: Patch) -> None:
 
 @fault("EMBED-1", stands_for="sglang PR#32404", cells=CELLS)
 def half_of_each_row_is_hashed(patch: Patch) -> None:
-    """A block's hash covers only the first half of the values of each embedding row."""
-    change_hashed_rows(patch, lambda rows: rows[:, : rows.shape[1] // 2].contiguous())
+    """A block's hash covers only the second half of the values of each embedding row."""
+    change_hashed_rows(patch, lambda rows: rows[:, rows.shape[1] // 2 :].contiguous())
 
 
 @fault("EMBED-1", stands_for="lmdeploy#4933", cells=CELLS)

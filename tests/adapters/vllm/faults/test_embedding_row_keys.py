@@ -61,7 +61,7 @@ def swapped() -> list[int]:
 
 PAIRS = {
     "rows-are-not-hashed": lambda: (asked(), asked(rows=with_row(3, row_id("other")))),
-    "half-of-each-row-is-hashed": lambda: (asked(), asked(rows=with_row(3, row_id("3", WIDTH)))),
+    "half-of-each-row-is-hashed": lambda: (asked(), asked(rows=with_row(3, row_id("3", 1)))),
     "the-last-row-of-a-block-is-not-hashed": lambda: (asked(), asked(rows=with_row(BLOCK - 1, row_id("other")))),
     "rows-are-hashed-as-their-sum": lambda: (asked(), asked(rows=swapped())),
     "the-mask-is-not-hashed": lambda: (asked(), asked(shown=(2, 4, BLOCK - 1))),
