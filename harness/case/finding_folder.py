@@ -23,8 +23,8 @@ from coldproof.reports.schema.verdict import FailureClass
 MODELS = re.compile(r"(?:/[\w.+-]+)*/models/(?=[0-9a-f]{16}\b)")  # the folder of generated models
 PACKAGES = re.compile(r"(?:/[\w.+-]+)+/(?=(?:site|dist)-packages/)")
 KEPT = "/tmp/coldproof/models/"
-# All folders of any other absolute path. Routes of servers begin with /v1/.
-PATH = re.compile(rf"(?<![\w./:-])(?!/v1/|{KEPT})(?:/[\w.+-]+)+/(?=[\w.+-]+)")
+# All folders of any other absolute path. Routes of servers begin with /v1/ or /inference/.
+PATH = re.compile(rf"(?<![\w./:-])(?!/v1/|/inference/|{KEPT})(?:/[\w.+-]+)+/(?=[\w.+-]+)")
 LOG_LINES = 30
 EXPLAINED_BY_LOGS = (FailureClass.CRASH, FailureClass.HANG, FailureClass.NOT_THE_CACHE, FailureClass.API)
 MANY_SAMPLES = 40

@@ -110,6 +110,7 @@ class Story:
                     break
         except (OSError, RuntimeError, ValueError) as problem:
             print(f"request {spec['n']}: {problem}")
+            reply.failed = True
         reply.over = True
         due.set()
 
@@ -340,6 +341,7 @@ class Reply:
 
     def __init__(self):
         self.answers, self.text, self.end, self.cached, self.over = {}, "", None, None, False
+        self.failed = False
         self.scores, self.leads, self.prompt_scores, self.prompt_best = [], [], [], []
 
     @property

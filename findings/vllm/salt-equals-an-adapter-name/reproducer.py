@@ -113,6 +113,7 @@ class Story:
                     break
         except (OSError, RuntimeError, ValueError) as problem:
             print(f"request {spec['n']}: {problem}")
+            reply.failed = True
         reply.over = True
         due.set()
 
@@ -221,7 +222,9 @@ class Server(Story):
         """Yield the events of one request."""
         model = self.base if spec["to"] is None else self.spelled(spec["to"])
         salt = None if spec.get("salt") is None else self.spelled(spec["salt"])
-        source = {"messages": self.chats[spec["n"]]} if spec.get("chat") else {"prompt": spec["ids"]}
+        door = spec.get("door")
+        as_messages = spec.get("chat") and door != "/v1/completions"
+        source = {"messages": self.chats[spec["n"]]} if as_messages else {"prompt": spec["ids"]}
         return self.stream(model, source, spec["tokens"], salt, spec.get("extra", {}), patience)
 
     def cold_answers(self, spec, content):
@@ -284,6 +287,7 @@ class Reply:
 
     def __init__(self):
         self.answers, self.text, self.end, self.cached, self.over = {}, "", None, None, False
+        self.failed = False
         self.scores, self.leads, self.prompt_scores, self.prompt_best = [], [], [], []
 
     @property

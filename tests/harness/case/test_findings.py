@@ -120,7 +120,7 @@ def test_a_case_loses_the_paths_of_its_machine() -> None:
         stale(),
         failure_class=FailureClass.CRASH,
         engine_config={"command": f"serve --model {model} --port 80", "tier": '{"path": "/home/me/run/a.tier"}'},
-        log_tail='File "/root/env/lib/python3.11/site-packages/vllm/x.py"\nPOST /v1/completions http://a/b/c',
+        log_tail='File "/root/env/lib/python3.11/site-packages/vllm/x.py"\nPOST /v1/completions /inference/v1/generate http://a/b/c',
         known_issue="waived",
         replay="coldproof replay /home/out/cases/x.json",
     )
@@ -129,7 +129,7 @@ def test_a_case_loses_the_paths_of_its_machine() -> None:
         "command": "serve --model /tmp/coldproof/models/0123456789abcdef --port 80",
         "tier": '{"path": "a.tier"}',
     }
-    assert kept.log_tail == 'File "site-packages/vllm/x.py"\nPOST /v1/completions http://a/b/c'
+    assert kept.log_tail == 'File "site-packages/vllm/x.py"\nPOST /v1/completions /inference/v1/generate http://a/b/c'
     assert kept.known_issue is None
     assert kept.replay == "coldproof findings --replay vllm/x"
 
