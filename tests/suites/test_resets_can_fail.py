@@ -26,7 +26,7 @@ from coldproof.suites import test_tiers as tiers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 DEFAULT, EVENTS = CELLS["default"], CELLS["events"]
-EXAMPLES = 12
+EXAMPLES = 24
 
 BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
     (control.test_reset_of_running_requests, "a-reset-of-running-requests-only-says-so", DEFAULT, ANY_HIT),

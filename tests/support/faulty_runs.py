@@ -52,6 +52,7 @@ class Bench:
             oracle="closed-form" if worker == "fingerprint" else "cold-engine",
             worker=worker,
             diagnose=diagnose,
+            findings="off",  # what is found is that of the fault
         )
         self.run = ConformanceRun(self.options, Role.ALONE)
         self.told: list[tuple[str, dict[str, Any]]] = []

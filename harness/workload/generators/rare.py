@@ -13,9 +13,10 @@ def with_rare(
 ) -> st.SearchStrategy[Workload]:
     """Return the usual workloads and, as one of `every`, one of the rare ones, if this run draws them.
 
-    The usual ones come first: they are simpler, and show the evidence that the requirement needs.
+    The usual ones come first: they are simpler, and show the evidence that the requirement needs. A slow model has time
+    for them alone.
     """
-    if not limits.rare or not rare:
+    if not limits.rare or limits.slow or not rare:
         return usual
     kinds = st.sampled_from((*[False] * (every - 1), True))
     return kinds.flatmap(lambda is_rare: st.one_of(rare) if is_rare else usual)

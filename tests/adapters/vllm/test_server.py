@@ -93,6 +93,7 @@ def test_attached_run_tells_right_from_wrong(attached: tuple[int, Results, str, 
     """Reload from another path conforms; the same path with changed files does not, by either route."""
     code, results, output, _ = attached
     assert verdicts(results) == {
+        "ENTRY-1": Verdict.CONFORMS,
         "LORA-1": Verdict.CONFORMS,
         "LORA-2": Verdict.CONFORMS,
         "LORA-3": Verdict.VIOLATED,
@@ -156,6 +157,7 @@ def test_attached_run_of_the_other_families(server: ServerEngine, tmp_path: Path
         "CHAT-1": Verdict.CONFORMS,
         "CHAT-2": Verdict.CONFORMS,
         "CTRL-1": Verdict.CONFORMS,
+        "EMBED-1": Verdict.UNSUPPORTED,
         "GROUP-1": Verdict.UNSUPPORTED,
         "PRESS-1": Verdict.NOT_EXERCISED,
         "REUSE-1": Verdict.CONFORMS,
