@@ -70,7 +70,7 @@ def band(engine: ScriptedEngine, folder: Path) -> NoiseBand | str:
 
 def test_the_band_follows_the_noise(tmp_path: Path) -> None:
     """Scores differ by sqrt(2) sigma between two computations, and the band reaches some eight of that."""
-    for nats in (SIGMA, 10 * SIGMA):
+    for nats in (SIGMA, 3 * SIGMA):
         found = band(noisy(1, nats=nats), tmp_path / str(nats))
         assert isinstance(found, NoiseBand)
         for reach in (found.score_nats, found.margin_nats, found.prompt_nats):
