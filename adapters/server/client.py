@@ -24,7 +24,7 @@ from coldproof.adapters.common.reset_route import RESET_PATH, reset_path
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
+from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server import completions, doors
 from coldproof.adapters.server.answers import SHOWN, decoded, malformed
@@ -44,6 +44,11 @@ class Tokens(msgspec.Struct, frozen=True):
     """The answer of /tokenize."""
 
     tokens: tuple[int, ...]
+
+
+def visible_abort(request: CompletionRequest) -> Abort | None:
+    """Return when a client of a server disconnects. It never does so for a preemption, because it cannot see one."""
+    return None if request.abort is not None and request.abort.at is Stage.PREEMPTED else request.abort
 
 
 class HttpClient:
@@ -150,9 +155,10 @@ class HttpClient:
         def send(session: requests.Session) -> requests.Response:
             return session.post(self.url + path, json=body, stream=True, timeout=limits)
 
-        if request.abort is None or request.abort.after_tokens:
+        abort = visible_abort(request)
+        if abort is None or abort.after_tokens:
             return send(self.session())
-        return sent_unless_due(send, self.new_session(), request.abort, self.stage)
+        return sent_unless_due(send, self.new_session(), abort, self.stage)
 
     def complete_at(self, request: CompletionRequest, door: Door, on_token: Callable[[int], None] | None) -> Completion:
         """Send one generation once at a door whose answers are read as a whole. Raises as `complete`, and NotExact."""
@@ -176,11 +182,8 @@ class HttpClient:
         return Reader(on_token)
 
     def read(self, response: requests.Response, reader: Reader, request: CompletionRequest) -> Stage | None:
-        """Read the answer. Return None at its end, or the request's stage if the client disconnects before.
-
-        A client that would disconnect when the engine preempts its request never does: it cannot see that.
-        """
-        abort = None if request.abort is not None and request.abort.at is Stage.PREEMPTED else request.abort
+        """Read the answer. Return None at its end, or the request's stage if the client disconnects before."""
+        abort = visible_abort(request)
         if request.surface.prompt_logprobs:
             reader.take(response.text)
             reader.done = True

@@ -34,11 +34,14 @@ class OneConnection(HTTPAdapter):
         return pool
 
     def shut_down(self) -> bool:
-        """End the connection. Return whether there was one."""
+        """End the connection. Return whether there was one: the server may have ended it at the same time."""
         sock = getattr(self.connection, "sock", None)
         if sock is None:
             return False
-        sock.shutdown(socket.SHUT_RDWR)
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return False
         return True
 
 

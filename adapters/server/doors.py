@@ -12,7 +12,7 @@ import msgspec
 
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Token
-from coldproof.adapters.server.completions import SEED, PromptDetails
+from coldproof.adapters.server.completions import SEED, PromptDetails, Usage
 
 Retokenize = Callable[[str], tuple[int, ...]]
 ENDS = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop"}
@@ -77,17 +77,11 @@ class GeneratedChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None
 
 
-class GenerateUsage(msgspec.Struct, frozen=True):
-    """The counts of a generation."""
-
-    prompt_tokens_details: PromptDetails | None = None
-
-
 class GenerateAnswer(msgspec.Struct, frozen=True):
     """An answer of the door for token ids."""
 
     choices: list[GeneratedChoice]
-    usage: GenerateUsage | None = None
+    usage: Usage | None = None
     prompt_token_ids: list[int] | None = None
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.case.finding_folder import without_paths
+from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.engine_releases.release_runs import row_of
 from coldproof.reports.schema.releases import ReleaseHistory, ReleaseRow
 from coldproof.reports.schema.results import read_results
@@ -170,7 +172,7 @@ def recorded(engine: str, file: Path, bugs: Sequence[Bug]) -> Iterator[Run]:
 
 def without_folders(command: str) -> str:
     """Return a command without the folders of the machine that it ran on: of each path, the last name is left."""
-    return re.sub(r"(?<![\w.])/(?:[^\s/'\"=,]+/)+", "", re.sub(r" --rootdir=\S+", "", command))
+    return str(without_paths(re.sub(r" --rootdir=\S+", "", command)))
 
 
 def rows(file: Path) -> list[tuple[str, ReleaseRow, bool]]:
@@ -180,7 +182,8 @@ def rows(file: Path) -> list[tuple[str, ReleaseRow, bool]]:
         return [(history.command, row, True) for row in history.releases]
     results = read_results(file)
     version = (results.engine and results.engine.version) or ""
-    return [(results.command, row_of(version, results, file.parent.name), results.complete)]
+    causes = Waivers([], version=version, today=today())  # the page does not show them
+    return [(results.command, row_of(version, results, file.parent.name, causes), results.complete)]
 
 
 def tested(row: ReleaseRow, requirement: str) -> Tested:

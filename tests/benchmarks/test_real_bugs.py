@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,9 +12,12 @@ import msgspec
 import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+from support.case_samples import stale
 from support.paths import ROOT
+from support.report_samples import results
 
 from coldproof.adapters.registry import ENGINES
+from coldproof.reports.schema.results import write_results
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 FOLDER = ROOT / "benchmarks" / "real_bugs"
@@ -122,6 +126,16 @@ def test_the_list_names_requirements_that_a_cell_of_the_engine_has() -> None:
 def test_notes_are_about_bugs_of_the_list() -> None:
     """A note of a bug that was renamed would be lost."""
     assert set(SCRIPT.read_notes()) <= {one.id for one in LIST}
+
+
+def test_the_results_of_one_run_can_be_recorded(tmp_path: Path) -> None:
+    """Of a run that a time limit ended, there is no history."""
+    ended = results(stale(), complete=False)
+    write_results(ended, tmp_path / "results.json")
+    ((command, row, whole),) = SCRIPT.rows(tmp_path / "results.json")
+    assert ended.engine is not None
+    assert (row.version, whole, command) == (ended.engine.version, False, ended.command)
+    assert any(tested.cases for tested in row.verdicts.values())
 
 
 def test_a_command_keeps_the_names_of_its_files_but_not_their_folders() -> None:

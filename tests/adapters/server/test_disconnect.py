@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.server.client import HttpClient
-from coldproof.adapters.server.disconnect import wait_for_disconnect
+from coldproof.adapters.server.disconnect import OneConnection, wait_for_disconnect
 
 PROMPT = tuple(range(40, 80))
 COLD = answer(MODEL, PROMPT, 20)
@@ -129,6 +131,17 @@ def test_a_client_need_not_wait_for_headers_that_come_with_the_first_token(
         got = asked(fake, after_ms=1, at=at)
         assert ([t.id for t in got.tokens], got.aborted) == (COLD[:tokens], stage)
         assert fake.hung_up_on.wait(5)
+
+
+def test_a_connection_that_has_ended_cannot_be_shut_down() -> None:
+    """A server may end it at the same moment; the request's own thread tells what became of it."""
+    adapter = OneConnection()
+    assert not adapter.shut_down()
+    ours, theirs = socket.socketpair()
+    adapter.connection = SimpleNamespace(sock=ours)
+    ours.close()
+    theirs.close()
+    assert not adapter.shut_down()
 
 
 def test_a_server_that_refuses_a_client_in_a_hurry_is_understood() -> None:
