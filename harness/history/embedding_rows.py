@@ -11,9 +11,7 @@ import math
 from typing import NamedTuple
 
 from coldproof.adapters.protocol.embedding_rows import is_row
-from coldproof.harness.history.records import History, Outcome, common_prefix
-
-ASSUMED_BLOCK = 16  # tokens of a block, if the engine does not report its size
+from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix
 
 
 class Place(NamedTuple):
@@ -44,7 +42,7 @@ def difference(history: History, other: Outcome, outcome: Outcome) -> Difference
     Return None if the block differs in more than that, if the prompts are equal or have no rows, or if no engine looks
     that block up: it must be complete, and end before the last position.
     """
-    block = history.shape.block_size or ASSUMED_BLOCK
+    block = assumed_block(history)
     first = common_prefix(other.prompt, outcome.prompt)
     start, end = first // block * block, (first // block + 1) * block
     if not other.hidden or not outcome.hidden or end > len(other.prompt) or end >= len(outcome.prompt):

@@ -20,6 +20,8 @@ from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightR
 from coldproof.harness.history.kv_events import RunEvents
 from coldproof.harness.workload.steps import START_WEIGHTS, Restart, Workload
 
+ASSUMED_BLOCK = 16  # tokens of a block, if the engine does not report its size
+
 
 class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that a token's KV depends on besides the tokens before it: adapter content (never its name), salt, weights.
@@ -286,6 +288,16 @@ def common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
         else:
             beyond = middle
     return lowest
+
+
+def assumed_block(history: History) -> int:
+    """Return the tokens of a block; a usual number if the engine does not report it."""
+    return history.shape.block_size or ASSUMED_BLOCK
+
+
+def holds_written_block(other: Outcome, outcome: Outcome, block: int) -> bool:
+    """Return whether a prompt, without its last token, contains a whole block that the decode of another one wrote."""
+    return common_prefix(written_tokens(other), outcome.prompt[:-1]) // block * block > len(other.prompt)
 
 
 def written_tokens(outcome: Outcome) -> tuple[int, ...]:

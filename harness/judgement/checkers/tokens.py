@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from coldproof.harness.history.non_prefix_reuse import may_be_changed, may_reuse_non_prefix, reusable_tokens
-from coldproof.harness.history.records import History, Identity, Outcome, common_prefix, written_tokens
+from coldproof.harness.history.records import History, Identity, Outcome, assumed_block, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.noise_tolerance import (
     MATCHED,
     beyond_chance,
@@ -30,7 +30,6 @@ from coldproof.reports.schema.verdict import FailureClass
 # about 1e-6, in bfloat16 equal scores are frequent. A wrong answer begins at such a token once in a thousand times.
 ROUNDING_NATS = 1e-3
 PROOF = 4  # tokens of two equal answers that rule out chance
-ASSUMED_BLOCK = 16  # tokens of a block, if the engine does not report its size
 
 
 def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding]:
@@ -236,7 +235,7 @@ def foreign_source(history: History, outcome: Outcome) -> Outcome | None:
     """
     hit = outcome.cached_tokens
     if hit is None:
-        hit = max(outcome.hit_at_least, history.shape.block_size or ASSUMED_BLOCK)
+        hit = max(outcome.hit_at_least, assumed_block(history))
     if not hit:
         return None
     writers = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coldproof.harness.history.records import History, Identity, Outcome, common_prefix, written_tokens
+from coldproof.harness.history.records import History, Identity, Outcome, assumed_block, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.tokens import differs
 from coldproof.harness.judgement.evidence.cache import control_facts, pressure_facts, reuse_facts, surface_facts
 from coldproof.harness.judgement.evidence.doors import door_facts
@@ -62,7 +62,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
 
 def older_identities(history: History) -> Iterator[tuple[Outcome, Identity]]:
     """Yield (request, other identity) for each chance of a stale hit: the other one computed a block of its prompt."""
-    block = history.shape.block_size or 16
+    block = assumed_block(history)
     for outcome in history.outcomes:
         for other in history.outcomes:
             before = other.request != outcome.request and other.sent <= outcome.sent
@@ -113,7 +113,7 @@ def content_returned(history: History, outcome: Outcome) -> bool:
 
 def after_overlap(history: History, outcome: Outcome) -> bool:
     """Return whether a whole block of an overlapped request's answer could be hit under the identity it began with."""
-    block = history.shape.block_size or 16
+    block = assumed_block(history)
     return any(
         other.overlapped
         and not outcome.overlapped

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.harness.history.doors import doors_of
-from coldproof.harness.history.records import History, Outcome, common_prefix, written_tokens
+from coldproof.harness.history.records import (
+    History,
+    Outcome,
+    assumed_block,
+    common_prefix,
+    holds_written_block,
+    written_tokens,
+)
 from coldproof.harness.judgement.evidence.names import Evidence
-
-ASSUMED_BLOCK = 16
 
 
 def door_facts(history: History) -> dict[str, float]:
@@ -27,7 +32,7 @@ def door_facts(history: History) -> dict[str, float]:
 
 def earlier(history: History, outcome: Outcome) -> list[Outcome]:
     """Return the requests that had ended when this one was sent, and whose tokens share a block with its prompt."""
-    block = history.shape.block_size or ASSUMED_BLOCK
+    block = assumed_block(history)
     return [
         other
         for other in history.outcomes
@@ -53,12 +58,12 @@ def could_hit_wrongly(history: History, outcome: Outcome, doors: dict[int, Door]
 
 def is_turn_at_another_door(history: History, outcome: Outcome, doors: dict[int, Door]) -> bool:
     """Return whether a prompt hit a block that the decode of a request at another door wrote."""
-    block = history.shape.block_size or ASSUMED_BLOCK
+    block = assumed_block(history)
     return any(
         away(outcome, other, doors)
         and set(other.identities) & set(outcome.identities)
         and outcome.hit_at_least > len(other.prompt)
-        and common_prefix(written_tokens(other), outcome.prompt[:-1]) // block * block > len(other.prompt)
+        and holds_written_block(other, outcome, block)
         for other in earlier(history, outcome)
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coldproof.harness.history.embedding_rows import ASSUMED_BLOCK, Difference, differences, hit_rows
-from coldproof.harness.history.records import History, Outcome, common_prefix, written_tokens
+from coldproof.harness.history.embedding_rows import Difference, differences, hit_rows
+from coldproof.harness.history.records import History, Outcome, assumed_block, holds_written_block
 from coldproof.harness.judgement.evidence.names import Evidence
 
 
@@ -22,11 +22,11 @@ def embedding_facts(history: History) -> dict[str, float]:
 
 def follows_answer(history: History, outcome: Outcome) -> bool:
     """Return whether a prompt contains a whole block that the decode of an earlier prompt with rows wrote."""
-    block = history.shape.block_size or ASSUMED_BLOCK
+    block = assumed_block(history)
     return any(
         other.hidden
         and other.finished <= outcome.sent
         and set(other.identities) & set(outcome.identities)
-        and common_prefix(written_tokens(other), outcome.prompt[:-1]) // block * block > len(other.prompt)
+        and holds_written_block(other, outcome, block)
         for other in history.outcomes
     )

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators.edges import long_and_parts
 from coldproof.harness.workload.generators.guidance import guided
-from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, WorkloadLimits
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.salts import AdapterAndSalt
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
@@ -21,8 +22,6 @@ SALT_LENGTHS = (4, 8, 9, 16, 17, 20, 32, 33, 64, 65, 100, LONGEST_SALT)
 EDGES = (7, 8, 15, 16, 31, 32, 63, 64)  # characters at which a table or a cut key may end
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NAMES = ("tenant", "Tenant", "tenant2")
-
-Identity = tuple[str | None, str | None]  # an adapter's name and a salt
 
 
 @st.composite
@@ -45,7 +44,7 @@ def near_salts(draw: st.DrawFn) -> tuple[str, str]:
 
 
 @st.composite
-def identities(draw: st.DrawFn, limits: WorkloadLimits, *, adapters: bool) -> list[Identity]:
+def identities(draw: st.DrawFn, limits: WorkloadLimits, *, adapters: bool) -> list[AdapterAndSalt]:
     """Draw two or three identities: almost equal salts, or adapters and the base model; perhaps adapters with salts."""
     salts = draw(near_salts()) if Capability.CACHE_SALT in limits.can else (None, None)
     if not adapters:
@@ -59,7 +58,7 @@ def identities(draw: st.DrawFn, limits: WorkloadLimits, *, adapters: bool) -> li
 class CrossingBuilder:
     """The steps of a workload whose requests have several identities. `count`: how many requests there are so far."""
 
-    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits, known: list[Identity]) -> None:
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits, known: list[AdapterAndSalt]) -> None:
         self.draw, self.limits, self.known = draw, limits, known
         names = dict.fromkeys(name for name, _ in known if name is not None)
         self.steps: list[Step] = [
@@ -68,7 +67,7 @@ class CrossingBuilder:
         ]
         self.count = 0
 
-    def send(self, identity: Identity, prompt: Prompt, tokens: int = 4) -> None:
+    def send(self, identity: AdapterAndSalt, prompt: Prompt, tokens: int = 4) -> None:
         """Add a burst of one request."""
         self.send_all([self.request(identity, prompt, tokens)])
 
@@ -77,11 +76,11 @@ class CrossingBuilder:
         self.steps.append(Burst(requests=tuple(requests)))
         self.count += len(requests)
 
-    def request(self, identity: Identity, prompt: Prompt, tokens: int) -> Request:
+    def request(self, identity: AdapterAndSalt, prompt: Prompt, tokens: int) -> Request:
         """Return a request with an identity."""
         return Request(prompt=prompt, adapter=identity[0], salt=identity[1], max_tokens=tokens)
 
-    def pair(self) -> tuple[Identity, Identity]:
+    def pair(self) -> tuple[AdapterAndSalt, AdapterAndSalt]:
         """Draw two of the identities."""
         first, second, *_ = self.draw(st.permutations(self.known))
         return first, second
@@ -118,7 +117,7 @@ class CrossingBuilder:
         known = self.draw(st.permutations(self.known))
         if self.draw(st.booleans()):
             self.send(known[0], Prompt((stem,)))
-        together = [one for one in known if self.may_run_beside(one, known[0])]
+        together = [one for one in known if self.limits.may_run_beside(one[0], known[0][0])]
         sent = [*together, *together] if self.draw(st.booleans()) else together
         tail = self.draw(st.sampled_from((0, 5)))
         prompts = [Prompt((stem, Segment(f"tail {i}", tail))) if tail else Prompt((stem,)) for i in range(len(sent))]
@@ -126,12 +125,6 @@ class CrossingBuilder:
         self.send_all([self.request(one, prompt, tokens) for one, prompt in zip(sent, prompts, strict=True)])
         for identity in known:
             self.send(identity, Prompt((stem,)))
-
-    def may_run_beside(self, left: Identity, right: Identity) -> bool:
-        """Return whether GROUND-1 holds for the models of two identities in one batch."""
-        if left[0] == right[0]:
-            return True
-        return self.limits.may_mix(ADAPTERS_TOGETHER if left[0] and right[0] else BASE_WITH_ADAPTER)
 
 
 @guided
@@ -150,7 +143,7 @@ def crossed(draw: st.DrawFn, limits: WorkloadLimits, *, adapters: bool) -> Workl
 def answers_then_turns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw answers that fill blocks behind prompts of any length, and their next turns, all of one identity."""
     salted = Capability.CACHE_SALT in limits.can and draw(st.booleans())
-    own: Identity = (None, draw(near_salts())[0] if salted else None)
+    own: AdapterAndSalt = (None, draw(near_salts())[0] if salted else None)
     builder = CrossingBuilder(draw, limits, [own, own])
     for number in range(draw(st.sampled_from((1, 2)))):
         builder.answered_then_continued(number)

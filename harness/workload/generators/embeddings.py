@@ -9,11 +9,10 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, stems
+from coldproof.harness.workload.generators.salts import AdapterAndSalt
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Rows, Segment, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 from coldproof.harness.workload.validity import rows_fit
-
-AdapterAndSalt = tuple[str | None, str | None]
 
 PLAIN: AdapterAndSalt = (None, None)
 SALTS: tuple[AdapterAndSalt, ...] = ((None, "red"), (None, "Red"))

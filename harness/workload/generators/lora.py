@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import (
-    ADAPTERS_TOGETHER,
-    BASE_WITH_ADAPTER,
     MOST_TOKENS,
     DrawnRequests,
     WorkloadLimits,
@@ -104,7 +102,7 @@ class WorkloadBuilder:
         """Add one to three requests at once, in mixtures for which GROUND-1 holds."""
         models = [self.draw(st.sampled_from(self.models()))]
         for _ in range(self.draw(st.sampled_from((0, 0, 0, 1, 2)))):
-            beside = [m for m in self.models() if all(self.may_run_beside(other, m) for other in models)]
+            beside = [m for m in self.models() if all(self.limits.may_run_beside(other, m) for other in models)]
             models.append(self.draw(st.sampled_from(beside)))
         latest = {model: self.drawn.latest(model) for model in models}  # no request continues one of the same burst
         requests = []
@@ -112,12 +110,6 @@ class WorkloadBuilder:
             prompt = self.draw(related_prompts(self.limits, self.stem, latest[model]))
             requests.append(self.add(prompt, model, self.draw(answer_lengths(self.limits))))
         self.steps.append(Burst(requests=tuple(requests)))
-
-    def may_run_beside(self, first: str | None, second: str | None) -> bool:
-        """Return whether GROUND-1 holds for these two models in one batch."""
-        if (first is None) != (second is None):
-            return self.limits.may_mix(BASE_WITH_ADAPTER)
-        return first == second or self.limits.may_mix(ADAPTERS_TOGETHER)
 
     def repeat(self, name: str) -> None:
         """Send the plain stem to one name: these blocks must not be hit after a change."""

@@ -18,11 +18,10 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.memory_pressure import pool_tokens
 from coldproof.harness.workload.generators.prompts import (
-    ADAPTERS_TOGETHER,
-    BASE_WITH_ADAPTER,
     WorkloadLimits,
     computed_tokens,
 )
+from coldproof.harness.workload.generators.salts import AdapterAndSalt
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
@@ -51,7 +50,6 @@ KINDS = ("brim", "whole", "crowd", "brim", "sharers", "whole", "halves", "sharer
 MOST_OF_A_CROWD = 12  # requests
 LONGEST_OF_A_CROWD = 8  # units of an answer: each token is a step
 
-Identity = tuple[str | None, str | None]  # an adapter's name and a salt
 Scopes = tuple[tuple[ResetScope, ...], ...]
 Sizes = tuple[int, int]  # tokens of a prompt and of its answer
 
@@ -66,20 +64,16 @@ class PressureBuilder:
         self.identities = self.drawn_identities()
         self.heads: tuple[str, ...] = HEADS
 
-    def drawn_identities(self) -> list[Identity]:
+    def drawn_identities(self) -> list[AdapterAndSalt]:
         """Draw whose requests compete: mostly one identity, else several that may run beside each other."""
         can, draw = self.limits.can, self.draw
         names = TENANTS if Capability.ADAPTER_CHOICE in can and len(self.limits.contents) > 1 else ()
         salts = SALTS if Capability.CACHE_SALT in can else (None,)
-        one: Identity = (draw(st.sampled_from((None, None, *names))), draw(st.sampled_from((None, *salts))))
+        one: AdapterAndSalt = (draw(st.sampled_from((None, None, *names))), draw(st.sampled_from((None, *salts))))
         if draw(st.booleans()):
             return [one]
-        others = [name for name in (None, *names) if name == one[0] or self.may_run_beside(name, one[0])]
+        others = [name for name in (None, *names) if self.limits.may_run_beside(name, one[0])]
         return [one, (draw(st.sampled_from(others)), draw(st.sampled_from(salts)))]
-
-    def may_run_beside(self, left: str | None, right: str | None) -> bool:
-        """Return whether GROUND-1 holds for two models in one batch."""
-        return self.limits.may_mix(ADAPTERS_TOGETHER if left and right else BASE_WITH_ADAPTER)
 
     def loads(self) -> list[Step]:
         """Return loads of the adapters that requests use, each with its own content."""

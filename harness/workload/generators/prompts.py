@@ -97,6 +97,12 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether requests of this mixture may run concurrently without violating GROUND-1."""
         return mixture in self.mixtures
 
+    def may_run_beside(self, first: str | None, second: str | None) -> bool:
+        """Return whether GROUND-1 holds for two models in one batch: names of adapters, None for the base model."""
+        if (first is None) != (second is None):
+            return self.may_mix(BASE_WITH_ADAPTER)
+        return first == second or self.may_mix(ADAPTERS_TOGETHER)
+
 
 def computed_tokens(requests: Iterable[Request]) -> int:
     """Return how many tokens an engine with room computes for requests: each prompt once, and all answers."""
