@@ -77,9 +77,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """Return a fault's result, stored or measured now."""
         return self.remembered(fault.name, FaultRow, lambda: self.measured(fault))
 
+    def stored(self, name: str) -> Path:
+        """Return the path of a stored result."""
+        return self.out / "rows" / f"{name}.json"
+
     def remembered(self, name: str, kind: type[Measured], measure: Callable[[], Measured]) -> Measured:
         """Return a stored result; if there is none, measure and store it."""
-        file = self.out / "rows" / f"{name}.json"
+        file = self.stored(name)
         if file.exists():
             return msgspec.json.decode(file.read_bytes(), type=kind)
         result = measure()
@@ -192,6 +196,7 @@ def measure_power(
     field_scripts: list[FieldReport] = []
     complete = True
     measurement = measurement.calibrated()
+    resumed = sum(measurement.stored(fault.name).exists() for fault in faults)  # these rows take no time
     with ThreadPoolExecutor(jobs or parallel_runs()) as pool:
         controls: dict[Future[SuiteRun], int] = {
             pool.submit(measurement.clean, faults, number): number for number in range(1, clean_runs + 1)
@@ -206,9 +211,9 @@ def measure_power(
             for count, ended in enumerate(as_completed(measured), 1):
                 row = ended.result()
                 rows[row.name] = row
-                left = (time.monotonic() - began) / (count + len(clean)) * (len(faults) - count)
+                left = time_left(time.monotonic() - began, count + len(clean) - resumed, len(faults) - count)
                 done_of_all = f"[{count}/{len(faults)}]"
-                say(f"{done_of_all} {row.mechanism}: {row.name} {fault_summary(row)}; about {duration(left)} left")
+                say(f"{done_of_all} {row.mechanism}: {row.name} {fault_summary(row)}; {left}")
         except KeyboardInterrupt:
             complete = False
             pool.shutdown(wait=False, cancel_futures=True)
@@ -226,6 +231,11 @@ def measure_power(
         clean=[clean[number] for number in sorted(clean)],
         clean_literal=field_scripts,
     )
+
+
+def time_left(elapsed: float, measured: int, missing: int) -> str:
+    """Return how long the missing runs will take at the pace of those measured now; stored ones took no time."""
+    return f"about {duration(elapsed / measured * missing)} left" if measured > 0 else "measured before"
 
 
 def installed_engine() -> str:

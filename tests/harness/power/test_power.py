@@ -315,6 +315,17 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("measured", "missing", "said"),
+    [(-1, 4, "measured before"), (0, 3, "measured before"), (2, 3, "about 60\u202fs left")],
+)
+def test_rows_of_an_earlier_measurement_do_not_shorten_the_time_that_is_left(
+    measured: int, missing: int, said: str
+) -> None:
+    """They take no time now: only what is measured now counts for the pace."""
+    assert measure.time_left(40.0, measured, missing) == said
+
+
+@pytest.mark.parametrize(
     ("mode", "found", "runs"),
     [
         ("always", True, ["aimed", "wide"]),
