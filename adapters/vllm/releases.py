@@ -146,6 +146,23 @@ def in_flight_tokens(config: Any) -> int:
     return int(config.scheduler_config.max_num_batched_tokens if value is None else value)
 
 
+def host_chunks(spec: Any) -> int:
+    """Return how many chunks an OffloadingSpec keeps in host memory. Up to 0.29, vLLM calls them blocks."""
+    return int(spec.num_chunks if hasattr(spec, "num_chunks") else spec.num_blocks)
+
+
+def host_region_sizes(spec: Any) -> dict[str, int]:
+    """Return the arguments of a SharedOffloadRegion that count chunks. Up to 0.29, vLLM calls them blocks."""
+    unit = "chunk" if hasattr(spec, "num_chunks") else "block"
+    return {f"num_{unit}s": host_chunks(spec), f"kv_bytes_per_{unit}": spec.kv_bytes_per_chunk}
+
+
+def host_view(region: Any, page_bytes: int) -> Any:
+    """Return the next tensor's pages in a SharedOffloadRegion. Up to 0.26, the method has another name."""
+    create = getattr(region, "create_next_worker_view", None) or region.create_next_view
+    return create(page_bytes)
+
+
 def note_block_sizes(cache_config: Any, kv_cache_config: Any) -> None:
     """Copy the sizes that a worker's config must agree on. Before 0.32, the scheduler alone computes them."""
     for name in BLOCK_SIZES:

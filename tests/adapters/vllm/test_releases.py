@@ -12,7 +12,14 @@ import pytest
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.vllm.inproc.setup import StatCounters
-from coldproof.adapters.vllm.releases import CHATS, INTERNALS, PARSERS, record_every_step
+from coldproof.adapters.vllm.releases import (
+    CHATS,
+    INTERNALS,
+    PARSERS,
+    host_chunks,
+    host_region_sizes,
+    record_every_step,
+)
 
 MISSING = "from coldproof.adapters.vllm.releases import missing_internals; print(missing_internals())"
 START = """
@@ -126,3 +133,16 @@ def test_the_statistics_of_a_step_are_added_once() -> None:
     for one in (first, first, statistics(), None):
         counters.record(one)
     assert (counters.queried_tokens, counters.hit_tokens) == (194, 64)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes"),
+    [
+        (SimpleNamespace(num_chunks=20, kv_bytes_per_chunk=4096), {"num_chunks": 20, "kv_bytes_per_chunk": 4096}),
+        (SimpleNamespace(num_blocks=20, kv_bytes_per_chunk=4096), {"num_blocks": 20, "kv_bytes_per_block": 4096}),
+    ],
+    ids=["0.30", "0.28"],
+)
+def test_chunks_of_host_memory_were_called_blocks(spec: Any, sizes: dict[str, int]) -> None:
+    """Their number, and the arguments of the region that the tiers share, have the release's own names."""
+    assert (host_chunks(spec), host_region_sizes(spec)) == (20, sizes)

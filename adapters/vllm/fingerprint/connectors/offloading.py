@@ -17,6 +17,7 @@ from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingWorker, Transfe
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
+from coldproof.adapters.vllm.releases import host_chunks
 
 Blocks = npt.NDArray[np.int64]
 
@@ -29,7 +30,7 @@ class HostOffloadingSpec(CPUOffloadingSpec):
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """Return the worker, which is created by the first call."""
         if self._worker is None:
-            self._worker = HostOffloadingWorker(kv_caches, self.blocks_per_chunk, self.num_chunks)
+            self._worker = HostOffloadingWorker(kv_caches, self.blocks_per_chunk, host_chunks(self))
         return self._worker
 
 

@@ -11,6 +11,7 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from coldproof.adapters.vllm.fingerprint.connectors.offloading import HostOffloadingWorker
+from coldproof.adapters.vllm.releases import host_region_sizes, host_view
 
 
 class HostTieringSpec(TieringOffloadingSpec):
@@ -23,10 +24,9 @@ class HostTieringSpec(TieringOffloadingSpec):
         if self._worker is None:
             region = SharedOffloadRegion(
                 engine_id=self._engine_id,
-                num_chunks=self.num_chunks,
                 rank=0,
-                kv_bytes_per_chunk=self.kv_bytes_per_chunk,
                 cpu_page_size=self.cpu_page_size_per_worker,
+                **host_region_sizes(self),
             )
             self._worker = HostTieringWorker(kv_caches, region)
         return self._worker
@@ -38,7 +38,7 @@ class HostTieringWorker(HostOffloadingWorker):
     def __init__(self, caches: CanonicalKVCaches, region: SharedOffloadRegion) -> None:
         super().__init__(caches, 1, 0)
         self.region = region
-        self.host = [region.create_next_worker_view(one.page_size_bytes) for one in caches.tensors]
+        self.host = [host_view(region, one.page_size_bytes) for one in caches.tensors]
 
     def shutdown(self) -> None:
         """Complete all transfers and release the region."""
