@@ -77,6 +77,15 @@ class Attach(Protocol):
         """Return the engine at `url`. `adapter_for` returns an adapter that fits the server's model, for the probes."""
 
 
+class ConnectorWords(Protocol):
+    """Returns the options of a run that tests a KV connector class. Raises ValueError with the reason."""
+
+    def __call__(
+        self, connector: str, options: dict[str, Any], *, load_failures: str | None, engine_args: str
+    ) -> tuple[str, ...]:
+        """Return the words for `MODULE:CLASS` with its options; `load_failures`: `recompute`, `fail`, or None."""
+
+
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One engine. `package`: the Python packages to install, separated by spaces; None if there are none.
 
@@ -119,6 +128,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     past_issues: Path | None = None  # the same for earlier releases: a history explains violations with both
     releases: ReleasePackage | None = None  # how other releases are installed; None: Coldproof cannot
     weights: WeightPromise = UNDOCUMENTED  # what the engine promises after an update of its weights
+    connector: ConnectorWords | None = None  # None: the engine has no connectors that a user can write
     recognises: Callable[[Mapping[str, str]], bool] = lambda _config: False
 
     @property

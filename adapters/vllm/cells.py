@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coldproof.adapters.spec.cell import KEYS, ROOM, Cell
+from coldproof.adapters.vllm.kv_tiers import GIVEN
 
 SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
 FINGERPRINT = "fingerprint"  # the name of the worker that computes digests instead of a model
@@ -170,6 +171,16 @@ TIER_CELLS = (
         package="lmcache",
         in_process=False,
     ),
+)
+
+CONNECTOR = VllmCell(
+    name="connector",
+    about="the KV connector of --kv-transfer-config, with a pool of 16 blocks",
+    arguments=small_pool(*SMALL_CHUNKS),
+    areas=(*RELIABLE_TIER, "TIER-4", "TIER-6"),
+    tier=GIVEN,
+    only_fingerprint=True,
+    on_request=True,
 )
 
 CELLS = (
@@ -359,4 +370,5 @@ CELLS = (
     ),
     *GROUP_CELLS,
     *TIER_CELLS,
+    CONNECTOR,
 )

@@ -17,16 +17,23 @@ CONNECTORS_PACKAGE = "coldproof.adapters.vllm.fingerprint.connectors"
 FOLDER = "(folder of the engine)"  # a placeholder for a folder that only this engine uses
 FAILED_LOADS = "failed_loads"  # the key in the statistics of FailingConnector
 OFFLOADED_BYTES = 2**20
+TRANSFER_FLAG = "--kv-transfer-config"
+GIVEN, NOT_USED = "given", "not-used"  # of a cell: the tier is the one in the user's flag, or that one is left out
+USERS_FOLDER = "{folder}"  # what a user writes for FOLDER
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True):
-    """A connector with its options. `ends_requests`: a request ends with an error when one of its loads fails."""
+    """A connector with its options. `ends_requests`: a request ends with an error when one of its loads fails.
+
+    `more`: other keys of vLLM's configuration.
+    """
 
     connector: str
     module: str | None = None
     options: dict[str, Any] = {}
     parts: tuple[Tier, ...] = ()
     ends_requests: bool = False
+    more: dict[str, Any] = {}
 
 
 OFFLOAD = Tier(
@@ -75,6 +82,51 @@ TIERS = {
 }
 
 
+def tier_and_rest(name: str | None, arguments: tuple[str, ...]) -> tuple[Tier | None, tuple[str, ...]]:
+    """Return the second tier of an engine, and its arguments without the flag that describes it.
+
+    `name`: the cell's tier. A flag of the user's comes first, so that the engine without a prefix cache, which gives
+    the cold answers, has no tier either. Raises ValueError if the cell needs that flag and it is missing.
+    """
+    given, rest = split_given(arguments)
+    if name == NOT_USED:
+        return None, rest
+    if given is not None:
+        return given_tier(given), rest
+    if name == GIVEN:
+        raise ValueError(
+            f"this cell tests your connector: `coldproof connector`, or --engine-args with {TRANSFER_FLAG}"
+        )
+    return (None if name is None else TIERS[name]), rest
+
+
+def split_given(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the last value of the user's flag, None without one, and the other arguments."""
+    given, rest, words = None, [], iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag == TRANSFER_FLAG:
+            given = value if equals else next(words, "")
+        else:
+            rest.append(word)
+    return given, tuple(rest)
+
+
+def given_tier(text: str) -> Tier:
+    """Return the tier of a `--kv-transfer-config`. Raises ValueError if it is no JSON object with a connector."""
+    try:
+        config = msgspec.json.decode(text.replace(USERS_FOLDER, FOLDER), type=dict[str, Any])
+        return Tier(
+            connector=config.pop("kv_connector"),
+            module=config.pop("kv_connector_module_path", None),
+            options=config.pop("kv_connector_extra_config", {}),
+            ends_requests=config.pop("kv_load_failure_policy", "") == "fail",
+            more=config,
+        )
+    except (msgspec.DecodeError, KeyError) as problem:
+        raise ValueError(f"{TRANSFER_FLAG}: expected a JSON object with kv_connector ({problem})") from problem
+
+
 def persistence(tier: Tier | None) -> Support:
     """Return whether the tier has a folder, in which KV outlives the engine."""
     if tier is None or FOLDER not in json.dumps(tier.options):
@@ -85,7 +137,7 @@ def persistence(tier: Tier | None) -> Support:
 def tier_flags(tier: Tier, folder: Path) -> list[str]:
     """Return the flags with which a vLLM engine uses the tier. `folder` is for connectors that write files."""
     policy = "fail" if tier.ends_requests else "recompute"
-    return ["--kv-transfer-config", json.dumps({**connector_config(tier, folder), "kv_load_failure_policy": policy})]
+    return [TRANSFER_FLAG, json.dumps({**connector_config(tier, folder), "kv_load_failure_policy": policy})]
 
 
 def connector_config(tier: Tier, folder: Path) -> dict[str, Any]:
@@ -94,4 +146,5 @@ def connector_config(tier: Tier, folder: Path) -> dict[str, Any]:
     if tier.parts:
         options["connectors"] = [connector_config(part, folder) for part in tier.parts]
     module = {} if tier.module is None else {"kv_connector_module_path": tier.module}
-    return {"kv_connector": tier.connector, "kv_role": "kv_both", **module, "kv_connector_extra_config": options}
+    known = {"kv_connector": tier.connector, "kv_role": "kv_both", **module, "kv_connector_extra_config": options}
+    return {**known, **tier.more}

@@ -33,12 +33,13 @@ from coldproof.adapters.vllm.cells import (
     SERVER,
     VllmCell,
 )
+from coldproof.adapters.vllm.connector_kit import connector_words
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
 from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
-from coldproof.adapters.vllm.kv_tiers import TIERS
+from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, tier_and_rest
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.reproducer import OPENAI
 
@@ -90,6 +91,7 @@ def vllm_options(
     if not isinstance(cell, VllmCell):
         raise TypeError(f"cell {cell.name!r} is not a cell of vLLM")
     fingerprint = options.worker == FINGERPRINT
+    tier, arguments = tier_and_rest(cell.tier, arguments)
     tiny_gemma = cell.sliding_window and options.generated_model and not fingerprint
     return server.VllmOptions(
         model=options.model,
@@ -104,7 +106,7 @@ def vllm_options(
         groups=SLIDING_WINDOW_GROUPS if tiny_gemma else (),
         topology=TOPOLOGIES[cell.topology] if fingerprint else None,
         events=cell.events and options.caching,
-        tier=TIERS[cell.tier] if cell.tier is not None else None,
+        tier=tier,
         environment=cell.environment,
         storage=options.storage,
         changed=options.changed,
@@ -172,7 +174,7 @@ def variants(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iter
         return EngineVariant(name=name, removes=removes, cell=changed)
 
     if isinstance(cell, VllmCell) and cell.tier is not None:
-        yield variant("no second tier", TIER, tier=None)
+        yield variant("no second tier", TIER, tier=NOT_USED if cell.tier == GIVEN else None)
     if POOL_FLAG in all_arguments:
         yield variant(f"a pool of {ROOMY_BLOCKS} blocks", POOL, POOL_FLAG, str(ROOMY_BLOCKS))
     if CHUNK_TOKENS in all_arguments or CHUNK_OF_ONE in all_arguments:
@@ -225,6 +227,7 @@ VLLM = EngineSpec(
     past_issues=Path(__file__).with_name("past_issues.toml"),
     weights=WEIGHTS,
     recognises=publishes_cache_config,
+    connector=connector_words,
 )
 VLLM_INPROC = msgspec.structs.replace(
     VLLM,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from coldproof.harness.cli import (
     bundles,
+    connector,
     findings,
     fleet,
     freeze,
@@ -26,6 +27,7 @@ from coldproof.reports.format.text import one_line
 SUBCOMMANDS = {
     "run": run.RUN,
     "replay": run.REPLAY,
+    "connector": connector.CONNECTOR,
     "cells": listings.CELLS,
     "faults": listings.FAULTS,
     "model": models.MODEL,
@@ -45,7 +47,7 @@ SUBCOMMANDS = {
     "history": releases.HISTORY,
     "bisect": releases.BISECT,
 }
-PASSED_ON = {"run", "replay"}  # pytest reads the arguments of these
+PASSED_ON = {"run", "replay", "connector"}  # pytest reads the arguments of these
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

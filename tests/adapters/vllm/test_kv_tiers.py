@@ -13,7 +13,7 @@ from support.histories import history, outcome, record, shape
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.vllm.cells import CELLS
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
-from coldproof.adapters.vllm.kv_tiers import TIERS, tier_flags
+from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TIERS, connector_config, tier_and_rest, tier_flags
 from coldproof.adapters.vllm.server import VllmOptions, server_command
 from coldproof.harness.history.records import ResetRecord
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
@@ -65,8 +65,50 @@ def test_the_policy_for_failed_loads_is_always_said(tier: str, policy: str) -> N
 
 
 def test_every_cells_tier_exists() -> None:
-    """By name."""
-    assert {cell.tier for cell in CELLS if cell.tier is not None} <= set(TIERS)
+    """By name; one cell has the user's."""
+    assert {cell.tier for cell in CELLS if cell.tier is not None} <= {*TIERS, GIVEN}
+
+
+USERS = {
+    "kv_connector": "Mine",
+    "kv_role": "kv_consumer",
+    "kv_connector_module_path": "pack.mine",
+    "kv_connector_extra_config": {"where": "{folder}/kv"},
+    "kv_load_failure_policy": "fail",
+}
+
+
+@pytest.mark.parametrize("name", [None, "example", GIVEN])
+@pytest.mark.parametrize("joined", [True, False], ids=["one word", "two words"])
+def test_a_connector_of_the_user_is_the_tier_of_every_cell(name: str | None, joined: bool) -> None:
+    """With all that the user says about it, and a folder of the engine. The other flags stay."""
+    flag = [f"--kv-transfer-config={json.dumps(USERS)}"] if joined else ["--kv-transfer-config", json.dumps(USERS)]
+    tier, rest = tier_and_rest(name, ("--seed", "1", *flag, "--x"))
+    assert rest == ("--seed", "1", "--x")
+    assert tier is not None
+    assert tier.ends_requests
+    policy = {key: text for key, text in USERS.items() if key != "kv_load_failure_policy"}
+    assert connector_config(tier, Path("/own")) == policy | {"kv_connector_extra_config": {"where": "/own/kv"}}
+
+
+def test_without_a_flag_a_cell_has_its_own_tier() -> None:
+    """Which may be none."""
+    assert tier_and_rest("example", ("--x",)) == (TIERS["example"], ("--x",))
+    assert tier_and_rest(None, ("--x",)) == (None, ("--x",))
+
+
+def test_the_control_without_a_second_tier_leaves_out_the_users_too() -> None:
+    """It would be no control otherwise."""
+    assert tier_and_rest(NOT_USED, ("--kv-transfer-config", json.dumps(USERS), "--x")) == (None, ("--x",))
+
+
+@pytest.mark.parametrize(
+    "flag", [(), ("--kv-transfer-config",), ("--kv-transfer-config", "{}"), ("--kv-transfer-config", "x")]
+)
+def test_a_cell_for_the_users_connector_says_what_it_needs(flag: tuple[str, ...]) -> None:
+    """Where the flag is missing or describes no connector."""
+    with pytest.raises(ValueError, match="connector"):
+        tier_and_rest(GIVEN, flag)
 
 
 def test_deferred_copies_complete_in_order_after_their_polls() -> None:

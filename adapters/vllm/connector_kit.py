@@ -1,0 +1,57 @@
+"""The connector kit: a run that tests one KV connector class as a second tier, with the fingerprint worker.
+
+The class is vLLM's plug-in point (`kv_connector` and `kv_connector_module_path` of `--kv-transfer-config`), so that it
+needs nothing of Coldproof. Its copies must work between tensors of the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import sys
+from typing import Any
+
+from coldproof.adapters.vllm.cells import CONNECTOR, FINGERPRINT, IN_PROCESS
+from coldproof.adapters.vllm.kv_tiers import TRANSFER_FLAG
+
+LOADS_FAIL = "TIER-4"
+
+
+def connector_words(
+    connector: str, options: dict[str, Any], *, load_failures: str | None, engine_args: str
+) -> tuple[str, ...]:
+    """Return the options of a run that tests `MODULE:CLASS`, or a connector that vLLM knows by its name.
+
+    `options`: the connector's own, with {folder} for a folder that only one engine uses. `load_failures`: what vLLM
+    does with a request whose load fails, `recompute` or `fail`; None: no load fails, so that TIER-4 is not tested.
+    `engine_args`: more flags of vLLM.
+    Raises ValueError for a module that cannot be found.
+    """
+    module, _, name = connector.rpartition(":")
+    if module and not importable(module):
+        raise ValueError(
+            f"there is no module {module!r}: run the command in the folder that contains it, or install it"
+        )
+    config = {
+        "kv_connector": name,
+        **({"kv_connector_module_path": module} if module else {}),
+        "kv_connector_extra_config": options,
+        "kv_load_failure_policy": load_failures or "recompute",
+    }
+    tested = (area for area in CONNECTOR.areas if area != LOADS_FAIL or load_failures is not None)
+    words = ("--engine", IN_PROCESS, "--worker", FINGERPRINT, "--cells", CONNECTOR.name)
+    flags = f"{TRANSFER_FLAG} {shlex.quote(json.dumps(config))} {engine_args}"
+    return (*words, "--requirements", ",".join(tested), f"--engine-args={flags.strip()}")
+
+
+def importable(module: str) -> bool:
+    """Return whether a run can import the module: from the current folder, as `python -m`, or as installed."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that would contain it
+        return False
+    finally:
+        sys.path.pop(0)

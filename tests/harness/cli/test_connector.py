@@ -1,0 +1,97 @@
+"""`coldproof connector`: which run it starts, what it refuses, and what it finds in two connectors written by hand."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from coldproof.harness.cli import connector
+from coldproof.harness.cli.main import main
+from coldproof.reports.schema.results import read_results
+
+HAND_WRITTEN = ROOT / "tests" / "support" / "hand_written_connector.py"  # it needs vLLM: it is not imported here
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words of the run that the command starts."""
+    words: list[str] = []
+
+    def run(given: list[str]) -> int:
+        words.extend(given)
+        return 0
+
+    monkeypatch.setattr(connector, "run_pytest", run)
+    return words
+
+
+def test_the_class_is_the_second_tier_of_a_run_with_the_fingerprint_worker(started: list[str]) -> None:
+    """With its options and the user's flags; what follows belongs to the run."""
+    words = ["json:Mine", "--config", '{"a b": "it\'s"}', "--engine-args=--seed 1", "-k", "salts"]
+    assert main(["connector", *words]) == 0
+    assert started[:6] == ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "connector"]
+    flags = shlex.split(next(word for word in started if word.startswith("--engine-args=")).partition("=")[2])
+    assert (flags[0], flags[2:]) == ("--kv-transfer-config", ["--seed", "1"])
+    config = json.loads(flags[1])
+    assert (config["kv_connector"], config["kv_connector_module_path"]) == ("Mine", "json")
+    assert config["kv_connector_extra_config"] == {"a b": "it's"}
+    assert started[-4:] == ["--budget", "2m", "-k", "salts"]
+
+
+@pytest.mark.parametrize(("words", "tested"), [([], False), (["--load-failures", "fail"], True)])
+def test_loads_that_fail_are_tested_where_the_user_says_so(started: list[str], words: list[str], tested: bool) -> None:
+    """A connector whose loads never fail could not show the evidence."""
+    main(["connector", "SimpleCPUOffloadConnector", *words])
+    assert ("TIER-4" in started[started.index("--requirements") + 1].split(",")) is tested
+
+
+def test_the_users_budget_is_the_only_one(started: list[str]) -> None:
+    """In either form."""
+    main(["connector", "json:Mine", "--budget=7s"])
+    assert [word for word in started if "budget" in word] == ["--budget=7s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no_such_module:Mine"], "there is no module 'no_such_module'"),
+        (["no_such.module:Mine"], "there is no module 'no_such.module'"),
+        (["json:Mine", "--config", "[1]"], "expected a JSON object"),
+        (["json:Mine", "--config", "{"], "expected a JSON object"),
+    ],
+)
+def test_bad_arguments_are_one_line(
+    started: list[str], capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    """And nothing is started."""
+    assert main(["connector", *words]) == 4
+    line = capsys.readouterr().err
+    assert line.startswith("coldproof connector: ")
+    assert line.count("\n") == 1
+    assert said in line
+    assert started == []
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("name", "code", "violated"), [("HandWritten", 0, set()), ("ForgetsWhoAsks", 1, {"TIER-3"})])
+def test_a_connector_that_forgets_salts_and_adapters_is_found(
+    tmp_path: Path, name: str, code: int, violated: set[str]
+) -> None:
+    """With a case that says which request wrote the block; the same connector without the defect conforms."""
+    pytest.importorskip("vllm")
+    (tmp_path / "mine.py").write_text(HAND_WRITTEN.read_text())
+    words = [f"mine:{name}", "--requirements", "TIER-3", "--budget", "5s", "--diagnose", "none"]
+    command = [sys.executable, "-m", "coldproof", "connector", *words, "--profile", "wide", "--report-dir", "report"]
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stdout[-3000:]
+    results = read_results(tmp_path / "report" / "results.json")
+    assert {r.id for r in results.requirements if r.verdict == "VIOLATED"} == violated
+    assert all("stale state" in case.failure_class.value for case in results.cases)
