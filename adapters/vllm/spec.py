@@ -39,7 +39,7 @@ from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
 from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
-from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, tier_and_rest
+from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, given_tier, split_given, tier_and_rest
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.reproducer import OPENAI
 
@@ -86,12 +86,16 @@ def start_in_process(options: StartOptions) -> Engine:
 def vllm_options(
     options: StartOptions, arguments: tuple[str, ...], *, probed: ProbeResult | None = None, port: int | None = None
 ) -> server.VllmOptions:
-    """Return the options with which vLLM is started in one of its cells. Raises TypeError for another engine's cell."""
+    """Return the options with which vLLM is started in one of its cells. Raises EngineStartError without a connector
+    in a cell that tests the user's, and TypeError for another engine's cell."""
     cell = options.cell
     if not isinstance(cell, VllmCell):
         raise TypeError(f"cell {cell.name!r} is not a cell of vLLM")
     fingerprint = options.worker == FINGERPRINT
-    tier, arguments = tier_and_rest(cell.tier, arguments)
+    try:
+        tier, arguments = tier_and_rest(cell.tier, arguments)
+    except ValueError as problem:
+        raise EngineStartError(str(problem)) from problem
     tiny_gemma = cell.sliding_window and options.generated_model and not fingerprint
     return server.VllmOptions(
         model=options.model,
@@ -126,6 +130,14 @@ def with_fault(start: Callable[[], Started], *, shared: bool) -> Started:
         engine.stop()
         raise EngineStartError(f"the fault {name!r} was not injected: this engine does not load vLLM's general plugins")
     return engine
+
+
+def check_arguments(arguments: tuple[str, ...]) -> None:
+    """Raise ValueError for a port that is none, or a `--kv-transfer-config` without a connector."""
+    split_port(arguments)
+    given, _ = split_given(arguments)
+    if given is not None:
+        given_tier(given)
 
 
 def split_port(arguments: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]:
@@ -214,7 +226,7 @@ VLLM = EngineSpec(
     workers=(MODEL, FINGERPRINT),
     default_for=(MODEL,),
     variants=variants,
-    check_arguments=split_port,
+    check_arguments=check_arguments,
     faults=faults,
     noise=noise,
     reproduction=OPENAI,

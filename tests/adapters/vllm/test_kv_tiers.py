@@ -15,6 +15,7 @@ from coldproof.adapters.vllm.cells import CELLS
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
 from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TIERS, connector_config, tier_and_rest, tier_flags
 from coldproof.adapters.vllm.server import VllmOptions, server_command
+from coldproof.adapters.vllm.spec import check_arguments
 from coldproof.harness.history.records import ResetRecord
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
 from coldproof.harness.judgement.checkers.liveness import check_liveness
@@ -224,3 +225,10 @@ def test_stories_have_gaps_of_both_kinds_and_turns_that_go_on_from_an_earlier_re
             assert earlier < number
             assert "flood" not in {segment.name for segment in numbered[earlier].prompt.segments}
     assert all(step.requests for step in follows.steps if isinstance(step, Burst))
+
+
+def test_a_configuration_without_a_connector_is_refused_before_anything_starts() -> None:
+    """As wrong usage; vLLM would say so after half a minute."""
+    with pytest.raises(ValueError, match="expected a JSON object with kv_connector"):
+        check_arguments(("--kv-transfer-config", '{"kv_role": "kv_both"}'))
+    check_arguments(("--kv-transfer-config", json.dumps(USERS)))
