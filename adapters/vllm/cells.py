@@ -199,6 +199,12 @@ CELLS = (
         areas=("PREEMPT",),
     ),
     VllmCell(
+        name="priority",
+        about="priority scheduling, at most four running requests, the others wait; a pool that never evicts",
+        arguments=("--scheduling-policy", "priority", "--max-num-seqs", "4"),
+        areas=("CHAT", "REUSE", "MIXED"),
+    ),
+    VllmCell(
         name="tightest",
         about="a pool of 8 blocks: two requests fit",
         arguments=small_pool("--max-num-seqs", "4", blocks=9),
