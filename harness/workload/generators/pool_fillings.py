@@ -54,14 +54,22 @@ class PoolFillings:
         At first, all fit, perhaps also when the short ones have grown. It is preempted when one of them grows, or when
         it does, and then needs exactly what is free, or the whole pool.
         """
+        if self.draw(st.sampled_from((False, False, True))):
+            return self.last_block()
+        end = self.pool * self.unit - self.draw(st.sampled_from((0, 1, 0, self.unit - 1)))
         short = [self.short() for _ in range(self.draw(st.sampled_from((1, 1, 2))))]
         grown = self.draw(st.booleans())
         held = sum(-(-(prompt + grown * answer) // self.unit) for prompt, answer in short)
         prompt = max(1, (self.pool - held) * self.unit - self.draw(st.sampled_from((1, 3, 0, 8, self.unit // 2))))
-        end = self.pool * self.unit - self.draw(st.sampled_from((0, 1, 0, self.unit - 1)))
         long = (prompt, max(1, end - prompt))
         whole = self.draw(st.sampled_from((long, long, (prompt, 1), (end - 1, 1))))
         return [*short, whole] if self.draw(st.sampled_from((True, True, False))) else [whole, *short]
+
+    def last_block(self) -> list[Sizes]:
+        """Return a request that holds one block as long as it can, and one that takes all others and soon needs it."""
+        first = self.unit // self.draw(st.sampled_from((4, 2)))
+        prompt = (self.pool - 1) * self.unit - self.draw(st.sampled_from((1, 3, 0, 6)))
+        return [(first, self.unit - first), (prompt, self.draw(st.sampled_from((self.unit, self.unit // 2, 8))))]
 
     def short(self) -> Sizes:
         """Return the lengths of a request that holds one or two blocks for a while, perhaps one until it ends."""
