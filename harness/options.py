@@ -72,6 +72,7 @@ PROFILES = {
             "default",
             "tight",
             "tight-priority",
+            "priority",
             "small-chunks",
             "runner-v2",
             "embeds",

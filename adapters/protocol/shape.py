@@ -47,6 +47,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     moves_pieces_of: int | None = None  # the minimum length of non-prefix KV reuse, in tokens; None: no such reuse
     shifts_context: bool = False  # an answer may outgrow the context; the oldest tokens are evicted, the others shift
     resumes_first: bool = False  # a preempted request is resumed before requests that were sent after it are admitted
+    preempts_latest: bool = False  # of equally urgent requests, the one that arrived last is preempted first
     # The query counter counts each prompt once, at admission, and the hit counter only the hits of that lookup.
     counts_first_lookups: bool = False
     row_width: int | None = None  # the values of an embedding row; None: prompts consist of tokens

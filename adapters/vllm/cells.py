@@ -210,6 +210,12 @@ CELLS = (
         areas=("PREEMPT",),
     ),
     VllmCell(
+        name="priority",
+        about="priority scheduling, at most four running requests, the others wait; a pool that never evicts",
+        arguments=("--scheduling-policy", "priority", "--max-num-seqs", "4"),
+        areas=("CHAT", "REUSE"),  # MIXED-1 needs a pool that evicts
+    ),
+    VllmCell(
         name="tightest",
         about="a pool of 8 blocks: two requests fit",
         arguments=small_pool("--max-num-seqs", "4", blocks=9),

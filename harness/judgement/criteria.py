@@ -43,9 +43,11 @@ CHECKS = {  # the gravest first: findings are reported in this order
         "the engine's steps are recorded: any request that waits although nothing is short."
     ),
     "order": (
-        "A request that is preempted while a less urgent one keeps running, if requests have priorities. A preempted "
+        "A request that is preempted while a less urgent one keeps running, if requests have priorities, or an equal "
+        "one that came later, if the engine documents that the later one is preempted first. A preempted "
         "request that is resumed after a later one was admitted, if the engine documents that it comes first. A "
-        "request that is admitted before an earlier one that is not less urgent, where the engine's steps are recorded."
+        "request that is admitted before an earlier one that is not less urgent, or before a more urgent one that was "
+        "sent by then, where the engine's steps are recorded."
     ),
     "conservation": (
         "Any request that runs or waits, or any block in use, after an idle gap; a pool gauge of zero while requests "

@@ -105,6 +105,8 @@ class Runner:
             self.request_steps = [self.prepare(name, count, scheduled) for name, count in counts.items()]
             self.batch = repr([(one.start, one.end, int(one.expected[one.end - 1])) for one in self.request_steps])
             for step in self.request_steps:
+                self.write(step, step.expected[step.start : step.end])
+            for step in self.request_steps:
                 self.compute(step)
             for name, tensor in self.tensors.items() if connector is not None else ():
                 connector.save_kv_layer(name, tensor, None)
@@ -141,7 +143,7 @@ class Runner:
         """Compute the expected digests of one request and read its states.
 
         All requests of a step read their states before any of them writes. Keys and values are different: each layer
-        writes them before it reads, so a request may hit what another request of the same step writes.
+        writes those of the whole step before it reads, so a request may hit what another one of the same step writes.
         """
         sequence = self.sequences[name]
         content = self.loras.content(sequence.lora) if self.loras is not None else None
@@ -153,15 +155,25 @@ class Runner:
         drift = self.read_context(sequence, start, expected, states=True)
         return RequestStep(sequence, content, drafts, start, start + count, expected, drift)
 
+    def write(self, step: RequestStep, digests: Digests) -> None:
+        """Write the new slots of a request in all layers."""
+        sequence = step.sequence
+        for layer in self.slots.values():
+            layer.write(sequence.blocks[layer.group], step.start, digests)
+        adapter = sequence.lora.lora_name if sequence.lora is not None else None
+        self.writes.add(WriteRecord(sequence.name, adapter, step.content, self.version, step.start, digests))
+
     def compute(self, step: RequestStep) -> None:
-        """Read the context in the layers without states, write the new slots of all layers, compute the new states."""
+        """Read the context in the layers without states, spread what is wrong to the new slots, compute the states.
+
+        All requests of the step have written their slots by then. So a block is wrong that the step gave to another
+        request while this one reads it, as in a model.
+        """
         sequence, start, end, expected = step.sequence, step.start, step.end, step.expected
         drift = (step.drift + self.read_context(sequence, start, expected, states=False)) & MASK
         digests = expected[start:end] + np.array([drift], np.uint64)
-        for layer in self.slots.values():
-            layer.write(sequence.blocks[layer.group], start, digests)
-        adapter = sequence.lora.lora_name if sequence.lora is not None else None
-        self.writes.add(WriteRecord(sequence.name, adapter, step.content, self.version, start, digests))
+        if drift:
+            self.write(step, digests)
         if sequence.sampling.prompt_logprobs is not None and start < len(sequence.prompt):
             self.score_chunk(sequence, start, digests)
         if end >= sequence.length:

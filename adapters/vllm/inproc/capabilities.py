@@ -130,6 +130,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
         most_requests=scheduler.max_num_seqs,
         step_tokens=scheduler.max_num_batched_tokens,
         resumes_first=True,  # Scheduler._preempt_request prepends it to the queue
+        preempts_latest=True,  # SchedulerConfig.policy: the time of arrival decides ties; Scheduler.schedule
         second_tier=transfer is not None,
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
         groups=tuple(group_shape(spec, settings) for spec in specs),

@@ -1,4 +1,9 @@
-"""Checks that the least urgent request is preempted first, and that a preempted request is not overtaken."""
+"""Checks that the least urgent request is preempted first, of equals the latest, and resumed before later ones.
+
+vLLM documents that requests are handled by priority, or in the order of their arrival, which also decides ties
+(`SchedulerConfig.policy`). Its scheduler preempts the running request with the largest priority and, among these, with
+the latest arrival; without priorities, the one that it admitted last (`Scheduler.schedule`).
+"""
 
 from __future__ import annotations
 
@@ -10,22 +15,36 @@ from coldproof.reports.schema.verdict import FailureClass
 
 
 def check_order(history: History) -> list[Finding]:
-    """Return findings for the first request that is known to be preempted while a less urgent one kept running, and
-    for the first one that a later request overtook while it was preempted.
+    """Return findings for the first request that is known to be preempted while a less urgent one kept running, or an
+    equal one that came later, and for the first one that a later request overtook while it was preempted.
     """
     return [*unfair_preemptions(history), *overtaken_requests(history)]
 
 
 def unfair_preemptions(history: History) -> list[Finding]:
-    """Return a finding for the first request that is known to be preempted while a less urgent one kept running."""
+    """Return a finding for the first request that is known to be preempted while one kept running that should have
+    been preempted before it.
+    """
     urgency = {number: request.priority for number, _, request in history.workload.requests()}
     for outcome in history.outcomes:
         for at in outcome.preempted_at:
-            spared = [o for o in history.outcomes if urgency[o.request] > urgency[outcome.request]]
-            for other in spared:
-                if kept_running(other, moment(outcome, at)):
+            for other in history.outcomes:
+                less = urgency[other.request] > urgency[outcome.request]
+                equal = urgency[other.request] == urgency[outcome.request]
+                goes_first = less or (equal and later_of_equals(history, other, outcome))
+                if goes_first and kept_running(other, moment(outcome, at)):
                     return [order_finding(outcome, other, urgency)]
     return []
+
+
+def later_of_equals(history: History, other: Outcome, outcome: Outcome) -> bool:
+    """Return whether `other` is preempted before `outcome`, which is as urgent, because it came later.
+
+    Not with a second tier, which may still need the blocks of a request, nor for grammars: a request is admitted only
+    once its grammar is compiled.
+    """
+    judged = history.shape.preempts_latest and not history.shape.second_tier
+    return judged and outcome.surface.pattern is None and comes_after(other, outcome)
 
 
 def overtaken_requests(history: History) -> list[Finding]:
@@ -46,10 +65,14 @@ def overtaken_requests(history: History) -> list[Finding]:
 
 def comes_after(other: Outcome, outcome: Outcome) -> bool:
     """Return whether `other` was sent later in the same burst, and needs nothing that `outcome` does not need."""
-    alike = (other.model, other.surface.pattern) == (outcome.model, outcome.surface.pattern)
-    single = other.surface.answers == outcome.surface.answers == 1
     later = other.step == outcome.step and other.request > outcome.request and other.sent >= outcome.sent
-    return alike and single and later
+    return needs_the_same(other, outcome) and later
+
+
+def needs_the_same(other: Outcome, outcome: Outcome) -> bool:
+    """Return whether two requests differ in nothing that could let one of them wait alone."""
+    alike = (other.model, other.surface.pattern) == (outcome.model, outcome.surface.pattern)
+    return alike and other.surface.answers == outcome.surface.answers == 1
 
 
 def overtook(other: Outcome, preempted: Outcome, lost: float) -> bool:
@@ -76,7 +99,9 @@ def kept_running(outcome: Outcome, when: float) -> bool:
 def order_finding(outcome: Outcome, other: Outcome, urgency: dict[int, int]) -> Finding:
     """Return the finding about the request that was preempted."""
     preempted, spared = (f"{o.request} with priority {urgency[o.request]}" for o in (outcome, other))
-    sentence = f"Request {preempted} was preempted while request {spared} kept running; a lower number is more urgent."
+    equal = urgency[outcome.request] == urgency[other.request]
+    why = "the later of two equals is preempted first" if equal else "a lower number is more urgent"
+    sentence = f"Request {preempted} was preempted while request {spared} kept running; {why}."
     return Finding(checker="order", failure_class=FailureClass.API, request=outcome.request, sentence=sentence)
 
 

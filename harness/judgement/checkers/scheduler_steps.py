@@ -12,12 +12,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import operator
 
 from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.block_pool import gauge_finding
-from coldproof.harness.judgement.checkers.preemption_order import comes_after
+from coldproof.harness.judgement.checkers.preemption_order import comes_after, needs_the_same
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import AHEAD, blocks_held
 from coldproof.reports.schema.verdict import FailureClass
@@ -118,8 +119,9 @@ def wrong_count(history: History) -> list[Finding]:
 
 
 def wrong_admission(history: History) -> list[Finding]:
-    """Return a finding for the first request that was admitted while one waited that was sent before it and is not less
-    urgent. Only for pairs that differ in nothing that could let one wait alone, as an adapter slot or a grammar.
+    """Return a finding for the first request that was admitted while one waited that is more urgent, or as urgent and
+    was sent before it. Only for pairs that differ in nothing that could let one wait alone, as an adapter slot or a
+    grammar.
     """
     if history.shape.second_tier or history.resets:
         return []  # a load from the tier, or a request that a reset queued again
@@ -129,8 +131,11 @@ def wrong_admission(history: History) -> list[Finding]:
     for first, then in (pair for _, burst in by_step for pair in itertools.permutations(burst, 2)):
         began = begun.get(then.request)
         until = min(begun.get(first.request, (math.inf, 0)), (first.finished - MOMENT, 0))
-        owed = comes_after(then, first) and urgency[first.request] <= urgency[then.request]
-        if began is not None and began < until and owed:
+        if began is None or began >= until:
+            continue
+        waited = first.sent <= began[0] + MOMENT and needs_the_same(first, then)
+        more, equal = (compare(urgency[first.request], urgency[then.request]) for compare in (operator.lt, operator.eq))
+        if (more and waited) or (equal and comes_after(then, first)):
             return [overtaking(first, then)]
     return []
 
@@ -192,7 +197,7 @@ def first_admissions(steps: tuple[EngineStep, ...]) -> dict[int, tuple[float, in
 def overtaking(first: Outcome, then: Outcome) -> Finding:
     """Return the finding about the request that waited."""
     sentence = (
-        f"Request {then.request} was admitted while request {first.request} waited, which was sent before it and is "
-        "not less urgent."
+        f"Request {then.request} was admitted while request {first.request} waited, which is more urgent, or as urgent "
+        "and was sent before it."
     )
     return Finding(checker="order", failure_class=FailureClass.API, request=first.request, sentence=sentence)

@@ -15,10 +15,11 @@ from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.salts import AdapterAndSalt
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
-from coldproof.harness.workload.tokens import NONCE_TOKENS
+from coldproof.harness.workload.tokens import NONCE_TOKENS, PART_SEPARATOR
 
 LONGEST_SALT = 117  # characters: with the nonce less than the 128 that vLLM's server takes
 SALT_LENGTHS = (4, 8, 9, 16, 17, 20, 32, 33, 64, 65, 100, LONGEST_SALT)
+EXTENSION = 10  # characters that a second part adds, with its nonce
 EDGES = (7, 8, 15, 16, 31, 32, 63, 64)  # characters at which a table or a cut key may end
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NAMES = ("tenant", "Tenant", "tenant2")
@@ -27,12 +28,15 @@ NAMES = ("tenant", "Tenant", "tenant2")
 @st.composite
 def near_salts(draw: st.DrawFn) -> tuple[str, str]:
     """Draw two salts of up to 117 characters that differ in one place: at the start, the end, in between, in length,
-    in case, or by the order of two characters.
+    in case, or by the order of two characters; or one that is sent as the other one and more.
     """
     length = draw(st.sampled_from(SALT_LENGTHS))
     base = "".join(LETTERS[index % len(LETTERS)] for index in range(length))
     place = draw(st.sampled_from((length - 1, 0, length // 2, *(edge for edge in EDGES if edge < length))))
-    match draw(st.sampled_from(("changed", "changed", "longer", "case", "swapped"))):
+    match draw(st.sampled_from(("changed", "changed", "longer", "extended", "case", "swapped"))):
+        case "extended":  # each part has its own nonce, so that all of the shorter one is the longer one's beginning
+            short = base[: LONGEST_SALT - EXTENSION]
+            return short, f"{short}{PART_SEPARATOR}x"
         case "longer":
             return base[:-1], base
         case "case":

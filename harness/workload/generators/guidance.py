@@ -16,6 +16,7 @@ from typing import Concatenate, ParamSpec
 import msgspec
 from hypothesis import strategies as st
 
+from coldproof.harness.workload.generators.priorities import with_priorities
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.variations import fits, varied_workload
 from coldproof.harness.workload.steps import Workload
@@ -30,6 +31,7 @@ BLIND = 5  # without guidance, one of so many workloads is a variation
 
 def guided(generator: Generator[Arguments]) -> Generator[Arguments]:
     """Return a generator that also draws variations if its limits have guidance, and a few if they ask for these.
+    Where the engine has priorities, most of its workloads have some.
 
     A generator that draws from such a one must be one as well: what it draws next would depend on the corpus.
     """
@@ -39,6 +41,7 @@ def guided(generator: Generator[Arguments]) -> Generator[Arguments]:
         limits: WorkloadLimits, /, *args: Arguments.args, **named: Arguments.kwargs
     ) -> st.SearchStrategy[Workload]:
         plain = generator(msgspec.structs.replace(limits, guidance=None, varied=False), *args, **named)
+        plain = with_priorities(plain, limits)
         if limits.guidance is not None:
             return with_variations(plain, limits)
         return sometimes_varied(plain, limits) if limits.varied else plain

@@ -17,6 +17,8 @@ from coldproof.adapters.protocol.requests import Abort, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.memory_pressure import pool_tokens
+from coldproof.harness.workload.generators.pool_fillings import PoolFillings, Sizes
+from coldproof.harness.workload.generators.priorities import PRIORITIES
 from coldproof.harness.workload.generators.prompts import (
     WorkloadLimits,
     computed_tokens,
@@ -38,20 +40,17 @@ from coldproof.harness.workload.steps import (
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
 OFFSETS = (0, 0, 0, 10, 20, 40, 80)
-PRIORITIES = (0, 0, 5, -5, 1, -1)
 TENANTS = ("tenant", "Tenant")
 SALTS = (None, "red", "red2")
 LEAST_UNITS = 4  # of a pool in which several requests compete
 OUTGROWING = ("brim", "crowd", "whole")  # bursts with preemptions
 LEFT = ("sharers", "brim", "sharers", "whole")  # what one leaves, others use, or take at once
+VISITOR = "visitor"  # the names of their prompts
 HEADS = ("own", "head", "head", "head", "twin", "other head")
 HEADS_OF_SHARERS = ("head", "head", "head", "twin", "own")
 KINDS = ("brim", "whole", "crowd", "brim", "sharers", "whole", "halves", "sharers", "brim")
-MOST_OF_A_CROWD = 12  # requests
-LONGEST_OF_A_CROWD = 8  # units of an answer: each token is a step
 
 Scopes = tuple[tuple[ResetScope, ...], ...]
-Sizes = tuple[int, int]  # tokens of a prompt and of its answer
 
 
 class PressureBuilder:
@@ -84,76 +83,12 @@ class PressureBuilder:
         ]
 
     def sizes(self) -> list[Sizes]:
-        """Draw the lengths of the requests of a burst by how they outgrow the pool."""
-        match self.draw(st.sampled_from(self.kinds)):
-            case "sharers":
-                return self.sharers()
-            case "whole":
-                return self.whole_pool()
-            case "halves":
-                return self.more_than_half()
-            case "crowd":
-                return self.crowd()
-        return self.brim()
-
-    def brim(self) -> list[Sizes]:
-        """Return requests whose prompts fill the pool but for a few tokens of their last blocks, or one block."""
-        count = self.draw(st.sampled_from((2, 3, 2, 4)))
-        share = max(1, self.pool // count)
-        found = []
-        for _ in range(count):
-            free = self.draw(st.sampled_from((1, 0, 2, 3, self.unit // 2)))
-            answer = free + self.draw(st.sampled_from((self.unit + 3, 2, self.unit + 1, 2 * self.unit, self.unit + 8)))
-            found.append((share * self.unit - free, answer))
-        return found
-
-    def sharers(self) -> list[Sizes]:
-        """Return small requests that end one after another, and one that takes whatever gets free meanwhile.
-
-        Most of the small ones share a head or are equal.
-        """
-        self.heads = HEADS_OF_SHARERS
-        answers = [self.draw(st.sampled_from((self.unit, 4, 2 * self.unit, 4 * self.unit))) for _ in range(3)]
-        prompt = 2 * self.unit + self.draw(st.sampled_from((9, self.unit - 2)))
-        taker = (self.pool - self.draw(st.sampled_from((2, 1, 4)))) * self.unit
-        return [*((prompt, answer) for answer in answers[: self.draw(st.sampled_from((2, 3)))]), (taker, 8)]
-
-    def whole_pool(self) -> list[Sizes]:
-        """Return a request that grows to the whole pool, or a token or block less, behind or before short ones.
-
-        At first, all fit. It is preempted when one of them grows, and then needs exactly what is free.
-        """
-        short = [self.short() for _ in range(self.draw(st.sampled_from((1, 1, 2))))]
-        held = sum(-(-prompt // self.unit) for prompt, _ in short)
-        prompt = max(1, (self.pool - held) * self.unit - self.draw(st.sampled_from((1, 3, 0, 8, self.unit // 2))))
-        end = self.pool * self.unit - self.draw(st.sampled_from((0, 1, 0, self.unit - 1)))
-        whole = (prompt, max(1, end - prompt))
-        return [*short, whole] if self.draw(st.sampled_from((True, True, False))) else [whole, *short]
-
-    def short(self) -> Sizes:
-        """Return the lengths of a request that holds one or two blocks for a while."""
-        prompt = self.draw(st.sampled_from((self.unit // 2, self.unit - 1, self.unit, self.unit + 1)))
-        return prompt, self.draw(st.sampled_from((self.unit, self.unit // 2, 2 * self.unit)))
-
-    def more_than_half(self) -> list[Sizes]:
-        """Return two or three requests of which only one fits into the pool at a time, perhaps with a short one."""
-        affordable = 3 * self.pool * self.unit <= self.limits.most_tokens
-        count = self.draw(st.sampled_from((2, 3) if affordable else (2,)))
-        extra = self.draw(st.sampled_from((1, 2)))
-        big = [((self.pool // 2 + extra) * self.unit - self.draw(st.sampled_from((0, 1, 9))), 8) for _ in range(count)]
-        return [self.short(), *big] if self.draw(st.booleans()) else big
-
-    def crowd(self) -> list[Sizes]:
-        """Return many short requests with longer and longer answers.
-
-        Some are preempted again and again, also while they compute their own answer again.
-        """
-        count = min(self.pool // 2 + self.draw(st.sampled_from((2, 1, 0))), MOST_OF_A_CROWD)
-        prompt = self.draw(st.sampled_from((self.unit - 1, self.unit // 2, self.unit - 1, 2 * self.unit - 2)))
-        rise = self.draw(st.sampled_from((self.unit // 2 + 2, self.unit // 2 + 2, self.unit - 6, self.unit + 8)))
-        answers = [min(rise * (number + 1), LONGEST_OF_A_CROWD * self.unit) for number in range(max(2, count))]
-        ordered = self.draw(st.sampled_from((True, True, False)))
-        return [(prompt, answer) for answer in (answers if ordered else self.draw(st.permutations(answers)))]
+        """Draw the lengths of the requests of a burst."""
+        kind = self.draw(st.sampled_from(self.kinds))
+        if kind == "sharers":  # most of the small ones share a head or are equal
+            self.heads = HEADS_OF_SHARERS
+        fillings = PoolFillings(self.draw, unit=self.unit, pool=self.pool, most_tokens=self.limits.most_tokens)
+        return fillings.sizes(kind)
 
     def prompt(self, length: int, number: int) -> Prompt:
         """Return a prompt of about so many tokens: its own, behind a head that others have, or equal to another one."""
@@ -179,8 +114,12 @@ class PressureBuilder:
             salt=salt,
             max_tokens=answer,
             offset_ms=self.draw(st.sampled_from(OFFSETS)) if number else 0,
-            priority=self.draw(st.sampled_from(PRIORITIES)) if Capability.PRIORITY in self.limits.can else 0,
+            priority=self.priority(),
         )
+
+    def priority(self) -> int:
+        """Draw a priority, if the engine has any."""
+        return self.draw(st.sampled_from(PRIORITIES)) if Capability.PRIORITY in self.limits.can else 0
 
     def guest(self, hosts: list[Request], number: int) -> Request:
         """Return a request that comes while others compete, shares a prompt with one of them, and ends soon."""
@@ -195,12 +134,28 @@ class PressureBuilder:
             offset_ms=self.draw(st.integers(0, 30)) * 10,
         )
 
+    def visitor(self, number: int) -> Request:
+        """Return a request that comes while others compete and shares no prompt with them. If it was sent before, the
+        blocks that it hits are held by nobody else.
+        """
+        own = Segment(f"{VISITOR} {number}", self.draw(st.sampled_from((3, 2))) * self.unit)
+        tail = Segment(f"tail of {VISITOR} {number}", self.draw(st.sampled_from((2 * self.unit, 5))))
+        adapter, salt = self.draw(st.sampled_from(self.identities))
+        return Request(
+            prompt=Prompt((own, tail)),
+            adapter=adapter,
+            salt=salt,
+            max_tokens=self.draw(st.sampled_from((1, 1, 2, 8))),
+            offset_ms=self.draw(st.integers(0, 30)) * 10,
+            priority=self.priority(),
+        )
+
     def competing(self) -> tuple[Request, ...]:
-        """Return the requests of the burst: those that outgrow the pool, perhaps with guests."""
+        """Return the requests of the burst: those that outgrow the pool, perhaps with guests and visitors."""
         hosts = [self.request(sizes, number) for number, sizes in enumerate(self.sizes())]
         requests = list(hosts)
         for number in range(self.draw(st.sampled_from((0, 1, 0, 2)))):
-            guest = self.guest(hosts, number)
+            guest = self.visitor(number) if self.draw(st.booleans()) else self.guest(hosts, number)
             fits = new_prompt_length(guest.prompt) + guest.max_tokens <= self.limits.longest
             if fits and computed_tokens([*requests, guest]) <= self.limits.most_tokens // 2:
                 requests.append(guest)
@@ -211,6 +166,8 @@ class PressureBuilder:
         if self.draw(st.booleans()):
             return []
         chosen = self.draw(st.permutations(requests))[: self.draw(st.sampled_from((1, 2)))]
+        visitors = [one for one in requests if one.prompt.segments[0].name.startswith(VISITOR)]
+        chosen = [*visitors[:1], *(one for one in chosen if one not in visitors[:1])][:2]
         tokens = self.draw(st.sampled_from((1, 4)))
         heads = [Prompt(one.prompt.segments[: self.draw(st.sampled_from((1, 2)))]) for one in chosen]
         first = (
@@ -222,7 +179,21 @@ class PressureBuilder:
     def disconnecting(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
         """Return the requests, of which one to three have a client that disconnects. The others keep up the pressure:
         if most disconnect, the pool is never exceeded, and nothing is preempted.
+
+        Or all but the first one disconnect when they are preempted: nobody knows which of them will be. Or one or two
+        do at their first token, as the others go on with what they share.
         """
+        match self.draw(st.sampled_from(("any", "preempted", "first token"))):
+            case "preempted" if Capability.PREEMPTION_COUNTS in self.limits.can:
+                leave = Abort(at=Stage.PREEMPTED)
+                return (requests[0], *(msgspec.structs.replace(one, abort=leave) for one in requests[1:]))
+            case "first token":
+                first = self.draw(st.permutations(range(len(requests))))[: self.draw(st.sampled_from((1, 2)))]
+                early = [number for number in first if requests[number].max_tokens > 1]
+                return tuple(
+                    msgspec.structs.replace(one, abort=Abort(after_tokens=1)) if number in early else one
+                    for number, one in enumerate(requests)
+                )
         leaving = self.draw(st.permutations(range(len(requests))))[: self.draw(st.sampled_from((1, 2, 1, 3)))]
         aborts = {number: self.draw(st.sampled_from(self.moments(requests[number]))) for number in leaving}
         return tuple(msgspec.structs.replace(one, abort=aborts.get(n)) for n, one in enumerate(requests))
@@ -253,13 +224,9 @@ class PressureBuilder:
         """
         left = self.limits.most_tokens - 2 * computed_tokens(requests)  # with the requests before
         found: list[Step] = []
-        for number in self.draw(st.permutations(range(len(requests))))[: self.draw(st.sampled_from((2, 1, 4)))]:
+        for number in self.followed(len(requests)):
             one = requests[number]
-            # An identity that uses no adapter beyond those that are loaded: that of another request, or the base model.
-            identity = self.draw(st.sampled_from((None, *self.identities)))
-            adapter, salt = (one.adapter, one.salt) if identity is None else identity
-            if self.draw(st.sampled_from((False, False, False, True))):
-                adapter = salt = None
+            adapter, salt = self.draw(st.sampled_from(self.followers(one)))
             turn = self.draw(st.booleans())  # after a disconnect, of as much of the answer as the client saw
             tail = Segment("turn", 5)
             prompt = Prompt((tail,), continues=before + number) if turn else Prompt((*one.prompt.segments, tail))
@@ -269,6 +236,20 @@ class PressureBuilder:
             if length <= self.limits.longest and left > 0:
                 found.append(Burst(requests=(Request(prompt=prompt, adapter=adapter, salt=salt, max_tokens=tokens),)))
         return found
+
+    def followed(self, count: int) -> list[int]:
+        """Draw which requests are followed by others: some, or the last ones, which are preempted and end last."""
+        last_first = list(range(count))[::-1]
+        order = self.draw(st.permutations(last_first)) if self.draw(st.booleans()) else last_first
+        return order[: self.draw(st.sampled_from((2, 1, 4)))]
+
+    def followers(self, one: Request) -> list[AdapterAndSalt]:
+        """Return whose requests may follow one: its own, twice, and those of identities of which its blocks must be
+        kept apart: without its salt, without its adapter, of the base model, and of the others that competed.
+        """
+        own = (one.adapter, one.salt)
+        others = dict.fromkeys([(one.adapter, None), (None, one.salt), (None, None), *self.identities])
+        return [own, own, *(other for other in others if other != own)]
 
 
 @guided

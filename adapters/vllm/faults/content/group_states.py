@@ -54,3 +54,23 @@ def a_preemption_loses_a_block_of_the_second_group(patch: Patch) -> None:
             blocks = inner.coordinator.single_type_managers[1].req_to_blocks[request.request_id]
             if blocks and not blocks.pop().is_null:
                 acted()
+
+
+@fault(
+    "PREEMPT-1",
+    "MIXED-1",
+    stands_for="a window's edge that is off by one, vllm#46453",
+    cells=SMALL_POOL,
+    rare="only where the first token of a step reads one last token of a block, and the step needs a block",
+)
+def a_block_leaves_its_window_a_token_early(patch: Patch) -> None:
+    """A block is freed while the next token still reads its last token. The same step may give it to a request."""
+
+    @around(patch, groups_of("SlidingWindow"), "get_num_skipped_tokens")
+    def skipped(original: Any, this: Any, computed: int) -> int:
+        right = int(original(this, computed))
+        if not right or not this.enable_caching:
+            return right
+        if right // this.block_size != (right + 1) // this.block_size:
+            acted()
+        return right + 1

@@ -132,7 +132,7 @@ def the_gauge_never_rises(patch: Patch) -> None:
     change_usage(patch, lambda _held, _usage: 0.0)
 
 
-@fault("PRESS-2", stands_for="vllm PR#17305", cells=TIGHT, rare="only for a request that has to wait")
+@fault("PRESS-2", "PRESS-1", stands_for="vllm PR#17305", cells=TIGHT, rare="only for a request that has to wait")
 def a_count_is_that_of_the_first_try(patch: Patch) -> None:
     """A request that is not admitted at its first lookup reports the cached tokens of that lookup, whatever it hits
     later.

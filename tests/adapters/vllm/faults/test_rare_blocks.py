@@ -107,6 +107,11 @@ CASES: dict[str, tuple[str, Workload]] = {
         "groups-window-tight",
         steps(together(*(ask((f"request {i}", 250), tokens=240) for i in range(4))), Idle(20)),
     ),
+    "a-block-leaves-its-window-a-token-early": (
+        "groups-window-tight",
+        # The first request moves the ends of the chunks, and all three fill the pool.
+        steps(together(ask(("busy", 60), tokens=60), *(ask((f"flood {i}", 480)) for i in range(2)))),
+    ),
     "a-reset-of-the-tier-keeps-what-is-being-stored": (
         "tier-offload",
         steps(

@@ -69,6 +69,42 @@ def test_who_may_not_have_been_running_then_proves_nothing(other: Outcome) -> No
     assert checked(LOST, other) == []
 
 
+def among_equals(first: Outcome = LOST, other: Outcome = ON, **sizes: Any) -> list[Finding]:
+    """What is said of two requests of one priority, on an engine that documents which of them is preempted first."""
+    workload = Workload((burst(ask(), ask()),))
+    return check_order(history(first, other, workload=workload, shape=shape(**{"preempts_latest": True, **sizes})))
+
+
+def test_of_equals_the_later_one_is_preempted_first() -> None:
+    """Not the one that came first, at once or earlier."""
+    for sent in (0.1, 0.15):
+        (found,) = among_equals(other=one(1, times=(0.02, 0.1, 0.2, 0.3), sent=sent))
+        assert (found.checker, found.failure_class, found.request) == ("order", FailureClass.API, 0)
+        assert "request 1 with priority 0 kept running; the later of two equals is preempted first" in found.sentence
+    later_gives_way = (one(0, times=(0.1, 0.2, 0.3)), one(1, times=(0.1, 0.3), lost=(0.2,)))
+    assert among_equals(*later_gives_way) == []
+
+
+GRAMMAR = ResponseOptions(pattern="[a-f]{9}")
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "sizes"),
+    [
+        (LOST, ON, {"preempts_latest": False}),
+        (LOST, ON, {"second_tier": True}),
+        (LOST, msgspec.structs.replace(ON, model="tenant"), {}),
+        (msgspec.structs.replace(LOST, surface=GRAMMAR), msgspec.structs.replace(ON, surface=GRAMMAR), {}),
+        (LOST, one(1, times=(0.1, 0.3), lost=(0.2,)), {}),
+        (LOST, one(1, times=(0.25, 0.3)), {}),
+    ],
+    ids=["not documented", "second tier", "other model", "grammar", "preempted too", "began later"],
+)
+def test_who_may_have_been_admitted_later_proves_nothing(first: Outcome, other: Outcome, sizes: dict[str, Any]) -> None:
+    """Nor one that was not running, or where the engine documents no order."""
+    assert among_equals(first, other, **sizes) == []
+
+
 def test_equal_moments_of_two_requests_are_equal() -> None:
     """Sums of seconds that count the same steps differ in their last digits: who began then had nothing to lose."""
     first = one(0, times=(0.1, 0.6), lost=(0.2,), sent=0.1)

@@ -160,6 +160,18 @@ def test_the_more_urgent_may_overtake_and_the_less_urgent_may_not() -> None:
     assert len(checked(one(0), one(1), steps=overtakes, priorities=(5, 5))) == 1
 
 
+def test_the_more_urgent_is_admitted_first_although_it_was_sent_later() -> None:
+    """If it was sent by then, and is not only as urgent."""
+    later, queue = (one(0), one(1, sent=0.1)), (step(0.2, 0), step(0.3, 1))
+    (found,) = checked(*later, steps=queue, priorities=(0, -5))
+    assert (found.checker, found.request) == ("order", 1)
+    assert "Request 0 was admitted while request 1 waited, which is more urgent" in found.sentence
+    assert checked(*later, steps=(step(0.2, 1), step(0.3, 0)), priorities=(0, -5)) == []
+    assert checked(*later, steps=queue, priorities=(0, 0)) == []
+    assert checked(one(0), one(1, sent=0.25), steps=queue, priorities=(0, -5)) == []
+    assert checked(one(0), one(1, sent=0.1, adapter="digest-a"), steps=queue, priorities=(0, -5)) == []
+
+
 @pytest.mark.parametrize(
     ("first", "more"),
     [

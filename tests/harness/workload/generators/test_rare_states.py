@@ -16,11 +16,12 @@ from support.workload_families import FAMILIES, RARE
 from coldproof.adapters.protocol.requests import Stage
 from coldproof.harness.workload.generators.crossed import LONGEST_SALT, near_salts
 from coldproof.harness.workload.generators.edges import chunks_at_edges, leading_length, step_budget
+from coldproof.harness.workload.generators.pressure import VISITOR
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import repeats
 from coldproof.harness.workload.steps import Burst, Reset, Route, SetAdapter, Workload
-from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length, wire_name
 
 TIGHT, ROOMY = limits(pool=512, longest=512), limits(pool=100_000)
 SEARCH = settings(
@@ -105,6 +106,45 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
     ),
     "ten requests": ("pressure", TIGHT, lambda w: len(crowd(w).requests) >= 10),
     "two identities compete": ("pressure", TIGHT, lambda w: len(identities(crowd(w))) == 2),
+    "a long prompt wants one token": (
+        "pressure",
+        TIGHT,
+        lambda w: any(r.max_tokens == 1 and new_prompt_length(r.prompt) > 256 for r in crowd(w).requests),
+    ),
+    "the first grows while others wait with a hit": (
+        "pressure",
+        TIGHT,
+        lambda w: (
+            len(bursts(w)[0].requests) == 1
+            and crowd(w).requests[0].max_tokens > 128
+            and all(new_prompt_length(r.prompt) > 256 for r in crowd(w).requests)
+        ),
+    ),
+    "a visitor returns to blocks that nobody holds": (
+        "pressure",
+        TIGHT,
+        lambda w: (
+            bursts(w)[0].requests[0].prompt.segments[0].name.startswith(VISITOR)
+            and any(r.prompt.segments[0].name.startswith(VISITOR) for r in crowd(w).requests)
+        ),
+    ),
+    "a short one holds one block until it ends": (
+        "pressure",
+        TIGHT,
+        lambda w: any(
+            new_prompt_length(a.prompt) + a.max_tokens == 32 and new_prompt_length(b.prompt) + b.max_tokens == 512
+            for a, b in pairwise(crowd(w).requests)
+        ),
+    ),
+    "the same prompt without its salt afterwards": (
+        "pressure",
+        TIGHT,
+        lambda w: (
+            {adapter for adapter, _ in identities(crowd(w))} == {"tenant"}
+            and None not in {salt for _, salt in identities(crowd(w))}
+            and identities(bursts(w)[-1]) == {("tenant", None)}
+        ),
+    ),
     "another identity asks afterwards": (
         "pressure",
         TIGHT,
@@ -114,6 +154,20 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
         "pressure with disconnects",
         TIGHT,
         lambda w: any(r.abort and r.abort.at is Stage.PREEMPTED for r in crowd(w).requests),
+    ),
+    "whoever is preempted leaves": (
+        "pressure with disconnects",
+        TIGHT,
+        lambda w: (
+            len(crowd(w).requests) > 4 and all(r.abort and r.abort.at is Stage.PREEMPTED for r in crowd(w).requests[1:])
+        ),
+    ),
+    "a sharer leaves at its first token": (
+        "pressure with disconnects",
+        TIGHT,
+        lambda w: any(
+            r.abort and r.abort.after_tokens == 1 and r.prompt.segments[0].name == "head" for r in crowd(w).requests
+        ),
     ),
     "an answer is continued that its client left": (
         "pressure with disconnects",
@@ -265,6 +319,7 @@ def test_near_salts_differ_and_every_server_takes_them(pair: tuple[str, str]) ->
         lambda a, b: len(a) > 64 and a[:64] == b[:64],
         lambda a, b: len(a) > 16 and a[1:] == b[1:],
         lambda a, b: b.startswith(a),
+        lambda a, b: wire_name(b, "n").startswith(wire_name(a, "n")),
         lambda a, b: sorted(a) == sorted(b),
         lambda a, b: a == b.lower(),
     ],
