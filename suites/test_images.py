@@ -9,7 +9,12 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.images import images_sent_otherwise, images_under_pressure, near_images
+from coldproof.harness.workload.generators.images import (
+    images_of_resumed_requests,
+    images_sent_otherwise,
+    images_under_pressure,
+    near_images,
+)
 
 IMAGES = (Capability.IMAGES, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 
@@ -85,3 +90,20 @@ def test_images_in_a_small_pool(sut: SystemUnderTest, data: st.DataObject) -> No
     images was preempted, or nothing was evicted.
     """
     sut.check(data.draw(images_under_pressure(sut.limits), label="workload"))
+
+
+@requirement(
+    "MM-3",
+    "images of resumed requests",
+    needs=(*IMAGES, Capability.METRICS),
+    shows=(Evidence.IMAGE_HITS, Evidence.PREEMPTED_IMAGES),
+)
+@given(data=st.data())
+def test_images_of_resumed_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also where a request hit its images, and must compute them after a preemption.
+
+    Why it can break: what covers an image in the cache when a request starts is taken to cover it until the request
+    ends, so that the pixels are not kept. Oracle: cold start over the pixels. Vacuous when no hit reached into an
+    image, or no request with images was preempted.
+    """
+    sut.check(data.draw(images_of_resumed_requests(sut.limits), label="workload"))

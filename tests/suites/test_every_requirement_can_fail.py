@@ -19,7 +19,6 @@ from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_control as control
 from coldproof.suites import test_embeddings as embeddings
-from coldproof.suites import test_images as images
 from coldproof.suites import test_memory_pressure as pressure
 from coldproof.suites import test_mixed as mixed
 from coldproof.suites import test_preemption as preemption
@@ -27,7 +26,7 @@ from coldproof.suites import test_reuse as reuse
 from coldproof.suites import test_surface as surface
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
-DEFAULT, TIGHT, EMBEDS, IMAGES = (CELLS[name] for name in ("default", "tight", "embeds", "images"))
+DEFAULT, TIGHT, EMBEDS = CELLS["default"], CELLS["tight"], CELLS["embeds"]
 # Requests may be longer here than the pool is: what the engine refuses to start with, unless it is broken.
 OVERCOMMITTED = msgspec.structs.replace(
     TIGHT,
@@ -88,15 +87,6 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
     (embeddings.test_embedding_rows_isolate_the_cache, "half-of-each-row-is-hashed", EMBEDS, ANY_HIT),
     (embeddings.test_embedding_rows_isolate_the_cache, "the-mask-is-not-hashed", EMBEDS, ANY_HIT),
     (embeddings.test_embedding_rows_isolate_the_cache, "a-salt-is-dropped-from-rows", EMBEDS, ANY_HIT),
-    (images.test_other_images_behind_equal_tokens, "images-are-not-hashed", IMAGES, ANY_HIT),
-    (images.test_other_images_behind_equal_tokens, "image-hashes-have-4-bits", IMAGES, ANY_HIT),
-    (images.test_the_same_images_again, "each-image-is-new", IMAGES, LOST),
-    (
-        images.test_images_in_a_small_pool,
-        "encoder-outputs-are-freed-while-they-are-needed",
-        CELLS["images-tight"],
-        (FailureClass.CRASH,),
-    ),
 ]
 
 

@@ -15,15 +15,9 @@ import msgspec
 import numpy as np
 
 from coldproof.adapters.vllm.fingerprint.digest import pixel_digest, position_digest, wrong_read_drift
+from coldproof.adapters.vllm.fingerprint.engine_errors import encoder_cache_miss
 
 DIGEST = "coldproof_digest"
-
-
-class EncoderCacheMissError(RuntimeError):
-    """The scheduler relies on an output of the encoder that was not computed, or was freed.
-
-    Raised in the place of the same error of vLLM's own worker.
-    """
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -121,7 +115,7 @@ class EncoderCache:
                 continue
             output = self.outputs.get(item.name)
             if output is None:
-                raise EncoderCacheMissError(f"Encoder cache miss for {item.name}.")
+                encoder_cache_miss(item.name)
             if output != item.digest:
                 wrong, right = np.array([output], np.uint64), np.array([item.digest], np.uint64)
                 found += wrong_read_drift(wrong, right, np.array([item.first]))

@@ -13,6 +13,7 @@ from coldproof.harness.history.images import (
 )
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.reference_cache import lost_tokens
 
 
 def image_facts(history: History) -> dict[str, float]:
@@ -27,6 +28,7 @@ def image_facts(history: History) -> dict[str, float]:
         Evidence.RECODED: sum(sends_otherwise(history, o) for o in outcomes),
         Evidence.CUT_IMAGES: cut_images(history) if outcomes else 0,
         Evidence.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes),
+        Evidence.EVICTED_IMAGES: sum(hit_ends_inside(o) and lost_tokens(history, o) > 0 for o in outcomes),
     }
 
 

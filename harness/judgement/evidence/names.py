@@ -98,6 +98,7 @@ class Evidence(enum.StrEnum):
     RECODED = "requests that send an image of another one in another file format"
     CUT_IMAGES = "prefill chunks that ended within an image"
     PREEMPTED_IMAGES = "requests with images that were preempted"
+    EVICTED_IMAGES = "hits that ended within an image whose other part was evicted"
     WEIGHT_UPDATES = "updates of the weights"
     UPDATES_FROM_PATH = "updates of the weights from another path"
     UPDATES_SAME_PATH = "updates of the weights from the same path"

@@ -8,13 +8,17 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.images import Encoding
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
 from coldproof.harness.workload.steps import (
     Burst,
     Image,
+    Meanwhile,
     Prompt,
     Request,
+    Reset,
     Route,
     Segment,
     SetAdapter,
@@ -74,6 +78,31 @@ def images_under_pressure(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         long = draw(st.sampled_from((8, limits.unit + 2)))
         requests = [msgspec.structs.replace(request_for(limits, one, PLAIN), max_tokens=long) for one in crowd]
         steps.append(Burst(requests=tuple(requests)))
+    return Workload(tuple(steps))
+
+
+@st.composite
+def images_of_resumed_requests(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a request that hits all its images, loses them while it decodes, and must compute them again.
+
+    Other images come between, so that a small encoder cache no longer has the first ones.
+    """
+    first, other = draw(prompts_with_images(limits)), draw(prompts_with_images(limits))
+    others = tuple(with_image(one, name=f"not {image_of(one).name}") if one.image else one for one in other)
+    steps: list[Step] = [Burst(requests=(request_for(limits, one, PLAIN),)) for one in (first, others)]
+    again = request_for(limits, first, PLAIN)
+    resets = Capability.RESET_RUNNING in limits.can and draw(st.booleans())
+    if resets:
+        change = Meanwhile(change=Reset((ResetScope.RUNNING,)), after_tokens=draw(st.sampled_from((1, 4))))
+        steps.append(Burst(requests=(msgspec.structs.replace(again, max_tokens=limits.unit),), meanwhile=change))
+    else:
+        room = min(limits.small_pool or limits.longest, limits.longest)
+        count = draw(st.sampled_from((2, 3)))
+        share = max(limits.unit, room // count - 2 * limits.unit)
+        crowd = [request_for(limits, (Segment(f"filler {i}", limits.unit), *others), PLAIN) for i in range(count)]
+        grown = [msgspec.structs.replace(one, max_tokens=share) for one in (*crowd, again)]
+        steps.append(Burst(requests=tuple(grown)))
+    steps += [Burst(requests=(request_for(limits, one, PLAIN),)) for one in (first, others)]
     return Workload(tuple(steps))
 
 

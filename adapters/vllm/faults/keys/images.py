@@ -14,6 +14,8 @@ from coldproof.adapters.vllm.faults.patching import acted, around
 
 FAULTS, fault = collector("images")
 
+Keys = list[tuple[Any, ...]]
+
 CELLS, TIGHT_CELLS, WORKERS = ("images",), ("images-tight",), ("fingerprint",)
 
 
@@ -30,21 +32,66 @@ def change_image_hash(patch: Patch, change: Callable[[Any, str], str]) -> None:
         return change(getattr(image, "media", image), found)
 
 
-def change_image_keys(patch: Patch, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
-    """Replace what a block's hash covers of each image, its hash and its position, by `change(key)`."""
+def change_image_keys(patch: Patch, change: Callable[[Keys, Any, int, int], Keys]) -> None:
+    """Replace what a block's hash covers of its images, their hashes and positions, by `change(keys, request, start,
+    end)`.
+    """
 
     @around(patch, utils(), "_gen_mm_extra_hash_keys")
-    def keys(original: Any, *args: Any) -> Any:
-        found, index = original(*args)
-        if found:
+    def keys(original: Any, request: Any, start: int, end: int, index: int) -> Any:
+        found, following = original(request, start, end, index)
+        changed = change(found, request, start, end)
+        if changed != found:
             acted()
-        return [change(key) for key in found], index
+        return changed, following
+
+
+def leave_out(patch: Patch, kind: str) -> None:
+    """Leave the extra keys of a kind out of the hashes of all blocks of a prompt with images."""
+
+    @around(patch, utils(), "generate_block_hash_extra_keys")
+    def keys(original: Any, request: Any, *rest: Any) -> Any:
+        extra, index = original(request, *rest)
+        kept = tuple(key for key in extra or () if key[0] != kind)
+        if not request.mm_features or len(kept) == len(extra or ()):
+            return extra, index
+        acted()
+        return kept or None, index
 
 
 @fault("MM-1", stands_for="ROCm/ATOM PR#1358", cells=CELLS, workers=WORKERS)
 def images_are_not_hashed(patch: Patch) -> None:
     """A block's hash covers the placeholders of an image, but not the image."""
-    change_image_keys(patch, lambda key: (key[0], "", *key[2:]))
+    change_image_keys(patch, lambda keys, *_: [(kind, "", *place) for kind, _name, *place in keys])
+
+
+@fault("MM-1", stands_for="a hash of the images as a set", cells=CELLS, workers=WORKERS)
+def the_order_of_images_is_not_hashed(patch: Patch) -> None:
+    """A block's hash covers the images in it, but not where each begins."""
+    change_image_keys(patch, lambda keys, *_: sorted(key[:2] for key in keys))
+
+
+@fault("MM-1", stands_for="an image that counts where it ends", cells=CELLS, workers=WORKERS)
+def images_are_hashed_where_they_end(patch: Patch) -> None:
+    """A block's hash covers the images that end in it, and not those that go on in the next one."""
+
+    def ending(keys: Keys, request: Any, start: int, end: int) -> Keys:
+        ends = {one.mm_position.offset - start: one.mm_position.length for one in request.mm_features}
+        return [key for key in keys if start + key[2] + ends[key[2]] <= end]
+
+    change_image_keys(patch, ending)
+
+
+@fault("MM-1", stands_for="a salt that only prompts of tokens have", cells=CELLS, workers=WORKERS)
+def a_salt_is_dropped_from_images(patch: Patch) -> None:
+    """The salt is no part of the hashes of a prompt with images."""
+    leave_out(patch, "cache_salt")
+
+
+@fault("MM-1", stands_for="an adapter that only prompts of tokens have", cells=CELLS, workers=WORKERS)
+def an_adapter_is_dropped_from_images(patch: Patch) -> None:
+    """The adapter is no part of the hashes of a prompt with images."""
+    leave_out(patch, "lora")
 
 
 @fault("MM-1", stands_for="dynamo PR#8340, dynamo PR#8341", cells=CELLS, workers=WORKERS)
@@ -88,3 +135,15 @@ def encoder_outputs_are_freed_while_they_are_needed(patch: Patch) -> None:
         if needed:
             acted()
         return [*found, *needed]
+
+
+@fault("MM-3", stands_for="an encoder cache smaller than the images of a step", cells=TIGHT_CELLS, workers=WORKERS)
+def a_full_encoder_cache_stops_no_chunk(patch: Patch) -> None:
+    """The scheduler computes the positions of an image also where its encoder cache has no room for the output."""
+
+    @around(patch, module("v1.core.sched.scheduler").Scheduler, "_try_schedule_encoder_inputs")
+    def scheduled(original: Any, this: Any, request: Any, computed: int, new: int, *args: Any, **named: Any) -> Any:
+        inputs, left, *rest = original(this, request, computed, new, *args, **named)
+        if left < new:
+            acted()
+        return (inputs, new, *rest)

@@ -94,6 +94,15 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         history(shown(0, "cat", preemptions=1)),
         [history(shown(0, "cat", preemptions=0)), history(outcome(0, TEXT, preemptions=1))],
     ),
+    (
+        Evidence.EVICTED_IMAGES,
+        history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
+        [
+            history(shown(0, "cat"), shown(1, "cat", cached_tokens=32)),
+            history(shown(0, "cat"), shown(1, "cat", cached_tokens=64)),
+            history(shown(0, "dog"), shown(1, "cat", cached_tokens=16)),
+        ],
+    ),
 ]
 
 

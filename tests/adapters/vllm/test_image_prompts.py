@@ -1,4 +1,4 @@
-"""Prompts with embedding rows and images in vLLM's form."""
+"""Prompts with images in vLLM's form, and what the model's processor makes of them."""
 
 from __future__ import annotations
 
@@ -10,45 +10,20 @@ import pytest
 import torch
 from PIL import Image
 
-from coldproof.adapters.common.row_values import row_values
-from coldproof.adapters.protocol.embedding_rows import row_id
 from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.protocol.shape import ImageShape
-from coldproof.adapters.vllm.cells import IN_PROCESS, SERVER, VllmCell
 from coldproof.adapters.vllm.image_model import IMAGE_TOKENS, SIDE, image_model
-from coldproof.adapters.vllm.inproc.request import embeds_prompt, image_prompt
+from coldproof.adapters.vllm.inproc.request import image_prompt
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import tiny_model
 
-WIDTH, PLACEHOLDER, SHAPE = 8, 260, ImageShape(SIDE, 3)
-A, B = row_id("a"), row_id("b")
+PLACEHOLDER, SHAPE = 260, ImageShape(SIDE, 3)
 CAT, DOG = image_id("cat"), image_id("dog")
 
 
 def request(*prompt: int, hidden: tuple[int, ...] = ()) -> CompletionRequest:
     return CompletionRequest(model="base", prompt=prompt, max_tokens=1, hidden=hidden)
-
-
-def test_a_mixed_prompt_has_all_rows_all_ids_and_a_mask() -> None:
-    """Of each position both, also what the mask hides."""
-    found = embeds_prompt(request(40, A, 41, hidden=(B, 7, 0)), torch.bfloat16, WIDTH)
-    assert found["prompt_token_ids"] == [40, 7, 41]
-    assert found["prompt_is_token_ids"] == [True, False, True]
-    assert found["prompt_embeds"].dtype is torch.bfloat16
-    assert torch.equal(found["prompt_embeds"].float(), torch.from_numpy(row_values((B, A, 0), WIDTH)))
-
-
-def test_a_cold_request_hides_nothing() -> None:
-    """The oracle asks about what the model sees: zeros are beside it."""
-    found = embeds_prompt(request(40, A), torch.float32, WIDTH)
-    assert found["prompt_token_ids"] == [40, 0]
-    assert not found["prompt_embeds"][0].any()
-
-
-def test_a_prompt_of_rows_alone_has_no_ids() -> None:
-    """As a client of the completions endpoint sends it."""
-    assert list(embeds_prompt(request(A, B, hidden=(1, 2)), torch.float32, WIDTH)) == ["prompt_embeds"]
 
 
 def test_an_image_has_one_placeholder() -> None:
@@ -89,11 +64,3 @@ def test_the_processor_of_the_model_passes_the_pixels_on(tmp_path: Path) -> None
     assert int((found["input_ids"] >= token).sum()) == IMAGE_TOKENS
     seen = found["pixel_values"][0, 0].permute(1, 2, 0).to(torch.uint8).numpy().tobytes()
     assert seen == pixels(CAT, SIDE)
-
-
-@pytest.mark.parametrize(("engine", "fits"), [(IN_PROCESS, True), (SERVER, False)])
-def test_only_the_adapter_in_process_runs_the_cells_with_content(engine: str, fits: bool) -> None:
-    """The reason names it."""
-    cell = VllmCell(name="content", about="", own_answers=True)
-    assert cell.fits(engine, "model") is fits
-    assert (IN_PROCESS in cell.obstacle(engine, "model")) is not fits
