@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import module
 from coldproof.adapters.vllm.faults.keys.block_hashes import utils
-from coldproof.adapters.vllm.faults.patching import acted, around
+from coldproof.adapters.vllm.faults.patching import acted, after, around
 
 FAULTS, fault = collector("images")
 
@@ -65,12 +64,6 @@ def images_are_not_hashed(patch: Patch) -> None:
     change_image_keys(patch, lambda keys, *_: [(kind, "", *place) for kind, _name, *place in keys])
 
 
-@fault("MM-1", stands_for="a hash of the images as a set", cells=CELLS, workers=WORKERS)
-def the_order_of_images_is_not_hashed(patch: Patch) -> None:
-    """A block's hash covers the images in it, but not where each begins."""
-    change_image_keys(patch, lambda keys, *_: sorted(key[:2] for key in keys))
-
-
 @fault("MM-1", stands_for="an image that counts where it ends", cells=CELLS, workers=WORKERS)
 def images_are_hashed_where_they_end(patch: Patch) -> None:
     """A block's hash covers the images that end in it, and not those that go on in the next one."""
@@ -100,17 +93,6 @@ def images_are_hashed_by_their_size(patch: Patch) -> None:
     change_image_hash(patch, lambda image, _found: f"{image.size}")
 
 
-@fault("MM-1", stands_for="sglang PR#32404", cells=CELLS, workers=WORKERS)
-def the_upper_half_of_an_image_is_not_hashed(patch: Patch) -> None:
-    """An image's hash covers only the lower half of its pixels."""
-
-    def lower_half(image: Any, _found: str) -> str:
-        data = image.tobytes()
-        return hashlib.sha256(data[len(data) // 2 :]).hexdigest()
-
-    change_image_hash(patch, lower_half)
-
-
 @fault("MM-1", stands_for="LMCache#4086, LMCache#3301", cells=CELLS, workers=WORKERS)
 def image_hashes_have_4_bits(patch: Patch) -> None:
     """An image's hash has 4 bits, so that one image in sixteen is taken for another one."""
@@ -124,19 +106,6 @@ def each_image_is_new(patch: Patch) -> None:
     change_image_hash(patch, lambda _image, found: f"{found}-{next(count)}")
 
 
-@fault("MM-3", stands_for="vllm PR#31857", cells=TIGHT_CELLS, workers=WORKERS)
-def encoder_outputs_are_freed_while_they_are_needed(patch: Patch) -> None:
-    """The scheduler frees all encoder outputs after each step, also those of images of which a part is not computed."""
-
-    @around(patch, module("v1.core.encoder_cache_manager").EncoderCacheManager, "get_freed_mm_hashes")
-    def freed(original: Any, this: Any) -> list[str]:
-        found: list[str] = original(this)
-        needed = [name for name, users in this.cached.items() if users and name not in found]
-        if needed:
-            acted()
-        return [*found, *needed]
-
-
 @fault("MM-3", stands_for="an encoder cache smaller than the images of a step", cells=TIGHT_CELLS, workers=WORKERS)
 def a_full_encoder_cache_stops_no_chunk(patch: Patch) -> None:
     """The scheduler computes the positions of an image also where its encoder cache has no room for the output."""
@@ -147,3 +116,18 @@ def a_full_encoder_cache_stops_no_chunk(patch: Patch) -> None:
         if left < new:
             acted()
         return (inputs, new, *rest)
+
+
+@fault("MM-3", stands_for="vllm PR#31857", cells=TIGHT_CELLS, workers=WORKERS)
+def encoder_outputs_are_freed_while_they_are_needed(patch: Patch) -> None:
+    """With prefix caching, the scheduler frees all encoder outputs after each step, also those of images of which a
+    part is not computed.
+    """
+
+    @after(patch, module("v1.core.sched.scheduler").Scheduler, "schedule")
+    def freed(result: Any, this: Any, *_args: Any, **_named: Any) -> None:
+        users = this.encoder_cache_manager.cached if this.cache_config.enable_prefix_caching else {}
+        needed = [name for name, some in users.items() if some and name not in result.free_encoder_mm_hashes]
+        if needed:
+            acted()
+        result.free_encoder_mm_hashes.extend(needed)
