@@ -51,6 +51,8 @@ class Capability(enum.StrEnum):
     SAVED_STATE = "KV saved and restored by name"
     PERSISTENT_KV = "KV that outlives its engine"
     EMBEDDING_ROWS = "prompts with embedding rows"
+    IMAGES = "prompts with images"
+    IMAGE_UUIDS = "images named by the client"
     MOVED_PIECES = "non-prefix KV reuse"
     CONTEXT_SHIFT = "context shift"
     SPAWNABLE = "spawned by Coldproof"
@@ -92,6 +94,8 @@ OF_EVERY_CELL = frozenset(
 OPTIONAL_ABSENT = {
     Capability.SAVED_STATE: "the engine cannot save its cache under a name and restore it",
     Capability.PERSISTENT_KV: "no KV is kept when the engine ends",
+    Capability.IMAGES: "the adapter sends prompts as token ids and chats only",
+    Capability.IMAGE_UUIDS: "the adapter sends no images",
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
@@ -123,8 +127,8 @@ OPTIONAL_ABSENT = {
     Capability.EVENT_RESTARTS: "no engine that publishes events is restarted here",
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",
     Capability.RESET_SECOND_TIER: "no reset empties a second tier",
-    Capability.RESET_ENCODER: "no request has an image, so that the encoder cache is always empty",
-    Capability.RESET_PROCESSOR: "no request has an image, so that the processor's cache is always empty",
+    Capability.RESET_ENCODER: "no workload resets the encoder cache",
+    Capability.RESET_PROCESSOR: "no workload resets the processor's cache",
     Capability.RESET_RANKS: "requests choose no rank, so that the caches of the ranks cannot be told apart",
 }
 

@@ -15,6 +15,7 @@ FIRST_ROW = 1 << 44  # no vocabulary is that large; ids stay below 2**53, so tha
 SEEDS = 1 << 36
 VARIANTS = 1 << 8
 NO_ROW = 0  # in `hidden`, under a token: a row of zeros
+AFTER_ROWS = 1 << 50
 ZERO, STEPS = 128, 64  # the byte of the value 0, and the number of steps from it to the value 1
 
 
@@ -29,12 +30,12 @@ def row_id(name: str, variant: int = 0) -> int:
 
 def is_row(number: int) -> bool:
     """Return whether an id of a prompt is that of a row."""
-    return number >= FIRST_ROW
+    return FIRST_ROW <= number < AFTER_ROWS
 
 
 def has_rows(prompt: Sequence[int]) -> bool:
     """Return whether a prompt contains rows."""
-    return max(prompt, default=0) >= FIRST_ROW
+    return max(prompt, default=0) >= FIRST_ROW and any(map(is_row, prompt))
 
 
 @functools.lru_cache(maxsize=65536)

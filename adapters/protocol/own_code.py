@@ -17,7 +17,8 @@ PROCESS = re.compile(r"\(\w+(?: pid=\d+)?\)")  # begins a line of vLLM's log; th
 HEAD = "Traceback (most recent call last)"
 OWN = f"{IMPORT_ROOT}/coldproof/"
 MISTAKES = ("builtins", "numpy", "msgspec")  # the modules of exceptions that nobody raises on purpose
-INJECTED = "/faults/"  # an injected fault stands for the engine's own
+# What stands for the engine's own: an injected fault, and what our worker raises in the place of the engine's.
+OF_THE_ENGINE = ("/faults/", "/fingerprint/engine_errors.py")
 # What both sides call. Whoever called it is to blame.
 LIBRARIES = re.compile(r"/(?:torch|numpy|msgspec)/|/lib/python3\.\d+/(?!(?:site|dist)-packages)|<(?:frozen|string)")
 
@@ -33,7 +34,7 @@ class Traceback:
         """Add the next inner frame."""
         if LIBRARIES.search(path):
             return
-        own = path.startswith(OWN) and INJECTED not in path
+        own = path.startswith(OWN) and not any(part in path for part in OF_THE_ENGINE)
         self.own = f"{path.removeprefix(OWN)}:{line}, in {function}" if own and self.in_engine else ""
         self.in_engine = self.in_engine or not own
 

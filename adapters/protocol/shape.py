@@ -21,6 +21,13 @@ class GroupShape(msgspec.Struct, frozen=True):
         return whole if self.most_blocks is None else min(whole, self.most_blocks)
 
 
+class ImageShape(msgspec.Struct, frozen=True):
+    """The images that an engine takes: squares of `side` pixels, which take `tokens` positions of a prompt."""
+
+    side: int
+    tokens: int
+
+
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """The sizes from which the generators compute workload sizes. None: unknown.
 
@@ -50,4 +57,5 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     preempts_latest: bool = False  # of equally urgent requests, the one that arrived last is preempted first
     # The query counter counts each prompt once, at admission, and the hit counter only the hits of that lookup.
     counts_first_lookups: bool = False
+    image: ImageShape | None = None  # None: prompts have no images
     row_width: int | None = None  # the values of an embedding row; None: prompts consist of tokens

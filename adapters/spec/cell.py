@@ -24,12 +24,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT", "TIER", "WEIGHT", "EMBED", "ENTRY")
+    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT", "TIER", "WEIGHT", "EMBED", "ENTRY", "MM")
     alike: bool = True
     sliding_window: bool = False  # use the tiny model with sliding-window layers
     package: str | None = None  # a Python package that this cell needs beside the engine's own
     on_request: bool = False  # run only if --cells names it
-    embedding_rows: bool = False  # prompts may have rows, so that its cold answers come from an engine with its flags
+    own_answers: bool = False  # engines of other cells refuse its requests, whatever the worker
     lossy: str = ""  # a text that follows "lossy mode:"
     engine: str = ""  # the engine to which the flags belong
 

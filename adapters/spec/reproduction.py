@@ -42,7 +42,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     carries: tuple[Path, ...] = ()
     in_process: bool = False
     note: Callable[[RecordedEngine], str] = lambda _engine: ""
-    with_rows: Reproduction | None = None  # for workloads with embedding rows; None: the same
+    with_content: Reproduction | None = None  # for workloads with embedding rows or images; None: the same
 
     @property
     def needs(self) -> str:

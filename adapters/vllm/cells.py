@@ -24,6 +24,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     events: bool = False  # the engine publishes KV events
     weight_transfer: bool = False  # with Coldproof's backend, which reads weights from a folder
     environment: Variables = ()  # variables, which replace the user's
+    images: bool = False  # the model takes images; it has no weights
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
     engine: str = SERVER
 
@@ -33,8 +34,8 @@ class VllmCell(Cell, frozen=True, kw_only=True):
             return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
             return f"cell {self.name!r} tests number formats, and the fingerprint worker computes no numbers"
-        if self.embedding_rows and engine != IN_PROCESS:
-            return f"cell {self.name!r} sends token ids and rows in one prompt: add --engine {IN_PROCESS}"
+        if self.own_answers and engine != IN_PROCESS:
+            return f"cell {self.name!r} sends content that only the adapter in process sends: add --engine {IN_PROCESS}"
         if engine == IN_PROCESS and not self.in_process:
             return f"cell {self.name!r} needs a server: leave out --engine {IN_PROCESS}, or choose other cells"
         return "" if engine == IN_PROCESS else super().obstacle(engine, worker)
@@ -365,14 +366,31 @@ CELLS = (
         about="prompts with embedding rows (--enable-prompt-embeds), a pool that never evicts",
         arguments=("--enable-prompt-embeds",),
         areas=("EMBED",),
-        embedding_rows=True,
+        own_answers=True,
     ),
     VllmCell(
         name="embeds-tight",
         about="prompts with embedding rows, a pool of 16 blocks, prefill in chunks of at most 64 tokens",
         arguments=small_pool("--enable-prompt-embeds", *SMALL_CHUNKS),
         areas=("EMBED",),
-        embedding_rows=True,
+        own_answers=True,
+    ),
+    VllmCell(
+        name="images",
+        about="prompts with images (an Idefics3 without weights), a pool that never evicts",
+        areas=("MM-1", "MM-2"),
+        images=True,
+        own_answers=True,
+        only_fingerprint=True,
+    ),
+    VllmCell(
+        name="images-tight",
+        about="prompts with images, a pool of 16 blocks, chunks of 24 tokens, an encoder cache of one image",
+        arguments=small_pool("--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
+        areas=("MM-3",),
+        images=True,
+        own_answers=True,
+        only_fingerprint=True,
     ),
     *GROUP_CELLS,
     *TIER_CELLS,

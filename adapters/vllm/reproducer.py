@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from coldproof.adapters.protocol import embedding_rows
+from coldproof.adapters.protocol import embedding_rows, images
 from coldproof.adapters.spec.reproduction import (
     FILES,
     RecordedEngine,
@@ -14,7 +14,10 @@ from coldproof.adapters.spec.reproduction import (
     source_of,
     template_beside,
 )
+from coldproof.adapters.vllm import image_model
 from coldproof.adapters.vllm.cells import VllmCell
+
+IMAGE_MODEL = "image-model"  # the folder that a script writes around the usual model
 
 
 def needs_worker(engine: RecordedEngine) -> bool:
@@ -42,7 +45,8 @@ def command(engine: RecordedEngine) -> str:
         line = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", line)
     line = re.sub(r"--weight-transfer-config '[^']*' ?", "", line)  # the script loads the same weights by a reload
     if engine.generated_model:
-        line = re.sub(r"--model \S+", f"--model {FILES}/model", line)
+        with_images = isinstance(engine.cell, VllmCell) and engine.cell.images
+        line = re.sub(r"--model \S+", f"--model {FILES}/{IMAGE_MODEL if with_images else 'model'}", line)
     return f"{engine.config.get('environment', '')} {line}".strip()
 
 
@@ -51,13 +55,13 @@ def flags(engine: RecordedEngine) -> str:
     return command(engine).replace("python -m vllm.entrypoints.openai.api_server ", "")
 
 
-# A server takes token ids and rows in one prompt only as parts of a chat.
-WITH_ROWS = Reproduction(
-    template=Path(__file__).with_name("embedding_rows.py.j2"),
+# A server takes token ids and rows, or images, in one prompt only as parts of a chat.
+WITH_CONTENT = Reproduction(
+    template=Path(__file__).with_name("content.py.j2"),
     command=flags,
     packages=("torch", "vllm"),
-    carries=(source_of(embedding_rows),),
+    carries=(source_of(embedding_rows), source_of(images), source_of(image_model)),
     in_process=True,
     note=note,
 )
-OPENAI = Reproduction(template=template_beside(__file__), command=command, note=note, with_rows=WITH_ROWS)
+OPENAI = Reproduction(template=template_beside(__file__), command=command, note=note, with_content=WITH_CONTENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogu
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.weight_promise import WeightPromise
+from coldproof.adapters.vllm import image_model as images
 from coldproof.adapters.vllm import server
 from coldproof.adapters.vllm.cells import (
     CELLS,
@@ -98,7 +100,7 @@ def vllm_options(
         raise EngineStartError(str(problem)) from problem
     tiny_gemma = cell.sliding_window and options.generated_model and not fingerprint
     return server.VllmOptions(
-        model=options.model,
+        model=served_model(options, cell),
         prefix_caching=options.caching,
         arguments=arguments,
         log=options.log,
@@ -116,6 +118,16 @@ def vllm_options(
         changed=options.changed,
         weight_transfer=cell.weight_transfer,
     )
+
+
+def served_model(options: StartOptions, cell: VllmCell) -> str:
+    """Return the model to serve; in a cell with images, one that takes them, around the usual one."""
+    if not cell.images:
+        return options.model
+    usual = Path(options.model)
+    name = hashlib.sha256(f"images {usual.name}".encode() + Path(images.__file__).read_bytes()).hexdigest()[:16]
+    beside = usual.with_name(name) if options.generated_model else options.log.with_suffix(".model")
+    return str(images.image_model(usual, beside))
 
 
 def with_fault(start: Callable[[], Started], *, shared: bool) -> Started:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.harness.history.doors import usual_door
-from coldproof.harness.history.embedding_rows import differences
+from coldproof.harness.history.embedding_rows import differences, sends_rows
+from coldproof.harness.history.images import has_images, sent_images
 from coldproof.harness.history.provenance import wrong_read_position
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.block_hashes import computed
@@ -72,8 +73,11 @@ def features(history: History) -> list[str]:
         "prompt logprobs": any(request.surface.prompt_logprobs for request in asked),
         "stop string": any(request.surface.stop for request in asked),
         "structured output": any(request.surface.pattern for request in asked),
-        "embedding rows": any(outcome.hidden for outcome in history.outcomes),
+        "embedding rows": any(map(sends_rows, history.outcomes)),
         "next turn": any(o.hidden and asked[o.request].prompt.continues is not None for o in history.outcomes),
+        "images": any(map(has_images, history.outcomes)),
+        "named by the client": any(uuid for o in history.outcomes for _, _, uuid, _ in sent_images(o)),
+        "in files": any(encoding for o in history.outcomes for _, _, _, encoding in sent_images(o)),
     }
     doors = dict.fromkeys(usual_door(request) for request in asked) if any(r.door for r in asked) else {}
     restarts = [step.before for step in history.workload.steps if isinstance(step, Restart)]

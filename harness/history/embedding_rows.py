@@ -10,7 +10,7 @@ import enum
 import math
 from typing import NamedTuple
 
-from coldproof.adapters.protocol.embedding_rows import is_row
+from coldproof.adapters.protocol.embedding_rows import has_rows, is_row
 from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix
 
 
@@ -68,17 +68,20 @@ def differences(history: History, outcome: Outcome) -> set[Difference]:
     }
 
 
-def carry_the_same_until(other: Outcome, outcome: Outcome) -> float:
-    """Return the first position at which two prompts carry different things that the model does not see.
+def same_rows_until(other: Outcome, outcome: Outcome) -> float:
+    """Return the first position at which two prompts carry different rows that the model does not see.
 
     An engine may key its blocks by all rows of a request that has any, also by those under tokens, so that no reuse is
     promised from there on.
     """
-    if not outcome.hidden and not other.hidden:
-        return math.inf
     theirs, own = other.hidden or (), outcome.hidden or ()
     same = common_prefix(theirs, own)
     return math.inf if 0 < same == min(len(theirs), len(own)) else same
+
+
+def sends_rows(outcome: Outcome) -> bool:
+    """Return whether a prompt has rows."""
+    return bool(outcome.hidden) and has_rows(outcome.prompt)
 
 
 def hit_rows(outcome: Outcome) -> bool:

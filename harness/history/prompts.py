@@ -31,14 +31,14 @@ def tokens_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> 
 
 
 def hidden_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> tuple[int, ...]:
-    """Return what a prompt with rows carries without the model seeing it; empty for a prompt without rows.
+    """Return what a prompt with rows or images carries without the model seeing it; empty for a prompt of tokens.
 
     A next turn carries the rows of the request that it continues, and no rows under the tokens of that answer.
     """
     prompt = request.prompt
     before = outcomes.get(prompt.continues) if prompt.continues is not None else None
     earlier = (before.hidden or ()) if before is not None else ()
-    if not earlier and not any(segment.rows for segment in prompt.segments):
+    if not earlier and not any(segment.rows or segment.image for segment in prompt.segments):
         return ()
     own = tuple(t for segment in prompt.segments for t in hidden_tokens(nonce, segment))
     if before is None:

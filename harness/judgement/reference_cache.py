@@ -16,7 +16,7 @@ import msgspec
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.harness.history.embedding_rows import carry_the_same_until
+from coldproof.harness.history.content import carry_the_same_until
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
 from coldproof.harness.history.records import (
     History,

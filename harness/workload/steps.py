@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.images import Encoding
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -57,8 +58,27 @@ class Rows(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{kind} at {spans}{nudged}{', token ids 0' if self.blank else ''}"
 
 
+class Image(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An image, whose pixels are computed from the name. It is the whole segment, whose length the engine decides.
+
+    `pixel`: the number of a pixel that differs. `encoding`: how the pixels are sent; all ways keep them. `uuid`: the
+    name that the client gives the image; None: the engine computes one.
+    """
+
+    name: str
+    pixel: int | None = None
+    encoding: Encoding = Encoding.PIXELS
+    uuid: str | None = None
+
+    def __str__(self) -> str:
+        pixel = "" if self.pixel is None else f", pixel {self.pixel} changed"
+        uuid = "" if self.uuid is None else f", uuid {self.uuid!r}"
+        return f"image {self.name!r}{pixel}{uuid}, sent as {self.encoding.name.lower()}"
+
+
 class Segment(msgspec.Struct, frozen=True):
     """`length` tokens that are computed from the name. With `rows`, the model gets embedding rows at some positions.
+    With `image`, it is an image, which takes as many positions.
 
     Near-collisions: `changed` replaces the token at that index, `swapped` swaps the token at that index and the next.
     The same holds for rows.
@@ -69,16 +89,22 @@ class Segment(msgspec.Struct, frozen=True):
     changed: int | None = None
     swapped: int | None = None
     rows: Rows | msgspec.UnsetType = msgspec.UNSET
+    image: Image | msgspec.UnsetType = msgspec.UNSET
 
     def __str__(self) -> str:
         edits = [] if self.changed is None else [f"token {self.changed} changed"]
         edits += [] if self.swapped is None else [f"tokens {self.swapped} and {self.swapped + 1} swapped"]
-        edits += [str(self.rows)] if self.rows else []
+        edits += [str(content) for content in (self.rows, self.image) if content]
         return f"{self.name}:{self.length}" + (f" ({', '.join(edits)})" if edits else "")
 
 
 def first_part(segment: Segment, length: int) -> Segment:
-    """Return the first tokens of a segment. Its edits stay as they are, even if they are behind the end."""
+    """Return the first tokens of a segment. Its edits stay as they are, even if they are behind the end.
+
+    An image stays whole.
+    """
+    if segment.image:
+        return segment
     if not segment.rows:
         return msgspec.structs.replace(segment, length=length)
     spans = tuple((first, min(end, length)) for first, end in segment.rows.spans if first < length)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from coldproof.adapters.protocol.embedding_rows import NO_ROW, VARIANTS, row_id
+from coldproof.adapters.protocol.images import SentImage, image_id, image_positions, uuid_number
 from coldproof.harness.workload.steps import Prompt, Rows, Segment
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126  # printable bytes: plain tokens in every byte-level or larger vocabulary
@@ -26,6 +27,9 @@ def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
     """
     if segment.rows:
         return tuple(seen for seen, _ in seen_and_hidden(nonce, segment, segment.rows))
+    if segment.image:
+        variant = 0 if segment.image.pixel is None else 1 + segment.image.pixel
+        return image_positions(image_id(f"{nonce}/{segment.image.name}", variant), segment.length)
     source = random.Random(f"{nonce}/{segment.name}")
     tokens = [source.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(segment.length)]
     if segment.changed is not None:
@@ -40,10 +44,13 @@ def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
 def hidden_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
     """Return what a request also carries at each position of a segment: the token under a row, the row under a token.
 
-    There is no row under the tokens of a segment without rows.
+    There is no row under the tokens of a segment without rows. The first position of an image carries how it is sent.
     """
     if segment.rows:
         return tuple(hidden for _, hidden in seen_and_hidden(nonce, segment, segment.rows))
+    if segment.image:
+        uuid = 0 if segment.image.uuid is None else uuid_number(f"{nonce}/{segment.image.uuid}")
+        return (SentImage(segment.image.encoding, uuid).hidden(), *(NO_ROW,) * (segment.length - 1))
     return (NO_ROW,) * segment.length
 
 

@@ -18,6 +18,7 @@ from coldproof.harness.workload.steps import (
     Resume,
     Route,
     Rows,
+    Segment,
     SetAdapter,
     Sleep,
     Step,
@@ -122,7 +123,8 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
         and all(s.swapped is None or 0 <= s.swapped < s.length - 1 for s in segments)
         and all(not s.rows or rows_fit(s.rows, s.length) for s in segments)
-        and not (request.chat and any(s.rows for s in segments))
+        and all(not s.image or is_whole_image(s) for s in segments)
+        and not (request.chat and any(s.rows or s.image for s in segments))
         and request.surface.answers > 0
         and (bool(segments) or not request.chat)
         and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
@@ -147,6 +149,11 @@ def rows_fit(rows: Rows, length: int) -> bool:
     edges = [0, *(edge for span in rows.spans for edge in span), length]
     apart = all(first < end for first, end in rows.spans) and edges == sorted(edges)
     return apart and (rows.nudged is None or rows.covers(rows.nudged))
+
+
+def is_whole_image(segment: Segment) -> bool:
+    """Return whether a segment is an image and nothing else. Its length is checked by the engine."""
+    return not segment.rows and segment.changed is None and segment.swapped is None
 
 
 def is_valid_cut(request: Request) -> bool:

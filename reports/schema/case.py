@@ -29,6 +29,20 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     observed_gap: float | None = None  # the engine's own, where it was asked for
 
 
+class ImageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An image of a prompt. `colours`: of its patches, row by row, as numbers of 24 bits; their number is a square.
+
+    `changed`: a pixel differs from the image of this name. `uuid`: the client's name for it. `encoding`: how it is
+    sent.
+    """
+
+    name: str
+    colours: list[int]
+    changed: bool = False
+    uuid: str = ""
+    encoding: str = ""
+
+
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     """A segment of a prompt. Segments with the same name have the same tokens, up to the shorter length.
 
@@ -43,6 +57,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     swapped: int | None = None
     inherited: int | None = None
     rows: list[tuple[int, int]] | msgspec.UnsetType = msgspec.UNSET
+    image: ImageRow | msgspec.UnsetType = msgspec.UNSET
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ AREA_TITLES = {
     "GROUP": "several KV cache groups",
     "LORA": "LoRA adapter changes",
     "MIXED": "all areas combined",
+    "MM": "prompts with images",
     "PREEMPT": "preemption",
     "PRESS": "memory pressure and eviction",
     "REUSE": "expected cache hits",

@@ -18,6 +18,12 @@ from coldproof.harness.workload.generators.crossed import answers_then_turns, cr
 from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
 from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
+from coldproof.harness.workload.generators.images import (
+    images_of_resumed_requests,
+    images_sent_otherwise,
+    images_under_pressure,
+    near_images,
+)
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
     adapter_churn,
@@ -131,6 +137,11 @@ USUAL: dict[str, Family] = {
     "conversations with rows": conversations_with_rows,
     "doors": lambda on: at_two_doors(on, with_adapter=True),
     "impossible priorities": impossible_priorities,
+    "images": lambda on: near_images(on, with_adapter=True),
+    "images under one name": lambda on: near_images(on, with_adapter=False, named=True),
+    "images in other files": images_sent_otherwise,
+    "images under pressure": images_under_pressure,
+    "images of resumed requests": images_of_resumed_requests,
     "quiet updates": quiet_updates,
     "updates with adapters": updates_with_adapters,
     "pauses": lambda on: paused(on, updates=False),

@@ -11,7 +11,14 @@ from coldproof.adapters.vllm.faults.content import (
     lora_weights,
     published_blocks,
 )
-from coldproof.adapters.vllm.faults.keys import block_hashes, doors, embedding_rows, lora_and_salt, rare_identities
+from coldproof.adapters.vllm.faults.keys import (
+    block_hashes,
+    doors,
+    embedding_rows,
+    images,
+    lora_and_salt,
+    rare_identities,
+)
 from coldproof.adapters.vllm.faults.reporting import cached_tokens, kv_events, metrics, rare_reports, response_options
 from coldproof.adapters.vllm.faults.scheduling import (
     aborts,
@@ -30,6 +37,7 @@ MECHANISMS = (
     lora_and_salt,
     embedding_rows,
     doors,
+    images,
     lora_weights,
     published_blocks,
     references,

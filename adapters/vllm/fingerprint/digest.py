@@ -1,10 +1,10 @@
 """The arithmetic of digests: 64 bits that depend on all that a token's keys and values depend on.
 
 `chain(i) = MULTIPLIER * chain(i - 1) + leaf(token i, i, seed)` modulo 2^64. The seed stands for the adapter's content
-and the weights. An embedding row has a digest of its values in place of the token id. The formula is affine, so the
-digests of a whole prompt are one cumulative sum. A mixer makes the leaves of similar tokens, positions and seeds
-different. The next token is a function of the last digest. A wrong read changes the next token in 94 of 95 cases, and
-later digests in all but one of 2^64 cases.
+and the weights. In place of the token id, an embedding row has a digest of its values, and a position of an image a
+digest of the pixels and the position. The formula is affine, so the digests of a whole prompt are one cumulative sum.
+A mixer makes the leaves of similar tokens, positions and seeds different. The next token is a function of the last
+digest. A wrong read changes the next token in 94 of 95 cases, and later digests in all but one of 2^64 cases.
 """
 
 from __future__ import annotations
@@ -85,6 +85,16 @@ def row_digests(rows: Rows) -> list[int]:
     """Return what stands for each embedding row in place of a token id: 64 bits that depend on all its values."""
     values = np.ascontiguousarray(rows, np.float32)
     return [int.from_bytes(hashlib.sha256(row.tobytes()).digest()[:8]) for row in values]
+
+
+def pixel_digest(pixels: bytes) -> int:
+    """Return the digest of an image's pixels: its channels one after the other, row by row."""
+    return int.from_bytes(hashlib.sha256(pixels).digest()[:8])
+
+
+def position_digest(image: int, offset: int) -> int:
+    """Return what stands for a position within an image in place of a token id."""
+    return mix_one((image + (offset + 1) * TOKEN_FACTOR) & MASK)
 
 
 def wrong_read_drift(found: Digests, expected: Digests, positions: npt.NDArray[np.int64]) -> int:

@@ -31,6 +31,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     token_at_rank,
     wrong_read_drift,
 )
+from coldproof.adapters.vllm.fingerprint.images import EncoderCache
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots, first_run
 from coldproof.adapters.vllm.fingerprint.lora import Loras
 from coldproof.adapters.vllm.fingerprint.sampler import SampledToken, Scores, grammar_rows, logprobs_of
@@ -73,6 +74,7 @@ class Runner:
         self.sequences: dict[str, Sequence] = {}
         self.prompt_scores: dict[str, LogprobsTensors] = {}
         self.writes = WriteHistory()
+        self.encoder = EncoderCache()
         self.version = self.step = 0  # `version`: the number of updates of the weights
         self.weights: str | None = None  # their digest; None: those of the start
         self.wrong_reads: list[WrongRead] = []
@@ -94,6 +96,7 @@ class Runner:
             if connector is None:
                 return ModelRunnerOutput(req_ids=[], req_id_to_index={})
             return KVConnectorModelRunnerMixin.kv_connector_no_forward(scheduled, self.config)
+        self.encoder.update(scheduled, lambda name: self.sequences[name].items)
         with (
             set_forward_context(dict.fromkeys(self.tensors), self.config),  # connectors do nothing without metadata
             KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(scheduled) as self.connector_output,
@@ -170,7 +173,8 @@ class Runner:
         request while this one reads it, as in a model.
         """
         sequence, start, end, expected = step.sequence, step.start, step.end, step.expected
-        drift = (step.drift + self.read_context(sequence, start, expected, states=False)) & MASK
+        drift = step.drift + self.read_context(sequence, start, expected, states=False)
+        drift = (drift + self.encoder.drift(sequence.items, start, end)) & MASK
         digests = expected[start:end] + np.array([drift], np.uint64)
         if drift:
             self.write(step, digests)

@@ -10,6 +10,7 @@ import numpy as np
 
 from coldproof.adapters.protocol.provenance import Writer
 from coldproof.adapters.vllm.fingerprint.digest import Digests, chain, chain_one, row_digests
+from coldproof.adapters.vllm.fingerprint.images import Item, items_of, with_images
 
 REMEMBERED = 4_000_000  # digests whose writers are known: 32 MB
 
@@ -30,7 +31,8 @@ class Sequence:
 
     def __init__(self, new: Any) -> None:
         self.name: str = new.req_id
-        self.prompt = prompt_of(new)
+        self.items = items_of(new)
+        self.prompt = prompt_of(new, self.items)
         # With vLLM's model runner V2, a request that resumes after a preemption is new again, with its answer so far.
         self.output: list[int] = list(getattr(new, "prefill_token_ids", None) or ())[len(self.prompt) :]
         self.blocks: list[list[int]] = [list(ids) for ids in new.block_ids]  # one list per KV-cache group
@@ -81,14 +83,14 @@ class Sequence:
         return chain(tokens, start=start, before=before, seed=self.seed)
 
 
-def prompt_of(new: Any) -> tuple[int, ...]:
-    """Return what the model gets at each position of a prompt: the token id, or the digest of an embedding row.
+def prompt_of(new: Any, items: tuple[Item, ...] = ()) -> tuple[int, ...]:
+    """Return what the model gets at each position of a prompt: the token id, or a digest of an embedding row or image.
 
     Without a mask, all positions of a prompt with embeddings are rows.
     """
     embeds = getattr(new, "prompt_embeds", None)
     if embeds is None:
-        return tuple(new.prompt_token_ids)
+        return with_images(new.prompt_token_ids, items) if items else tuple(new.prompt_token_ids)
     digests = row_digests(embeds.float().numpy())
     mask = new.prompt_is_token_ids
     if mask is None:

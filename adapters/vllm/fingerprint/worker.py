@@ -27,6 +27,7 @@ from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.vllm.fingerprint.connectors.simple_offload import use_host_memory
+from coldproof.adapters.vllm.fingerprint.images import keep_digests
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.kv_specs import layer_specs, pool_bytes
 from coldproof.adapters.vllm.fingerprint.lora import Loras
@@ -65,6 +66,7 @@ class FingerprintWorker(WorkerBase):
     def __init__(self, vllm_config: VllmConfig, *args: Any, **named: Any) -> None:
         super().__init__(vllm_config, *args, **named)
         check_config(vllm_config)
+        keep_digests()
         options = vllm_config.additional_config.get(OPTIONS, {})
         self.topology = read_topology(options["topology"]) if "topology" in options else FULL_ATTENTION
         self.changed = EngineChange(options.get(CHANGED, EngineChange.NOTHING))
@@ -178,7 +180,8 @@ class FingerprintWorker(WorkerBase):
         """Do nothing: there are no other workers to synchronise with."""
 
     def reset_encoder_cache(self) -> None:
-        """Do nothing: there is no encoder cache."""
+        """Empty the encoder cache."""
+        self.started_runner().encoder.outputs.clear()
 
     def get_kv_connector_handshake_metadata(self) -> dict[int, Any] | None:
         """Return the connector's handshake metadata, by rank; None if there is none."""
@@ -260,7 +263,7 @@ class FingerprintWorker(WorkerBase):
         """Do nothing: each step is complete when it returns."""
 
     def reset_mm_cache(self) -> None:
-        """Do nothing: there are no images."""
+        """Do nothing: the processor's cache is not in the worker."""
 
     def shutdown(self) -> None:
         """Shut the connector down."""

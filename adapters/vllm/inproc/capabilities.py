@@ -9,9 +9,10 @@ from typing import Any
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.kv_events import ALGORITHM
 from coldproof.adapters.protocol.requests import Message
-from coldproof.adapters.protocol.shape import EngineShape, GroupShape
+from coldproof.adapters.protocol.shape import EngineShape, GroupShape, ImageShape
 from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
+from coldproof.adapters.vllm.image_model import DELIMITERS
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
 from coldproof.adapters.vllm.inproc.weights import weight_controls
 from coldproof.adapters.vllm.releases import (
@@ -84,11 +85,32 @@ def capabilities(
         ),
         Capability.PERSISTENT_KV: persistent,
         Capability.EMBEDDING_ROWS: rows_support(settings.model_config),
+        **image_support(image_shape(settings.model_config)),
         Capability.EVENT_RESTARTS: Support(
             published, "an engine that follows another one has vLLM's own publisher" if published else "no KV events"
         ),
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
     }
+
+
+def image_support(shape: ImageShape | None) -> dict[Capability, Support]:
+    """Return whether prompts may have images, by the served model."""
+    with_images = "the model is an Idefics3 whose images are squares of known size"
+    what = Support(
+        shape is not None, with_images if shape is not None else "Coldproof sends images to an Idefics3 only"
+    )
+    return dict.fromkeys((Capability.IMAGES, Capability.IMAGE_UUIDS), what)
+
+
+def image_shape(model: Any) -> ImageShape | None:
+    """Return the images that a model takes; None if it takes none, or if Coldproof does not know how many positions
+    they need.
+    """
+    config = model.hf_config
+    if config.model_type != "idefics3":
+        return None
+    side, patch = int(config.vision_config.image_size), int(config.vision_config.patch_size)
+    return ImageShape(side, (side // patch // int(config.scale_factor)) ** 2 + DELIMITERS)
 
 
 def rows_support(model: Any) -> Support:
@@ -135,6 +157,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
         groups=tuple(group_shape(spec, settings) for spec in specs),
         counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),
+        image=image_shape(settings.model_config),
         row_width=row_width(settings.model_config),
     )
 

@@ -234,7 +234,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                 with refusals():
                     inner = parts.engine.add_request(
                         name,
-                        engine_input(parts.engine, request, prompt, self.shape.row_width),
+                        engine_input(parts.engine, request, prompt, self.shape),
                         sampling(self._defaults, request),
                         arrival_time=float(number),  # vLLM uses it only to order requests of equal priority
                         lora_request=adapter,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import itertools
 import time
 from collections.abc import Mapping
@@ -12,15 +13,17 @@ from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
+from coldproof.adapters.protocol.images import Encoding, has_images, images_of, is_image, pixels, sent_image
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
+from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, gap
 from coldproof.adapters.vllm.inproc.setup import vllm_module
 
 
-def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...], row_width: int | None) -> Any:
+def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...], shape: EngineShape) -> Any:
     """Return a prompt in the engine's form, after the server's checks. Raises ValueError if a check fails.
 
-    `row_width`: the values of an embedding row; None if the engine takes token ids only.
+    `shape`: says whether prompts may have embedding rows or images.
     """
     limits = vllm_module("renderers").TokenizeParams(
         max_total_tokens=engine.model_config.max_model_len,
@@ -29,13 +32,16 @@ def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...
         max_output_tokens_param="max_tokens",
     )
     extras = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
-    mixed = row_width is not None and has_rows(prompt)
-    source = embeds_prompt(request, engine.model_config.dtype, row_width) if mixed else {"prompt_token_ids": [*prompt]}
+    source: dict[str, Any] = {"prompt_token_ids": [*prompt]}
+    if shape.row_width is not None and has_rows(prompt):
+        source = embeds_prompt(request, engine.model_config.dtype, shape.row_width)
+    elif shape.image is not None and has_images(prompt):
+        source = image_prompt(request, engine.model_config.hf_config.image_token_id, shape.image)
     (rendered,) = engine.renderer.render_cmpl([source], limits, prompt_extras=extras)
     return rendered
 
 
-def embeds_prompt(request: CompletionRequest, dtype: Any, row_width: int | None) -> dict[str, Any]:
+def embeds_prompt(request: CompletionRequest, dtype: Any, row_width: int) -> dict[str, Any]:
     """Return a prompt with rows as vLLM's `EmbedsPrompt`: all rows; and the token ids and the mask if it has both.
 
     The tensor has a row at each position, also where the mask selects the token.
@@ -44,7 +50,7 @@ def embeds_prompt(request: CompletionRequest, dtype: Any, row_width: int | None)
     prompt, hidden = request.prompt, request.hidden or (NO_ROW,) * len(request.prompt)
     are_tokens = [not is_row(seen) for seen in prompt]
     rows = [under if token else seen for seen, under, token in zip(prompt, hidden, are_tokens, strict=True)]
-    found: dict[str, Any] = {"prompt_embeds": torch.from_numpy(row_values(rows, row_width or 0)).to(dtype)}
+    found: dict[str, Any] = {"prompt_embeds": torch.from_numpy(row_values(rows, row_width)).to(dtype)}
     if any(are_tokens):
         tokens = [seen if token else under for seen, under, token in zip(prompt, hidden, are_tokens, strict=True)]
         found |= {"prompt_token_ids": tokens, "prompt_is_token_ids": are_tokens}
@@ -70,6 +76,34 @@ def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
             "output_kind": module.RequestOutputKind.DELTA,
         }
     )
+
+
+def image_prompt(request: CompletionRequest, placeholder: int, shape: ImageShape) -> dict[str, Any]:
+    """Return a prompt with images, as the server makes it of a request: one placeholder for each, which the processor
+    replaces by several.
+    """
+    found = list(images_of(request.prompt))
+    starts = {place for place, _ in found}
+    tokens = [placeholder if i in starts else n for i, n in enumerate(request.prompt) if i in starts or not is_image(n)]
+    sent = [sent_image(request.hidden[place] if request.hidden else 0) for place, _ in found]
+    images = [
+        media(pixels(image, shape.side), shape.side, one.encoding) for (_, image), one in zip(found, sent, strict=True)
+    ]
+    uuids = [f"image-{one.uuid}" if one.uuid else None for one in sent]
+    prompt: dict[str, Any] = {"prompt_token_ids": tokens, "multi_modal_data": {"image": images}}
+    return prompt | ({"multi_modal_uuids": {"image": uuids}} if any(uuids) else {})
+
+
+def media(pixels_: bytes, side: int, encoding: Encoding) -> Any:
+    """Return an image as vLLM's server has it once it is loaded: with the bytes of its file, if it came as a file."""
+    pil: Any = importlib.import_module("PIL.Image")
+    image = pil.frombytes("RGB", (side, side), pixels_)
+    if encoding is Encoding.PIXELS:
+        return image
+    file = io.BytesIO()
+    image.save(file, format=encoding.name)
+    read = pil.open(io.BytesIO(file.getvalue())).convert("RGB")
+    return vllm_module("multimodal.media").MediaWithBytes(read, file.getvalue())
 
 
 class AdapterNames:
@@ -140,6 +174,7 @@ class InprocRequest(SteppedRequest):
         self.prompt_logprobs: tuple[float | None, ...] | None = None
         self.prompt_best: tuple[float | None, ...] | None = None
         self.preempted_at: list[float] = []
+        self.has_content = has_rows(request.prompt) or has_images(request.prompt)
 
     @property
     def preemptions(self) -> int:
@@ -199,7 +234,7 @@ class InprocRequest(SteppedRequest):
             text=self.text,
             others=tuple(tuple(tokens) for tokens in self.answers[1:]),
             prompt_logprobs=self.prompt_logprobs,
-            prompt=None if has_rows(self.request.prompt) else self.prompt,  # vLLM has placeholders where rows are
+            prompt=None if self.has_content else self.prompt,  # vLLM reports placeholders of content
             aborted=self.aborted,
             preemptions=self.preemptions,
             preempted_at=tuple(self.preempted_at),

@@ -12,6 +12,7 @@ Exit code: 1 if the bug occurs, 0 if it does not, 2 if the script could not test
 from __future__ import annotations
 
 import array
+import enum
 import functools
 import hashlib
 import json
@@ -25,8 +26,11 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from typing import NamedTuple
 
 ATTEMPTS = 5
 STALL_SECONDS = 60
@@ -182,9 +186,10 @@ class Story:
 
 
 class Server(Story):
-    """vLLM in this process. Its prompts have token ids, embedding rows, and a mask that selects one of both.
+    """vLLM in this process. Its prompts have token ids and images; or token ids, embedding rows, and a mask.
 
-    Requests are sent one after the other, also where the scenario sends several at once.
+    The fifth item of a segment describes its rows, or the image that it is. Requests are sent one after the other, also
+    where the scenario sends several at once.
     """
 
     engine = None  # one for all attempts
@@ -223,14 +228,26 @@ class Server(Story):
         """Empty the prefix cache."""
         print("reset:", Server.engine.reset_prefix_cache())
 
-    def segment(self, name, length, changed, swapped=None, rows=None):
+    def segment(self, name, length, changed, swapped=None, content=None):
         """Return the ids of what the model sees at each position of a named segment."""
-        return [seen for seen, _ in self.positions(name, length, changed, swapped, rows)]
+        return [seen for seen, _ in self.positions(name, length, changed, swapped, content)]
 
-    def positions(self, name, length, changed, swapped=None, rows=None):
+    def positions(self, name, length, changed, swapped=None, content=None):
         """Return what the model sees at each position, and what the request carries there without it."""
-        if rows is None:
+        if content is None:
             return [(token, NO_ROW) for token in super().segment(name, length, changed, swapped)]
+        return self.rows(name, length, changed, swapped, content) if "spans" in content else self.image(length, content)
+
+    def image(self, length, image):
+        """Return the positions of an image. The first one carries its encoding and the client's name for it."""
+        variant = 0 if image.get("pixel") is None else 1 + image["pixel"]
+        uuid = 0 if image.get("uuid") is None else uuid_number(f"{self.nonce}/{image['uuid']}")
+        sent = SentImage(Encoding(image.get("encoding", 0)), uuid).hidden()
+        seen = image_positions(image_id(f"{self.nonce}/{image['name']}", variant), length)
+        return list(zip(seen, [sent] + [NO_ROW] * (length - 1)))
+
+    def rows(self, name, length, changed, swapped, rows):
+        """Return the positions of a segment with embedding rows."""
         tokens, edited = super().segment(name, length, None), super().segment(name, length, changed)
         found = []
         for place in range(length):
@@ -289,6 +306,8 @@ class Server(Story):
         import torch
 
         prompt = {} if salt is None else {"cache_salt": salt}
+        if has_images(seen):
+            return prompt | self.image_prompt(seen, hidden)
         if not has_rows(seen):
             return prompt | {"prompt_token_ids": list(seen)}
         are_tokens = [not is_row(number) for number in seen]
@@ -302,9 +321,39 @@ class Server(Story):
         return prompt
 
 
+    def image_prompt(self, seen, hidden):
+        """Return a prompt with images: one placeholder for each."""
+        import io
+
+        from PIL import Image
+        from vllm.multimodal.media import MediaWithBytes
+
+        config = Server.engine.llm_engine.model_config.hf_config
+        side = config.vision_config.image_size
+        found = list(images_of(seen))
+        starts = {place for place, _ in found}
+        kept = [i for i, number in enumerate(seen) if i in starts or not is_image(number)]
+        media, uuids = [], []
+        for place, number in found:
+            sent = sent_image(hidden[place])
+            image = Image.frombytes("RGB", (side, side), pixels(number, side))
+            if sent.encoding is not Encoding.PIXELS:
+                file = io.BytesIO()
+                image.save(file, format=sent.encoding.name)
+                image = MediaWithBytes(Image.open(io.BytesIO(file.getvalue())).convert("RGB"), file.getvalue())
+            media.append(image)
+            uuids.append(f"image-{sent.uuid}" if sent.uuid else None)
+        tokens = [config.image_token_id if i in starts else seen[i] for i in kept]
+        prompt = {"prompt_token_ids": tokens, "multi_modal_data": {"image": media}}
+        return prompt | ({"multi_modal_uuids": {"image": uuids}} if any(uuids) else {})
+
+
 def start_engine():
     """Start vLLM with the environment and the flags of COMMAND."""
     import shlex
+
+    if "/image-model " in COMMAND:
+        image_model(FILES / "model", FILES / "image-model")
 
     words = shlex.split(COMMAND)
     while "=" in words[0] and not words[0].startswith("-"):
@@ -702,6 +751,7 @@ FIRST_ROW = 1 << 44  # no vocabulary is that large; ids stay below 2**53, so tha
 SEEDS = 1 << 36
 VARIANTS = 1 << 8
 NO_ROW = 0  # in `hidden`, under a token: a row of zeros
+AFTER_ROWS = 1 << 50
 ZERO, STEPS = 128, 64  # the byte of the value 0, and the number of steps from it to the value 1
 
 
@@ -716,12 +766,12 @@ def row_id(name: str, variant: int = 0) -> int:
 
 def is_row(number: int) -> bool:
     """Return whether an id of a prompt is that of a row."""
-    return number >= FIRST_ROW
+    return FIRST_ROW <= number < AFTER_ROWS
 
 
 def has_rows(prompt: Sequence[int]) -> bool:
     """Return whether a prompt contains rows."""
-    return max(prompt, default=0) >= FIRST_ROW
+    return max(prompt, default=0) >= FIRST_ROW and any(map(is_row, prompt))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -734,6 +784,171 @@ def row_bytes(number: int, width: int) -> bytes:
     if variant:
         values[(variant - 1) % width] ^= ZERO  # the value moves by 2
     return bytes(values)
+
+
+FIRST_IMAGE = 1 << 50  # above all rows; ids stay below 2**53, so that every reader of JSON keeps them exact
+IMAGE_POSITIONS = 1 << 8
+IMAGE_SEEDS = 1 << 30
+IMAGE_VARIANTS = 1 << 8
+PATCHES = 4  # colours in each direction
+CHANGE = 128  # of one channel of one pixel
+
+
+class Encoding(enum.IntEnum):
+    """How a client sends the pixels. All of them keep every pixel."""
+
+    PIXELS = 0  # a decoded image
+    PNG = 1
+    BMP = 2
+
+
+class SentImage(NamedTuple):
+    """What a request says of an image beside its pixels. `uuid`: the number of the client's name for it; 0: none."""
+
+    encoding: Encoding = Encoding.PIXELS
+    uuid: int = 0
+
+    def hidden(self) -> int:
+        """Return this as a number: what the first position of the image carries without the model seeing it."""
+        return self.uuid * len(Encoding) + self.encoding
+
+
+def sent_image(hidden: int) -> SentImage:
+    """Return what `SentImage.hidden` made a number of."""
+    uuid, encoding = divmod(hidden, len(Encoding))
+    return SentImage(Encoding(encoding), uuid)
+
+
+def image_id(name: str, variant: int = 0) -> int:
+    """Return the id of an image. `variant`: 0, or the number of the pixel, counted from 1, that differs."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    return seed % IMAGE_SEEDS * IMAGE_VARIANTS + variant
+
+
+def uuid_number(name: str) -> int:
+    """Return the number of a client's name for an image, from 1."""
+    return 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
+
+def image_positions(image: int, count: int) -> tuple[int, ...]:
+    """Return the ids of the positions of an image that takes `count` of them."""
+    return tuple(FIRST_IMAGE + image * IMAGE_POSITIONS + offset for offset in range(count))
+
+
+def is_image(number: int) -> bool:
+    """Return whether an id of a prompt is a position of an image."""
+    return number >= FIRST_IMAGE
+
+
+def image_and_offset(number: int) -> tuple[int, int]:
+    """Return the image of a position, and how far within it the position is."""
+    return divmod(number - FIRST_IMAGE, IMAGE_POSITIONS)
+
+
+def has_images(prompt: Sequence[int]) -> bool:
+    """Return whether a prompt contains images."""
+    return max(prompt, default=0) >= FIRST_IMAGE
+
+
+def images_of(prompt: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the images of a prompt: the first position of each, and its id."""
+    for place, number in enumerate(prompt):
+        if is_image(number) and not image_and_offset(number)[1]:
+            yield place, image_and_offset(number)[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def pixels(image: int, side: int) -> bytes:
+    """Return the pixels of a square image, row by row, three bytes each: patches of one colour."""
+    seed, variant = divmod(image, IMAGE_VARIANTS)
+    colours = hashlib.shake_128(f"image {seed}".encode()).digest(3 * PATCHES * PATCHES)
+    found = bytearray()
+    for row in range(side):
+        for column in range(side):
+            patch = row * PATCHES // side * PATCHES + column * PATCHES // side
+            found += colours[3 * patch : 3 * patch + 3]
+    if variant:
+        found[3 * ((variant - 1) * 7 % (side * side))] ^= CHANGE
+    return bytes(found)
+
+
+SIDE, PATCH = 32, 8  # pixels
+PATCHES = (SIDE // PATCH) ** 2
+DELIMITERS = 3  # positions of an image that are no patches
+IMAGE_TOKENS = PATCHES + DELIMITERS
+# The processor's names, in the order of their ids: a patch, both ends of an image, its kind, the end of a message.
+NEW_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+TOKEN_OPTIONS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+
+
+def image_model(model: Path, folder: Path) -> Path:
+    """Write the model's folder, unless it exists, and return it. Two engines that start together may both write it.
+
+    `model`: the folder of a decoder, whose tokenizer gets a token more.
+    """
+    if folder.exists():
+        return folder
+    scratch = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
+    write_image_model(model, scratch)
+    try:
+        os.replace(scratch, folder)
+    except OSError:  # another one was faster
+        shutil.rmtree(scratch)
+    return folder
+
+
+def write_image_model(model: Path, folder: Path) -> None:
+    """Write the model's files to a new folder."""
+    folder.mkdir(parents=True)
+    text = json.loads((model / "config.json").read_text())
+    token = int(text["vocab_size"])
+    for name in TOKENIZER:
+        if (model / name).is_file():
+            shutil.copyfile(model / name, folder / name)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["added_tokens"] += [
+        {"id": token + i, "content": name, "special": True, **TOKEN_OPTIONS} for i, name in enumerate(NEW_TOKENS)
+    ]
+    write_text(folder / "tokenizer.json", tokenizer)
+    write_text(folder / "config.json", idefics3(text, token))
+    write_text(folder / "preprocessor_config.json", PREPROCESSOR)
+    write_text(folder / "processor_config.json", {"processor_class": "Idefics3Processor", "image_seq_len": PATCHES})
+
+
+def idefics3(text: dict[str, Any], image_token: int) -> dict[str, Any]:
+    """Return the configuration of an Idefics3 with a decoder and a small vision tower."""
+    return {
+        "architectures": ["Idefics3ForConditionalGeneration"],
+        "model_type": "idefics3",
+        "text_config": {**text, "vocab_size": image_token + len(NEW_TOKENS)},
+        "vision_config": {
+            "model_type": "idefics3_vision",
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": SIDE,
+            "patch_size": PATCH,
+        },
+        "image_token_id": image_token,
+        "scale_factor": 1,
+        "pad_token_id": None,
+        **{name: text[name] for name in ("torch_dtype", "tie_word_embeddings", "eos_token_id") if name in text},
+    }
+
+
+PREPROCESSOR = {
+    "image_processor_type": "Idefics3ImageProcessor",
+    **dict.fromkeys(("do_resize", "do_image_splitting", "do_rescale", "do_normalize"), False),
+    **dict.fromkeys(("do_convert_rgb", "do_pad"), True),
+    **{edge: {"longest_edge": SIDE} for edge in ("size", "max_image_size")},
+}
+
+
+def write_text(path: Path, value: object) -> None:
+    """Write a JSON file."""
+    path.write_text(json.dumps(value, indent=1, sort_keys=True))
 
 
 if __name__ == "__main__":

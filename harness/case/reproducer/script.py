@@ -100,8 +100,8 @@ def reproduction(case: Case) -> Reproduction:
     """Return how the script uses the engine of a case."""
     usual = reproduction_of(case.engine)
     requests = msgspec.convert(case.workload, Workload).requests()
-    rows = any(segment.rows for _, _, request in requests for segment in request.prompt.segments)
-    return usual.with_rows if rows and usual.with_rows is not None else usual
+    content = any(s.rows or s.image for _, _, request in requests for s in request.prompt.segments)
+    return usual.with_content if content and usual.with_content is not None else usual
 
 
 def was_ignored(case: Case, workload: Workload) -> bool:
@@ -263,9 +263,10 @@ def extra_fields(request: Request) -> dict[str, Any]:
 
 def segment_literal(segment: Segment) -> str:
     """Return a segment as a Python literal. Names may come from a case file, so they are quoted."""
-    swapped = "" if segment.swapped is None and not segment.rows else f", {segment.swapped!r}"
-    if segment.rows:
-        swapped += f", {msgspec.to_builtins(segment.rows)!r}"
+    content = segment.rows or segment.image
+    swapped = "" if segment.swapped is None and not content else f", {segment.swapped!r}"
+    if content:
+        swapped += f", {msgspec.to_builtins(content)!r}"
     return f"({segment.name!r}, {segment.length!r}, {segment.changed!r}{swapped})"
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.protocol.embedding_rows import is_row
+from coldproof.adapters.protocol.images import PATCHES, image_and_offset, pixels
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.workload.steps import Request, Segment
+from coldproof.harness.workload.steps import Image, Request, Segment
 from coldproof.harness.workload.tokens import first_tokens, segment_tokens
-from coldproof.reports.schema.case import SegmentRow
+from coldproof.reports.schema.case import ImageRow, SegmentRow
 
 Piece = tuple[SegmentRow, tuple[int, ...]]
 
@@ -49,13 +50,28 @@ def pieces(number: int, asked: Mapping[int, Request], outcomes: Mapping[int, Out
 
 
 def marks(segment: Segment, tokens: tuple[int, ...]) -> dict[str, Any]:
-    """Return where a segment is edited, and where it has embedding rows."""
+    """Return where a segment is edited, where it has embedding rows, and the image that it is."""
     edits: dict[str, Any] = {"changed": segment.changed, "swapped": segment.swapped}
+    if segment.image:
+        return edits | {"image": image_row(segment.image, tokens)}
     if not segment.rows:
         return edits
     if edits["changed"] is None:
         edits["changed"] = segment.rows.nudged
     return edits | {"rows": row_ranges(tokens)}
+
+
+def image_row(image: Image, tokens: tuple[int, ...]) -> ImageRow:
+    """Return an image with the colours of its patches."""
+    number, _ = image_and_offset(tokens[0])
+    patches = pixels(number, PATCHES)
+    return ImageRow(
+        name=image.name,
+        colours=[int.from_bytes(patches[i : i + 3]) for i in range(0, len(patches), 3)],
+        changed=image.pixel is not None,
+        uuid=image.uuid or "",
+        encoding=image.encoding.name.lower(),
+    )
 
 
 def row_ranges(tokens: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -75,7 +75,7 @@ def start_engines(pool: EnginePool, cell: Cell) -> StartedEngines:
             memo=pool.oracles.memo(cell),
         )
     elif cold_engine is not None and name == "closed-form":
-        oracle = ClosedForm(cold, tested.shape.row_width)
+        oracle = ClosedForm(cold, tested.shape.row_width, tested.shape.image)
     return StartedEngines(tested=tested, cold_engine=cold_engine, oracle=oracle, cold=cold)
 
 

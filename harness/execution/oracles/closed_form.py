@@ -10,9 +10,20 @@ import functools
 import itertools
 import random
 
+import numpy as np
+
 from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.protocol.embedding_rows import has_rows, is_row, row_id
+from coldproof.adapters.protocol.images import (
+    has_images,
+    image_and_offset,
+    image_id,
+    image_positions,
+    is_image,
+    pixels,
+)
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
+from coldproof.adapters.protocol.shape import ImageShape
 from coldproof.adapters.server.completions import SEED
 from coldproof.adapters.vllm.fingerprint.digest import (
     FIRST_TOKEN,
@@ -21,6 +32,8 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     chain_one,
     draw,
     logprob,
+    pixel_digest,
+    position_digest,
     prompt_logprob,
     row_digests,
     seed_of,
@@ -37,15 +50,15 @@ class ClosedForm(Oracle):
 
     name = "closed-form"
 
-    def __init__(self, cold: Oracle, row_width: int | None = None) -> None:
-        """Take the oracle to ask, and the number of values of an embedding row; None if prompts have none."""
-        self.cold, self.row_width = cold, row_width
+    def __init__(self, cold: Oracle, row_width: int | None = None, image: ImageShape | None = None) -> None:
+        """Take the oracle to ask, the number of values of an embedding row, and the images, if prompts have any."""
+        self.cold, self.row_width, self.image = cold, row_width, image
 
     def ask(self, question: Question) -> Answer:
         """Return the cold answer. Raises OracleError if a cold engine is needed and cannot answer."""
         if question.surface.pattern is not None or question.surface.stop:
             return self.cold.ask(question)
-        return computed(question, self.row_width)
+        return computed(question, self.row_width, self.image)
 
     def verify(self, adapters: list[str]) -> None:
         """Compare some answers with the cold engine. Raises OracleError if they differ, because then the computation
@@ -59,6 +72,9 @@ class ClosedForm(Oracle):
         if self.row_width is not None:
             rows = tuple(row_id(f"verified {place}", place % 3) for place in range(30))
             asked += [Question((*some_tokens(start), *rows), None, VERIFIED_TOKENS) for start in (0, 33)]
+        if self.image is not None:
+            images = [image_positions(image_id(f"verified {i}", i), self.image.tokens) for i in range(3)]
+            asked += [Question((*images[0], *some_tokens(33), *one), None, VERIFIED_TOKENS) for one in images]
         for question in asked:
             measured, computed_here = self.cold.ask(question), self.ask(question)
             if (ids(measured), measured.prompt_logprobs) != (ids(computed_here), computed_here.prompt_logprobs):
@@ -72,20 +88,30 @@ def some_tokens(count: int) -> tuple[int, ...]:
     return tuple(random.Random(count).choices(range(FIRST_TOKEN, FIRST_TOKEN + TOKENS), k=count))
 
 
-def leaves(prompt: tuple[int, ...], row_width: int | None) -> tuple[int, ...]:
-    """Return what enters the digests at each position of a prompt: token ids, and digests of embedding rows."""
+def leaves(prompt: tuple[int, ...], row_width: int | None, image: ImageShape | None = None) -> tuple[int, ...]:
+    """Return what enters the digests at each position of a prompt: token ids, and digests of rows or images."""
+    if image is not None and has_images(prompt):
+        return tuple(image_leaf(seen, image) if is_image(seen) else seen for seen in prompt)
     if row_width is None or not has_rows(prompt):
         return prompt
     digests = row_digests(row_values(prompt, row_width))
     return tuple(digest if is_row(seen) else seen for seen, digest in zip(prompt, digests, strict=True))
 
 
+@functools.lru_cache(maxsize=65536)
+def image_leaf(position: int, shape: ImageShape) -> int:
+    """Return what enters the digests at a position of an image: a digest of the pixels and the position."""
+    image, offset = image_and_offset(position)
+    square = np.frombuffer(pixels(image, shape.side), np.uint8).reshape(shape.side, shape.side, 3)
+    return position_digest(pixel_digest(square.transpose(2, 0, 1).tobytes()), offset)
+
+
 @functools.lru_cache(maxsize=4096)
-def computed(question: Question, row_width: int | None = None) -> Answer:
+def computed(question: Question, row_width: int | None = None, image: ImageShape | None = None) -> Answer:
     """Compute an answer. Answers are cached, because every judgement of a history asks the same questions."""
     surface = question.surface
     seed = seed_of(question.adapter, question.weights)
-    before = chain(leaves(question.prompt, row_width), start=0, before=seed, seed=seed)
+    before = chain(leaves(question.prompt, row_width, image), start=0, before=seed, seed=seed)
     states = [int(state) for state in before]
     sampled = [None] if surface.answers == 1 else [SEED + i for i in range(surface.answers)]
     first, *others = (answer(question, seed, states[-1], drawn_by) for drawn_by in sampled)

@@ -47,7 +47,7 @@ class OracleFactory:
         """Return whether a cell has the same cold answers as its engine's first cell. With the fingerprint worker, all
         cells have, but not a cell whose requests other cells refuse.
         """
-        if cell.embedding_rows:
+        if cell.own_answers:
             return False
         return (cell.alike and cell.name in CELLS) or self.files.options.fingerprint
 

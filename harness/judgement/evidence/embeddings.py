@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from coldproof.harness.history.embedding_rows import Difference, differences, hit_rows
+from coldproof.harness.history.embedding_rows import Difference, differences, hit_rows, sends_rows
 from coldproof.harness.history.records import History, Outcome, assumed_block, holds_written_block
 from coldproof.harness.judgement.evidence.names import Evidence
 
 
 def embedding_facts(history: History) -> dict[str, float]:
     """Return the counters of prompts with rows, of hits in rows, and of prompts that a wrong key would confuse."""
-    outcomes = [o for o in history.outcomes if o.error is None and o.hidden]
+    outcomes = [o for o in history.outcomes if o.error is None and sends_rows(o)]
     found = [differences(history, o) for o in outcomes]
     return {
         Evidence.ROW_PROMPTS: len(outcomes),
@@ -24,7 +24,7 @@ def follows_answer(history: History, outcome: Outcome) -> bool:
     """Return whether a prompt contains a whole block that the decode of an earlier prompt with rows wrote."""
     block = assumed_block(history)
     return any(
-        other.hidden
+        sends_rows(other)
         and other.finished <= outcome.sent
         and set(other.identities) & set(outcome.identities)
         and holds_written_block(other, outcome, block)

@@ -18,7 +18,7 @@ from pathlib import Path
 from coldproof.adapters.common.weights_digest import WEIGHT_FILES, weights_digest
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
-from coldproof.adapters.protocol.embedding_rows import is_row
+from coldproof.adapters.protocol.embedding_rows import FIRST_ROW
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
@@ -299,9 +299,9 @@ def read_weights(folder: Path) -> str | None:
 
 
 def extend(kv: list[bytes], tokens: list[int], computed_with: str) -> None:
-    """Compute the KV of every token or row that has none yet, from the KV before it, the adapter and the weights."""
+    """Compute the KV of every position that has none yet, from the KV before it, the adapter and the weights."""
     for token in tokens[len(kv) :]:
-        before, seen = kv[-1] if kv else b"", token.to_bytes(8 if is_row(token) else 4, "little")
+        before, seen = kv[-1] if kv else b"", token.to_bytes(4 if token < FIRST_ROW else 8, "little")
         kv.append(hashlib.blake2b(before + seen + computed_with.encode(), digest_size=8).digest())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from coldproof.reports.format.text import listed, one_line
@@ -20,7 +21,7 @@ from coldproof.reports.run_report.case.geometry import (
     shown_requests,
     text_width,
 )
-from coldproof.reports.schema.case import Case, RequestRow, SegmentRow
+from coldproof.reports.schema.case import Case, ImageRow, RequestRow, SegmentRow
 
 TOP = 8.0
 LANE, NARROW_LANE = 54.0, 26.0
@@ -33,7 +34,7 @@ _KEYS = 12  # names in the legend
 class SegmentBar:
     """One segment. `dotted`: another name has the same tone. `edits`: positions of changed or swapped tokens.
 
-    `rows`: where the model gets embedding rows.
+    `rows`: where the model gets embedding rows. `image`: what it gets in place of the whole segment.
     """
 
     x: float
@@ -44,6 +45,7 @@ class SegmentBar:
     inherited: bool
     edits: list[float]
     rows: list[TokenRange]
+    image: Thumbnail | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,14 @@ class TokenRange:
 
     x: float
     width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Thumbnail:
+    """An image as a square of patches: x and y of each within the bar, and its colour. `side`: of a patch."""
+
+    side: float
+    patches: list[tuple[float, float, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,7 @@ class PromptBars:
     blocks_shown: bool
     edited: bool
     with_rows: bool
+    with_images: bool
     requests: int
 
 
@@ -134,6 +145,7 @@ def prompt_bars(case: Case) -> PromptBars | None:
         blocks_shown=block is not None,
         edited=any(piece.edits for lane in lanes for piece in lane.pieces),
         with_rows=any(piece.rows for lane in lanes for piece in lane.pieces),
+        with_images=any(piece.image for lane in lanes for piece in lane.pieces),
         requests=len(case.requests),
     )
 
@@ -173,22 +185,40 @@ def _pieces(segments: list[SegmentRow], scale: Scale, index: dict[str, int], *, 
     for segment in segments:
         x = scale.x(at)
         width = round(scale.x(at + segment.tokens) - x, 1)
-        name = one_line(segment.name, 40)
-        edits = [i for i in (segment.changed, segment.swapped) if i is not None]
+        name = one_line(segment.image.name if segment.image else segment.name, 40)
+        image = _thumbnail(segment.image, width, BAR if roomy else NARROW_BAR) if segment.image else None
+        edits = [float(i) for i in (segment.changed, segment.swapped) if i is not None]
+        edits += [segment.tokens / 2] if segment.image and segment.image.changed else []
         pieces.append(
             SegmentBar(
                 x=x,
                 width=width,
                 tone=index[segment.name] % TONES,
                 dotted=index[segment.name] >= TONES,
-                label=name if roomy and text_width(name) + 8 <= width else "",
+                label=name if roomy and text_width(name) + 8 + (BAR if image else 0) <= width else "",
                 inherited=segment.inherited is not None,
                 edits=[scale.x(at + edit + 0.5) for edit in edits],
+                image=image,
                 rows=[found for a, b in segment.rows or () if (found := _token_range(at + a, at + b, scale))],
             )
         )
         at += segment.tokens
     return pieces
+
+
+def _thumbnail(image: ImageRow, width: float, height: float) -> Thumbnail | None:
+    """Return an image as patches at the start of a bar; None if the colours are not those of a square."""
+    patches = math.isqrt(len(image.colours))
+    if not patches or patches * patches != len(image.colours):
+        return None
+    side = round(min(width, height) / patches, 2)
+    return Thumbnail(
+        side,
+        [
+            (i % patches * side, i // patches * side, f"#{colour & 0xFFFFFF:06x}")
+            for i, colour in enumerate(image.colours)
+        ],
+    )
 
 
 def _blocks(tokens: int, scale: Scale, block: int | None) -> Blocks | None:
@@ -226,6 +256,16 @@ def segment_text(segment: SegmentRow) -> str:
         details.append(f"token {segment.changed} changed")
     if segment.swapped is not None:
         details.append(f"tokens {segment.swapped} and {segment.swapped + 1} swapped")
+    if segment.image:
+        details.append(image_text(segment.image))
     if segment.rows:
         details.append(f"embedding rows at {listed([f'{first}-{end - 1}' for first, end in segment.rows])}")
     return f"{segment.name}:{segment.tokens}" + (f" ({listed(details)})" if details else "")
+
+
+def image_text(image: ImageRow) -> str:
+    """Return an image's name, what is different about it, and how it was sent."""
+    details = [f"image {image.name}"]
+    details += ["one pixel changed"] if image.changed else []
+    details += [f"named {image.uuid} by the client"] if image.uuid else []
+    return ", ".join([*details, f"sent as {image.encoding}"])

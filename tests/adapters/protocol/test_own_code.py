@@ -12,6 +12,7 @@ SITE = "/usr/lib/python3.11/site-packages"
 ENGINE = f"{SITE}/vllm/v1/engine/core.py"
 WORKER = f"{IMPORT_ROOT}/coldproof/adapters/vllm/fingerprint/worker.py"
 FAULT = f"{IMPORT_ROOT}/coldproof/adapters/vllm/faults/keys/tokens.py"
+IN_ITS_PLACE = f"{IMPORT_ROOT}/coldproof/adapters/vllm/fingerprint/engine_errors.py"
 TORCH, STDLIB = f"{SITE}/torch/_tensor.py", "/usr/lib/python3.11/json/decoder.py"
 CLIENT = f"{IMPORT_ROOT}/coldproof/adapters/server/http_client.py"
 OURS = "adapters/vllm/fingerprint/worker.py:7, in step"
@@ -32,6 +33,7 @@ def traceback_of(*paths: str, writer: str = "") -> list[str]:
         ((ENGINE, WORKER, ENGINE), ""),
         ((ENGINE,), ""),
         ((ENGINE, FAULT), ""),
+        ((ENGINE, WORKER, IN_ITS_PLACE), ""),
         ((CLIENT, STDLIB), ""),
         ((), ""),
     ],
@@ -42,6 +44,7 @@ def traceback_of(*paths: str, writer: str = "") -> list[str]:
         "the engine, which the worker called",
         "the engine",
         "an injected fault",
+        "an error in the place of the engine's worker",
         "a client of the engine",
         "no frame",
     ],

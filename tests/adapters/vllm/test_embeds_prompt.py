@@ -41,9 +41,14 @@ def test_a_prompt_of_rows_alone_has_no_ids() -> None:
     assert list(embeds_prompt(request(A, B, hidden=(1, 2)), torch.float32, WIDTH)) == ["prompt_embeds"]
 
 
-@pytest.mark.parametrize("cell", ["embeds", "embeds-tight"])
+@pytest.mark.parametrize(
+    ("cell", "worker"),
+    [("embeds", "model"), ("embeds-tight", "model"), ("images", "fingerprint"), ("images-tight", "fingerprint")],
+)
 @pytest.mark.parametrize(("engine", "fits"), [(IN_PROCESS, True), (SERVER, False)])
-def test_only_the_adapter_in_process_runs_the_cells_with_rows(cell: str, engine: str, fits: bool) -> None:
+def test_only_the_adapter_in_process_runs_the_cells_with_content(
+    cell: str, worker: str, engine: str, fits: bool
+) -> None:
     """The reason names it."""
-    assert CELLS[cell].fits(engine, "model") is fits
-    assert (IN_PROCESS in CELLS[cell].obstacle(engine, "model")) is not fits
+    assert CELLS[cell].fits(engine, worker) is fits
+    assert (IN_PROCESS in CELLS[cell].obstacle(engine, worker)) is not fits

@@ -1,4 +1,4 @@
-"""The script of a case with embedding rows sends the prompts that Coldproof sent."""
+"""The script of a case with embedding rows or images sends the prompts that Coldproof sent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from support.histories import burst, outcome
 from support.scripts import case_of
 
 from coldproof.adapters.protocol.embedding_rows import NO_ROW
-from coldproof.adapters.vllm.reproducer import OPENAI, WITH_ROWS
+from coldproof.adapters.protocol.images import Encoding
+from coldproof.adapters.vllm.reproducer import OPENAI, WITH_CONTENT
 from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import reproducer, reproduction
 from coldproof.harness.history.prompts import hidden_of, tokens_of
-from coldproof.harness.workload.steps import Prompt, Request, Rows, Segment, Workload
+from coldproof.harness.workload.steps import Image, Prompt, Request, Rows, Segment, Workload
 from coldproof.reports.schema.case import Case
 
 FLAGS = (
@@ -60,6 +61,8 @@ PROMPTS = {
     "another row": mixed((1, 3), changed=2),
     "one value": mixed((1, 3), nudged=2),
     "swapped": mixed((1, 3), swapped=2),
+    "an image": Segment("s", 9, image=Image("cat")),
+    "an image that a client names, in a file": Segment("s", 9, image=Image("cat", 7, Encoding.PNG, "mine")),
 }
 
 
@@ -99,7 +102,7 @@ def test_only_cases_with_rows_run_vllm_in_the_script() -> None:
     """A server takes rows beside token ids only in chats. So there is nothing to send with curl either."""
     plain, rows = case(asked(Segment("s", 9))), case(asked(mixed((4, 9))))
     assert reproduction(plain) is OPENAI
-    assert reproduction(rows) is WITH_ROWS
+    assert reproduction(rows) is WITH_CONTENT
     assert [step.commands for step in CurlScript(rows).steps()] == [""]
     assert "curl" in next(CurlScript(plain).steps()).commands
 
@@ -114,3 +117,11 @@ def test_the_script_starts_a_model_with_the_flags_of_the_case() -> None:
     assert "--worker-cls" not in command
     assert "api_server" not in command
     assert "--model coldproof-files/model " in command
+
+
+def test_the_script_of_a_case_with_images_writes_the_model_and_keeps_the_worker() -> None:
+    """No model with images that is small enough has weights here."""
+    found = msgspec.structs.replace(case(asked(Segment("s", 9, image=Image("cat")))), cell="images")
+    (command,) = (line for line in reproducer(found).splitlines() if line.startswith("COMMAND = "))
+    assert "--model coldproof-files/image-model " in command
+    assert "--worker-cls x.Y" in command

@@ -1,0 +1,17 @@
+"""Errors that the fingerprint worker raises in the place of vLLM's own worker: they are the engine's.
+
+Whatever else our worker raises is a fault of ours. `adapters/protocol/own_code.py` knows this file by its name.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+class EncoderCacheMissError(RuntimeError):
+    """The scheduler relies on an output of the encoder that was not computed, or was freed."""
+
+
+def encoder_cache_miss(name: str) -> NoReturn:
+    """Raise what `_gather_mm_embeddings` of vLLM's model runner raises."""
+    raise EncoderCacheMissError(f"Encoder cache miss for {name}.")

@@ -1,0 +1,39 @@
+"""Evidence about prompts with images. Pure."""
+
+from __future__ import annotations
+
+from coldproof.harness.history.images import (
+    confusable,
+    ends_inside,
+    has_images,
+    hit_ends_inside,
+    hit_image,
+    reuses_name,
+    sends_otherwise,
+)
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.reference_cache import lost_tokens
+
+
+def image_facts(history: History) -> dict[str, float]:
+    """Return the counters of prompts with images, of hits in them, and of images that a wrong key would confuse."""
+    outcomes = [o for o in history.outcomes if o.error is None and has_images(o)]
+    return {
+        Evidence.IMAGE_PROMPTS: len(outcomes),
+        Evidence.IMAGE_HITS: sum(map(hit_image, outcomes)),
+        Evidence.HITS_INSIDE: sum(map(hit_ends_inside, outcomes)),
+        Evidence.OTHER_IMAGE: sum(confusable(history, o) for o in outcomes),
+        Evidence.SAME_UUID: sum(reuses_name(history, o) for o in outcomes),
+        Evidence.RECODED: sum(sends_otherwise(history, o) for o in outcomes),
+        Evidence.CUT_IMAGES: cut_images(history) if outcomes else 0,
+        Evidence.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes),
+        Evidence.EVICTED_IMAGES: sum(hit_ends_inside(o) and lost_tokens(history, o) > 0 for o in outcomes),
+    }
+
+
+def cut_images(history: History) -> int:
+    """Return the number of prefill chunks that ended within an image, where the engine records its steps."""
+    of = {str(o.request): o for o in history.outcomes}
+    chunks = [chunk for step in history.engine_steps or () for chunk in step.chunks if chunk.end < chunk.target]
+    return sum(chunk.request in of and ends_inside(of[chunk.request], chunk.end) for chunk in chunks)

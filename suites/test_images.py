@@ -1,0 +1,109 @@
+"""Prompts with images: equal token ids, with the content behind them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.images import (
+    images_of_resumed_requests,
+    images_sent_otherwise,
+    images_under_pressure,
+    near_images,
+)
+
+IMAGES = (Capability.IMAGES, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+
+
+@requirement(
+    "MM-1",
+    "other images behind equal tokens",
+    needs=(*IMAGES, Capability.CACHE_SALT),
+    shows=(Evidence.IMAGE_HITS, Evidence.OTHER_IMAGE, Evidence.STALE_CHANCES),
+    upstream=("vllm#55547",),
+)
+@given(data=st.data())
+def test_other_images_behind_equal_tokens(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine never shares KV between prompts whose token ids are equal and whose images are not: other
+    images, one other pixel, another order.
+
+    Why it can break: the placeholders of all images are equal, so that only a hash of the content separates them, and
+    its position where an image is in several blocks. Oracle: cold start over the pixels, and the reference cache over
+    what the model sees at each position. Vacuous when no hit reached into an image, or no prompt had another image
+    behind the same placeholders.
+    """
+    workload = near_images(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "MM-1",
+    "other images under the same name",
+    needs=(*IMAGES, Capability.IMAGE_UUIDS, Capability.CACHE_SALT),
+    shows=(Evidence.IMAGE_HITS, Evidence.SAME_UUID),
+    upstream=("vllm#55547",),
+)
+@given(data=st.data())
+def test_other_images_under_the_same_name(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also where clients give different images the same name (uuid)."""
+    workload = near_images(sut.limits, with_adapter=False, named=True)
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement("MM-2", "the same images again", needs=IMAGES, shows=(Evidence.IMAGE_HITS, Evidence.HITS_INSIDE))
+@given(data=st.data())
+def test_the_same_images_again(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine shares KV between prompts with the same images as it does between prompts of tokens, also
+    where a block ends within an image.
+
+    Why it can break: a hit that ends within an image leaves a part of it to be computed. Oracle: the reference cache,
+    and cold start. Vacuous when no hit reached into an image, or none ended within one.
+    """
+    sut.check(data.draw(near_images(sut.limits, with_adapter=False), label="workload"))
+
+
+@requirement("MM-2", "the same images in other files", needs=IMAGES, shows=(Evidence.IMAGE_HITS, Evidence.RECODED))
+@given(data=st.data())
+def test_the_same_images_in_other_files(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also where the same pixels come in other files."""
+    sut.check(data.draw(images_sent_otherwise(sut.limits), label="workload"))
+
+
+@requirement(
+    "MM-3",
+    "images cut by chunks, preemption and a small encoder cache",
+    needs=(*IMAGES, Capability.METRICS),
+    shows=(Evidence.IMAGE_HITS, Evidence.CUT_IMAGES, Evidence.EVICTED, Evidence.PREEMPTED_IMAGES),
+)
+@given(data=st.data())
+def test_images_in_a_small_pool(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers prompts with images as cold where a chunk of prefill ends within an image, where a
+    request is preempted, where blocks of an image are evicted, and where its encoder cache is smaller than the images
+    of a request.
+
+    Why it can break: what the encoder computed must be there for each chunk of an image, and is freed by other rules
+    than the blocks. Oracle: cold start over the pixels. Vacuous when no chunk ended within an image, no request with
+    images was preempted, or nothing was evicted.
+    """
+    sut.check(data.draw(images_under_pressure(sut.limits), label="workload"))
+
+
+@requirement(
+    "MM-3",
+    "images of resumed requests",
+    needs=(*IMAGES, Capability.METRICS),
+    shows=(Evidence.IMAGE_HITS, Evidence.PREEMPTED_IMAGES),
+)
+@given(data=st.data())
+def test_images_of_resumed_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also where a request hit its images, and must compute them after a preemption.
+
+    Why it can break: what covers an image in the cache when a request starts is taken to cover it until the request
+    ends, so that the pixels are not kept. Oracle: cold start over the pixels. Vacuous when no hit reached into an
+    image, or no request with images was preempted.
+    """
+    sut.check(data.draw(images_of_resumed_requests(sut.limits), label="workload"))

@@ -1,0 +1,66 @@
+"""Prompts with images in vLLM's form, and what the model's processor makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
+from coldproof.adapters.protocol.requests import CompletionRequest
+from coldproof.adapters.protocol.shape import ImageShape
+from coldproof.adapters.vllm.image_model import IMAGE_TOKENS, SIDE, image_model
+from coldproof.adapters.vllm.inproc.request import image_prompt
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.lora import tiny_model
+
+PLACEHOLDER, SHAPE = 260, ImageShape(SIDE, 3)
+CAT, DOG = image_id("cat"), image_id("dog")
+
+
+def request(*prompt: int, hidden: tuple[int, ...] = ()) -> CompletionRequest:
+    return CompletionRequest(model="base", prompt=prompt, max_tokens=1, hidden=hidden)
+
+
+def test_an_image_has_one_placeholder() -> None:
+    """The processor makes several of it; other tokens stay where they are."""
+    found = image_prompt(request(40, *image_positions(CAT, 3), *image_positions(DOG, 3), 41), PLACEHOLDER, SHAPE)
+    assert found["prompt_token_ids"] == [40, PLACEHOLDER, PLACEHOLDER, 41]
+    assert [one.tobytes() for one in found["multi_modal_data"]["image"]] == [pixels(CAT, SIDE), pixels(DOG, SIDE)]
+    assert "multi_modal_uuids" not in found
+
+
+def test_a_clients_name_is_sent() -> None:
+    """For its image only."""
+    hidden = (SentImage(uuid=7).hidden(), 0, 0, 0, 0, 0)
+    prompt = request(*image_positions(CAT, 3), *image_positions(DOG, 3), hidden=hidden)
+    assert image_prompt(prompt, PLACEHOLDER, SHAPE)["multi_modal_uuids"] == {"image": ["image-7", None]}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("encoding", [Encoding.PNG, Encoding.BMP])
+def test_a_file_keeps_the_pixels(encoding: Encoding) -> None:
+    """And its bytes come along, as they do in the server."""
+    hidden = (SentImage(encoding).hidden(), 0, 0)
+    (sent,) = image_prompt(request(*image_positions(CAT, 3), hidden=hidden), PLACEHOLDER, SHAPE)["multi_modal_data"][
+        "image"
+    ]
+    assert sent.media.tobytes() == pixels(CAT, SIDE)
+    assert sent.original_bytes[:2] == {Encoding.PNG: b"\x89P", Encoding.BMP: b"BM"}[encoding]
+
+
+def test_the_processor_of_the_model_passes_the_pixels_on(tmp_path: Path) -> None:
+    """Without torchvision, and an image takes as many positions as the shape says."""
+    transformers: Any = pytest.importorskip("transformers")
+    model = image_model(tiny_model(generated_files()), tmp_path / "model")
+    processor = transformers.AutoProcessor.from_pretrained(model)
+    image = Image.frombytes("RGB", (SIDE, SIDE), pixels(CAT, SIDE))
+    found = processor(text="a<image>b", images=[image], return_tensors="pt", input_data_format="channels_last")
+    token = json.loads((model / "config.json").read_text())["image_token_id"]
+    assert int((found["input_ids"] >= token).sum()) == IMAGE_TOKENS
+    seen = found["pixel_values"][0, 0].permute(1, 2, 0).to(torch.uint8).numpy().tobytes()
+    assert seen == pixels(CAT, SIDE)

@@ -1,0 +1,157 @@
+"""Counters of prompts with images, what counts and what must not; and what is expected of a cache then."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from support.histories import history, outcome
+
+from coldproof.adapters.protocol.engine_steps import Chunk, EngineStep
+from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions
+from coldproof.harness.case.signature import signature
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.evidence.collect import evidence
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.reference_cache import at_least, at_most
+from coldproof.reports.schema.verdict import FailureClass
+
+TEXT, TAIL, TOKENS = tuple(range(40, 50)), tuple(range(60, 100)), 16
+PLAIN = SentImage()
+
+
+def shown(number: int, *names: str, sent: SentImage = PLAIN, text: tuple[int, ...] = TEXT, **more: Any) -> Outcome:
+    """Return a request with images behind text, and text behind them."""
+    images = tuple(position for name in names for position in image_positions(image_id(name), TOKENS))
+    prompt = (*text, *images, *TAIL)
+    hidden = [0] * len(prompt)
+    for i in range(len(names)):
+        hidden[len(text) + TOKENS * i] = sent.hidden()
+    return outcome(number, prompt, hidden=tuple(hidden), **more)
+
+
+def stepped(*ends: int) -> History:
+    """Return a history of one request whose prefill was cut at these positions."""
+    one = shown(0, "cat")
+    edges = (0, *ends, len(one.prompt))
+    chunks = (Chunk("0", start, end, len(one.prompt)) for start, end in pairwise(edges))
+    return history(one, engine_steps=tuple(EngineStep(at=float(i), chunks=(c,)) for i, c in enumerate(chunks)))
+
+
+NAMED, PNG = SentImage(uuid=7), SentImage(Encoding.PNG)
+SHOWS: list[tuple[Evidence, History, list[History]]] = [
+    (
+        Evidence.IMAGE_PROMPTS,
+        history(shown(0, "cat")),
+        [history(outcome(0, TEXT)), history(shown(0, "cat", error="x"))],
+    ),
+    (
+        Evidence.IMAGE_HITS,
+        history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
+        [history(shown(0, "cat"), shown(1, "cat", cached_tokens=10)), history(outcome(0, TEXT, cached_tokens=9))],
+    ),
+    (
+        Evidence.HITS_INSIDE,
+        history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
+        [
+            history(shown(0, "cat"), shown(1, "cat", cached_tokens=10)),
+            history(shown(0, "cat"), shown(1, "cat", cached_tokens=26)),
+            history(shown(0, "cat"), shown(1, "cat", cached_tokens=48)),
+        ],
+    ),
+    (
+        Evidence.OTHER_IMAGE,
+        history(shown(0, "cat"), shown(1, "dog")),
+        [
+            history(shown(0, "cat"), shown(1, "cat")),
+            history(shown(0, "cat"), shown(1, "dog", salt="red")),
+            history(shown(0, "cat"), shown(1, "dog", text=TEXT[:-1])),
+            history(shown(0, "cat"), outcome(1, (*TEXT, *range(100, 130)))),
+        ],
+    ),
+    (
+        Evidence.SAME_UUID,
+        history(shown(0, "cat", sent=NAMED), shown(1, "dog", sent=NAMED)),
+        [
+            history(shown(0, "cat", sent=NAMED), shown(1, "cat", sent=NAMED)),
+            history(shown(0, "cat", sent=NAMED), shown(1, "dog")),
+            history(shown(0, "cat"), shown(1, "dog")),
+        ],
+    ),
+    (
+        Evidence.RECODED,
+        history(shown(0, "cat"), shown(1, "cat", sent=PNG)),
+        [
+            history(shown(0, "cat"), shown(1, "dog", sent=PNG)),
+            history(shown(0, "cat", sent=PNG), shown(1, "cat", sent=PNG)),
+        ],
+    ),
+    (Evidence.CUT_IMAGES, stepped(12), [stepped(10), stepped(26), stepped()]),
+    (
+        Evidence.PREEMPTED_IMAGES,
+        history(shown(0, "cat", preemptions=1)),
+        [history(shown(0, "cat", preemptions=0)), history(outcome(0, TEXT, preemptions=1))],
+    ),
+    (
+        Evidence.EVICTED_IMAGES,
+        history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
+        [
+            history(shown(0, "cat"), shown(1, "cat", cached_tokens=32)),
+            history(shown(0, "cat"), shown(1, "cat", cached_tokens=64)),
+            history(shown(0, "dog"), shown(1, "cat", cached_tokens=16)),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "shows", "_others"), SHOWS, ids=[row[0].name for row in SHOWS])
+def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[History]) -> None:
+    """In the plainest history that shows it."""
+    assert evidence(shows, {})[what] > 0
+
+
+@pytest.mark.parametrize(
+    ("what", "one"),
+    [(what, one) for what, _, others in SHOWS for one in others],
+    ids=[f"{what.name}-{i}" for what, _, others in SHOWS for i in range(len(others))],
+)
+def test_what_did_not_happen_is_not_counted(what: Evidence, one: History) -> None:
+    """However similar."""
+    assert evidence(one, {})[what] == 0
+
+
+@pytest.mark.parametrize(
+    ("then", "least", "most"),
+    [
+        (shown(1, "cat"), 64, 65),
+        (shown(1, "dog"), 0, 10),  # only the text before it
+        (shown(1, "cat", sent=PNG), 64, 65),  # the same pixels
+        (shown(1, "cat", sent=NAMED), 0, 65),  # an engine may take the client's name for the image
+    ],
+    ids=["the same", "another", "another file", "another name"],
+)
+def test_expected_hits_follow_from_the_pixels(then: Outcome, least: int, most: int) -> None:
+    """Of a prompt of 66 tokens that was sent before."""
+    found = history(shown(0, "cat"), then)
+    assert (at_least(found, then), at_most(found, then)) == (least, most)
+
+
+def test_outcomes_with_images_are_read_back() -> None:
+    """As plain data."""
+    one = shown(0, "cat", sent=NAMED)
+    assert msgspec.json.decode(msgspec.json.encode(one), type=Outcome) == one
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (shown(1, "dog"), "; images"),
+        (shown(1, "dog", sent=NAMED), "; images; named by the client"),
+        (shown(1, "cat", sent=PNG), "; images; in files"),
+    ],
+)
+def test_a_signature_says_how_images_were_sent(then: Outcome, words: str) -> None:
+    """So that a waiver of one defect does not cover another."""
+    assert signature(history(shown(0, "cat"), then), FailureClass.CORRUPT, 1) == f"corrupt; no reload{words}"

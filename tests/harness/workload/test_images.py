@@ -1,0 +1,111 @@
+"""Prompts with images: what the model sees, and what a client says of an image beside its pixels."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row
+from coldproof.adapters.protocol.images import (
+    Encoding,
+    SentImage,
+    has_images,
+    image_and_offset,
+    image_id,
+    image_positions,
+    images_of,
+    is_image,
+    pixels,
+    sent_image,
+)
+from coldproof.harness.history.prompts import hidden_of, tokens_of
+from coldproof.harness.workload.steps import Burst, Image, Prompt, Request, Rows, Segment, Workload, first_part
+from coldproof.harness.workload.tokens import NONCE_TOKENS, hidden_tokens, segment_tokens
+from coldproof.harness.workload.validity import is_valid
+
+SIDE, TOKENS = 32, 16
+CAT = Segment("first", TOKENS, image=Image("cat"))
+
+
+def seen(**changes: object) -> tuple[int, ...]:
+    return segment_tokens("n", msgspec.structs.replace(CAT, image=msgspec.structs.replace(Image("cat"), **changes)))
+
+
+def test_positions_name_the_image_and_how_far_within_it_they_are() -> None:
+    """Whatever the segment is called."""
+    found = [image_and_offset(number) for number in seen()]
+    assert [offset for _, offset in found] == list(range(TOKENS))
+    assert len({image for image, _ in found}) == 1
+    assert segment_tokens("n", msgspec.structs.replace(CAT, name="second")) == seen()
+    assert all(map(is_image, seen()))
+    assert not any(map(is_row, seen()))
+    assert has_images(seen())
+    assert not has_rows(seen())
+
+
+@pytest.mark.parametrize("changes", [{"name": "dog"}, {"pixel": 0}, {"pixel": 100}])
+def test_other_pixels_are_seen_at_every_position(changes: dict[str, object]) -> None:
+    """The model sees the whole image at each."""
+    assert all(mine != theirs for mine, theirs in zip(seen(), seen(**changes), strict=True))
+
+
+@pytest.mark.parametrize("changes", [{"uuid": "mine"}, {"encoding": Encoding.PNG}])
+def test_what_a_client_says_of_an_image_is_carried_and_not_seen(changes: dict[str, object]) -> None:
+    """By the first position only."""
+    other = msgspec.structs.replace(CAT, image=msgspec.structs.replace(Image("cat"), **changes))
+    assert seen(**changes) == seen()
+    first, *rest = hidden_tokens("n", other)
+    assert first != hidden_tokens("n", CAT)[0]
+    assert set(rest) == {NO_ROW}
+
+
+def test_pixels_follow_from_the_image() -> None:
+    """Patches of one colour; a changed pixel is one pixel."""
+    cat, dog, spot = (pixels(image_id("cat", v), SIDE) for v in (0, 0, 5))
+    assert cat == dog
+    assert cat != pixels(image_id("dog"), SIDE)
+    assert len(cat) == 3 * SIDE * SIDE
+    assert sum(mine != theirs for mine, theirs in zip(cat, spot, strict=True)) == 1
+    colours = {cat[i : i + 3] for i in range(0, len(cat), 3)}
+    assert 2 < len(colours) <= TOKENS
+
+
+@pytest.mark.parametrize("sent", [SentImage(), SentImage(Encoding.BMP), SentImage(Encoding.PNG, 7)])
+def test_a_number_carries_how_an_image_is_sent(sent: SentImage) -> None:
+    """Both ways."""
+    assert sent_image(sent.hidden()) == sent
+
+
+def test_images_are_found_where_they_begin() -> None:
+    """Two of them one behind the other, and a token."""
+    prompt = (40, *image_positions(3, 4), *image_positions(5, 4))
+    assert list(images_of(prompt)) == [(1, 3), (5, 5)]
+
+
+def test_a_prompt_with_an_image_carries_what_is_hidden() -> None:
+    """And others carry nothing."""
+    request = Request(prompt=Prompt((Segment("text", 3), CAT)))
+    assert len(hidden_of(request, "n", {})) == len(tokens_of(request, "n", {})) == NONCE_TOKENS + 3 + TOKENS
+    assert hidden_of(Request(prompt=Prompt((Segment("text", 3),))), "n", {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("segment", "valid"),
+    [
+        (CAT, True),
+        (msgspec.structs.replace(CAT, changed=1), False),
+        (msgspec.structs.replace(CAT, swapped=1), False),
+        (msgspec.structs.replace(CAT, rows=Rows(((0, 1),))), False),
+    ],
+)
+def test_an_image_is_a_whole_segment(segment: Segment, valid: bool) -> None:
+    """Without edits of tokens or rows; and a minimiser does not cut it."""
+    assert is_valid(Workload((Burst(requests=(Request(prompt=Prompt((segment,))),)),))) is valid
+    assert first_part(CAT, 3) == CAT
+
+
+def test_segments_are_read_back() -> None:
+    """As plain data."""
+    whole = Segment("s", TOKENS, image=Image("cat", 3, Encoding.PNG, "mine"))
+    assert msgspec.json.decode(msgspec.json.encode(whole), type=Segment) == whole
+    assert b"image" not in msgspec.json.encode(Segment("s", 3))

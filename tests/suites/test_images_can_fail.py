@@ -1,0 +1,71 @@
+"""Every requirement about images can fail: a real vLLM is broken for it. The fingerprint worker makes it cheap.
+
+The tests are those that vLLM conforms to, except for the resumed requests, which the engine as it is violates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.faults import plant
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, opened, requirement_of
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.reports.schema.verdict import FailureClass
+from coldproof.suites import test_images as images
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+IMAGES, TIGHT = CELLS["images"], CELLS["images-tight"]
+SHARED, CRASH = (*ANY_HIT, FailureClass.NOT_THE_CACHE), (FailureClass.CRASH, FailureClass.NOT_THE_CACHE)
+BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
+    (images.test_other_images_behind_equal_tokens, "images-are-not-hashed", IMAGES, SHARED),
+    (images.test_other_images_behind_equal_tokens, "images-are-hashed-by-their-size", IMAGES, SHARED),
+    (images.test_other_images_behind_equal_tokens, "image-hashes-have-4-bits", IMAGES, SHARED),
+    (images.test_other_images_behind_equal_tokens, "images-are-hashed-where-they-end", IMAGES, SHARED),
+    (images.test_other_images_behind_equal_tokens, "a-salt-is-dropped-from-images", IMAGES, SHARED),
+    (images.test_other_images_behind_equal_tokens, "an-adapter-is-dropped-from-images", IMAGES, SHARED),
+    (images.test_the_same_images_again, "each-image-is-new", IMAGES, LOST),
+    (images.test_images_in_a_small_pool, "encoder-outputs-are-freed-while-they-are-needed", TIGHT, CRASH),
+    (images.test_images_in_a_small_pool, "a-full-encoder-cache-stops-no-chunk", TIGHT, CRASH),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """With the worker that has no model."""
+    with opened(tmp_path_factory.mktemp("images") / "report", "fingerprint") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "cell", "classes"),
+    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN],
+)
+def test_a_broken_engine_is_found_out(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Callable[..., None],
+    fault: str,
+    cell: Cell,
+    classes: tuple[FailureClass, ...],
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    plant(fault, monkeypatch)
+    case = bench.violation(test, cell, examples=EXAMPLES)
+    assert case.failure_class in classes, case.sentence
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        (images.test_other_images_under_the_same_name, "images; named by the client"),
+        (images.test_the_same_images_in_other_files, "images; in files"),
+        (images.test_images_of_resumed_requests, "images"),
+    ],
+)
+def test_vllm_as_it_is_is_found_out(bench: Bench, test: Callable[..., None], words: str) -> None:
+    """Without a fault: these are known issues."""
+    cell = TIGHT if test is images.test_images_of_resumed_requests else IMAGES
+    assert bench.violation(test, cell, examples=EXAMPLES).signature.endswith(words)
