@@ -25,7 +25,7 @@ from coldproof.harness.workload.steps import (
     Step,
     Workload,
 )
-from coldproof.harness.workload.tokens import NONCE_TOKENS
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
 AdapterAndSalt = tuple[str | None, str | None]
 Segments = tuple[Segment, ...]
@@ -96,14 +96,17 @@ def images_of_resumed_requests(draw: st.DrawFn, limits: WorkloadLimits) -> Workl
         change = Meanwhile(change=Reset((ResetScope.RUNNING,)), after_tokens=draw(st.sampled_from((1, 4))))
         steps.append(Burst(requests=(msgspec.structs.replace(again, max_tokens=limits.unit),), meanwhile=change))
     else:
-        room = min(limits.small_pool or limits.longest, limits.longest)
         count = draw(st.sampled_from((2, 3)))
-        share = max(limits.unit, room // count - 2 * limits.unit)
+        share = max(limits.unit, (limits.small_pool or 0) // count - 2 * limits.unit)
         crowd = [request_for(limits, (Segment(f"filler {i}", limits.unit), *others), PLAIN) for i in range(count)]
-        grown = [msgspec.structs.replace(one, max_tokens=share) for one in (*crowd, again)]
-        steps.append(Burst(requests=tuple(grown)))
+        steps.append(Burst(requests=tuple(grown(limits, one, share) for one in (*crowd, again))))
     steps += [Burst(requests=(request_for(limits, one, PLAIN),)) for one in (first, others)]
     return Workload(tuple(steps))
+
+
+def grown(limits: WorkloadLimits, request: Request, tokens: int) -> Request:
+    """Return a request with an answer of `tokens`, or as many as fit behind its prompt."""
+    return msgspec.structs.replace(request, max_tokens=min(tokens, limits.longest - new_prompt_length(request.prompt)))
 
 
 def request_for(limits: WorkloadLimits, segments: Segments, identity: AdapterAndSalt) -> Request:
@@ -116,7 +119,8 @@ def request_for(limits: WorkloadLimits, segments: Segments, identity: AdapterAnd
 def prompts_with_images(draw: st.DrawFn, limits: WorkloadLimits, uuid: str | None = None) -> Segments:
     """Draw one to three images with text before, between and behind them, so that they cross block boundaries."""
     tokens = limits.image_tokens or ASSUMED_TOKENS
-    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=limits.most(3, least=1)))
+    fitting = max(1, (limits.longest - 4 * limits.unit) // (2 * tokens))
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=min(fitting, limits.most(3, least=1))))
     before = draw(st.sampled_from((limits.unit - NONCE_TOKENS, 1, limits.unit - NONCE_TOKENS - tokens // 2, 9)))
     found: list[Segment] = [Segment("text", max(1, before))]
     for number, name in enumerate(names):

@@ -25,6 +25,7 @@ SLOW_MODEL, FAST = LIMITS["a slow model"], msgspec.structs.replace(LIMITS["a slo
 # to leave out.
 HARDLY_SMALLER = {"churn", "conversations of chats", "edited", "evicted", "aborted loads", "partly evicted"}
 HARDLY_SMALLER |= {"never fitting", "who waits for room", "aborts", "sharers", "resets before gaps"}
+HARDLY_SMALLER |= {"images of resumed requests"}  # they must exceed the pool
 HARDLY_SMALLER |= {"loads by share", "restarts after changes", "restarts without changes", "impossible priorities"}
 
 typical = settings(
