@@ -188,8 +188,7 @@ class Story:
 class Server(Story):
     """vLLM in this process. Its prompts have token ids and images; or token ids, embedding rows, and a mask.
 
-    The fifth item of a segment describes its rows, or the image that it is. Requests are sent one after the other, also
-    where the scenario sends several at once.
+    The fifth item of a segment describes its rows, or the image that it is. The requests of a step arrive together.
     """
 
     engine = None  # one for all attempts
@@ -198,7 +197,7 @@ class Server(Story):
         super().__init__()
         Server.engine = Server.engine or start_engine()
         self.width = Server.engine.llm_engine.model_config.get_inputs_embeds_size()
-        self.loras, self.hidden, self.one_at_a_time = {}, {}, threading.Lock()
+        self.loras, self.hidden, self.crash = {}, {}, None
 
     def set_adapter(self, name, *, content, path, in_place=False, unload_first=False, **_route):
         """Write the adapter's files to the folder of the step, and load or replace the adapter."""
@@ -224,9 +223,9 @@ class Server(Story):
         self.loras.pop(name, None)
         self.behind.pop(name, None)
 
-    def reset(self, *_scope):
+    def reset(self, *scope):
         """Empty the prefix cache."""
-        print("reset:", Server.engine.reset_prefix_cache())
+        print("reset:", Server.engine.reset_prefix_cache(reset_running_requests="running requests" in scope))
 
     def segment(self, name, length, changed, swapped=None, content=None):
         """Return the ids of what the model sees at each position of a named segment."""
@@ -275,10 +274,48 @@ class Server(Story):
         self.hidden[spec["n"]] = [NO_ROW] * start + own
         return [row_id(f"{self.nonce} {place}") for place in range(start)] + ids[start:] if is_row(ids[start]) else ids
 
-    def answers(self, spec, _patience):
-        """Yield the answer to one request."""
-        salt = None if spec.get("salt") is None else self.spelled(spec["salt"])
-        return self.generate(spec, None if spec["to"] is None else self.loras[spec["to"]], salt)
+    def ask(self, specs, after_tokens=0, change=None):
+        """Send requests together. Make the change after the first request has produced `after_tokens` tokens."""
+        from vllm import SamplingParams
+
+        engine = Server.engine.llm_engine
+        for spec in specs:
+            self.sent[spec["n"]] = spec | {"ids": self.prompt(spec)}
+            self.versions[spec["n"]], self.replies[spec["n"]] = [self.behind.get(spec["to"])], Reply()
+            salt = None if spec.get("salt") is None else self.spelled(spec["salt"])
+            prompt = self.engine_prompt(self.sent[spec["n"]]["ids"], self.hidden[spec["n"]], salt)
+            lora = None if spec["to"] is None else self.loras[spec["to"]]
+            sampling = SamplingParams(temperature=0.0, seed=0, max_tokens=spec["tokens"], ignore_eos=True)
+            engine.add_request(f"{self.nonce}-{spec['n']}", prompt, sampling, lora_request=lora)
+        while self.crash is None and engine.has_unfinished_requests():
+            try:
+                outputs = engine.step()
+            except Exception as problem:
+                self.crash = problem
+                return
+            for output in outputs:
+                self.take(output)
+            if change and len(self.replies[specs[0]["n"]].ids) >= after_tokens:
+                change()
+                change = None
+
+    def take(self, output):
+        """Record what a request has so far. Disconnect where the scenario does."""
+        number = int(output.request_id.rpartition("-")[2])
+        reply, (answer,) = self.replies[number], output.outputs
+        reply.answers, reply.text, reply.end = {0: list(answer.token_ids)}, answer.text, answer.finish_reason
+        reply.cached, reply.over = output.num_cached_tokens, output.finished
+        after, _ = self.sent[number].get("abort", (None, 0))
+        if after is not None and len(reply.ids) >= max(1, after) and not reply.over:
+            Server.engine.llm_engine.abort_request([output.request_id])
+            reply.over = True
+
+    def is_wrong(self, number, **bounds):
+        """Return whether a step failed; else compare an answer or a cached-token count, as in every script."""
+        if self.crash is not None:
+            print(f"a step of the engine failed: {type(self.crash).__name__}: {self.crash}")
+            return True
+        return super().is_wrong(number, **bounds)
 
     def cold_answers(self, spec, content):
         """Yield the answer to the same request alone, with a new adapter name, folder and salt."""
@@ -290,13 +327,13 @@ class Server(Story):
         return self.generate(spec, lora, f"cold-{secrets.token_hex(8)}")
 
     def generate(self, spec, lora, salt):
-        """Yield the answer to one request, in OpenAI's form."""
+        """Yield the answer to one request, in OpenAI's form. Its images have no names: these are keys of caches too."""
         from vllm import SamplingParams
 
         sampling = SamplingParams(temperature=0.0, seed=0, max_tokens=spec["tokens"], ignore_eos=True)
-        with self.one_at_a_time:
-            prompt = self.engine_prompt(spec["ids"], self.hidden[spec["n"]], salt)
-            (output,) = Server.engine.generate([prompt], sampling, lora_request=lora, use_tqdm=False)
+        hidden = [NO_ROW] * len(spec["ids"]) if has_images(spec["ids"]) else self.hidden[spec["n"]]
+        prompt = self.engine_prompt(spec["ids"], hidden, salt)
+        (output,) = Server.engine.generate([prompt], sampling, lora_request=lora, use_tqdm=False)
         (answer,) = output.outputs
         part = {"token_ids": list(answer.token_ids), "text": answer.text, "finish_reason": answer.finish_reason}
         yield {"choices": [part], "usage": {"prompt_tokens_details": {"cached_tokens": output.num_cached_tokens}}}
