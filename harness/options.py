@@ -128,7 +128,8 @@ PROFILES = {
 SMOKE, QUALIFY, SOAK = "smoke", "qualify", "soak"
 FIRST, ONLY, OFF = FINDINGS_CHOICES = ("first", "only", "off")  # what a run does with the known findings of its engine
 DIAGNOSE_CHOICES = ("new", "all", "none")
-ORACLES = ("cold-engine", "fresh-engine", "same-engine", "closed-form")
+CLOSED_FORM = "closed-form"  # the oracle that computes its answers
+ORACLES = ("cold-engine", "fresh-engine", "same-engine", CLOSED_FORM)
 OTHER_ENGINE_PREFIX = "engine:"  # prefix of an oracle that is another engine, on the command line and in reports
 FINGERPRINT = "fingerprint"  # the worker that stores digests instead of keys and values
 PROPOSED_SUFFIX = ".proposed.toml"  # suffix of files with proposed known issues in the report folder

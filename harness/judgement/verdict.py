@@ -5,7 +5,7 @@ from __future__ import annotations
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.trial import Trial
-from coldproof.harness.options import is_other_engine
+from coldproof.harness.options import CLOSED_FORM, is_other_engine
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
@@ -35,7 +35,9 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     alone = case.history_dependent and not case.reproduction.workloads_before
     if alone and case.failure_class in UNPROVEN_ALONE:
         return Verdict.INCONCLUSIVE, f"observed once, did not reproduce on a fresh engine: {case.sentence}"
-    if case.reproduction.fresh_oracle_agrees is False and not is_other_engine(case.oracle):
+    # A computed answer needs no engine: if the engine is wrong without its cache too, it is wrong about the request.
+    stands = case.oracle == CLOSED_FORM and case.failure_class is FailureClass.NOT_THE_CACHE
+    if case.reproduction.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):
         return Verdict.INCONCLUSIVE, "a fresh engine does not give the oracle's answer: the oracle may be wrong"
     if case.known_issue is not None:
         return Verdict.KNOWN_ISSUE, case.known_issue

@@ -23,7 +23,7 @@ from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.judge import judge
-from coldproof.harness.options import Options
+from coldproof.harness.options import CLOSED_FORM, Options
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Workload
 from coldproof.reports.schema.power import FieldReport
 
@@ -106,7 +106,7 @@ def run_scripts(given: argparse.Namespace) -> Iterator[FieldReport]:
     options = Options(
         engine=measured_engine().name,
         report_dir=given.out,
-        oracle="closed-form" if given.worker == "fingerprint" else "cold-engine",
+        oracle=CLOSED_FORM if given.worker == "fingerprint" else "cold-engine",
         worker=given.worker,
         fault=given.fault,
         model=given.model,

@@ -14,7 +14,7 @@ from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import ENGINES, attached
 from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
 from coldproof.harness.case.known_issue_proposals import proposed_file
-from coldproof.harness.options import FIRST, Options, UsageError
+from coldproof.harness.options import CLOSED_FORM, FIRST, Options, UsageError
 from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard
@@ -203,7 +203,7 @@ def default_oracle(engine: str, url: str | None, exact: bool) -> str:
     """Return the best oracle that an engine supports. `exact`: its answers can be computed without running it."""
     if attached(engine, url) is not None:
         return "same-engine"
-    return "closed-form" if exact else "cold-engine"
+    return CLOSED_FORM if exact else "cold-engine"
 
 
 def split_arguments(text: str) -> tuple[str, ...]:

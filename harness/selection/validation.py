@@ -11,6 +11,7 @@ from coldproof.adapters.registry import ENGINES, default_engine, fault_of, start
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.weight_promise import POLICIES
 from coldproof.harness.options import (
+    CLOSED_FORM,
     DIAGNOSE_CHOICES,
     FINDINGS_CHOICES,
     INVALID_DURATION,
@@ -101,7 +102,7 @@ def check_noise(options: Options) -> None:
     if options.noise is None:
         return
     check_offered(options, "--noise", lambda spec: spec.noise is not None)
-    if options.oracle == "closed-form":
+    if options.oracle == CLOSED_FORM:
         raise UsageError(
             "--noise changes scores, and --oracle closed-form does not model noise; remove --oracle closed-form"
         )
@@ -133,7 +134,7 @@ def check_oracle(options: Options) -> None:
         raise UsageError(
             f"--oracle {options.oracle} requires an engine that Coldproof starts; use --oracle same-engine"
         )
-    elif options.oracle == "closed-form" and not options.fingerprint:
+    elif options.oracle == CLOSED_FORM and not options.fingerprint:
         raise UsageError("--oracle closed-form requires --worker fingerprint")
 
 

@@ -23,7 +23,7 @@ from coldproof.harness.execution.oracles.engine import EngineOracle, FreshOracle
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle
-from coldproof.harness.options import UsageError
+from coldproof.harness.options import CLOSED_FORM, UsageError
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.schema.results import Calibration
 
@@ -74,7 +74,7 @@ def start_engines(pool: EnginePool, cell: Cell) -> StartedEngines:
             list(pool.files.contents_of(cell).values()),
             memo=pool.oracles.memo(cell),
         )
-    elif cold_engine is not None and name == "closed-form":
+    elif cold_engine is not None and name == CLOSED_FORM:
         oracle = ClosedForm(cold, tested.shape.row_width, tested.shape.image)
     return StartedEngines(tested=tested, cold_engine=cold_engine, oracle=oracle, cold=cold)
 

@@ -40,6 +40,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     token_at_rank,
 )
 from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question
+from coldproof.harness.options import CLOSED_FORM
 
 RUNNER_UP = 1
 VERIFIED_TOKENS = 12
@@ -48,7 +49,7 @@ VERIFIED_TOKENS = 12
 class ClosedForm(Oracle):
     """Computes answers; asks `cold` for those that cannot be computed."""
 
-    name = "closed-form"
+    name = CLOSED_FORM
 
     def __init__(self, cold: Oracle, row_width: int | None = None, image: ImageShape | None = None) -> None:
         """Take the oracle to ask, the number of values of an embedding row, and the images, if prompts have any."""

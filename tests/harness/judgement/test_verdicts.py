@@ -165,6 +165,21 @@ def test_an_oracle_in_doubt_makes_a_case_inconclusive() -> None:
     assert of_case(FailureClass.STALE_STATE, agrees=None) is Verdict.VIOLATED
 
 
+@pytest.mark.parametrize(
+    ("failure", "oracle", "verdict"),
+    [
+        (FailureClass.NOT_THE_CACHE, "closed-form", Verdict.VIOLATED),
+        (FailureClass.STALE_STATE, "closed-form", Verdict.INCONCLUSIVE),
+        (FailureClass.NOT_THE_CACHE, "cold-engine", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_computed_answer_stands_where_no_cache_is_needed_to_differ(
+    failure: FailureClass, oracle: str, verdict: Verdict
+) -> None:
+    """Two images of one prompt under one hash are wrong on any engine; a cold engine is no witness against itself."""
+    assert of_case(failure, agrees=False, oracle=oracle) is verdict
+
+
 BLIND = {"event": "selftest", "rows": [{"planted": "never hits", "caught": False, "said": "no alarm"}]}
 
 
