@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Support
+from coldproof.adapters.vllm.flags import split_flag
 
 CONNECTORS_PACKAGE = "coldproof.adapters.vllm.fingerprint.connectors"
 FOLDER = "(folder of the engine)"  # a placeholder for a folder that only this engine uses
@@ -88,7 +89,7 @@ def tier_and_rest(name: str | None, arguments: tuple[str, ...]) -> tuple[Tier | 
     `name`: the cell's tier. A flag of the user's comes first, so that the engine without a prefix cache, which gives
     the cold answers, has no tier either. Raises ValueError if the cell needs that flag and it is missing.
     """
-    given, rest = split_given(arguments)
+    given, rest = split_flag(arguments, TRANSFER_FLAG)
     if name == NOT_USED:
         return None, rest
     if given is not None:
@@ -98,18 +99,6 @@ def tier_and_rest(name: str | None, arguments: tuple[str, ...]) -> tuple[Tier | 
             f"this cell tests your connector: `coldproof connector`, or --engine-args with {TRANSFER_FLAG}"
         )
     return (None if name is None else TIERS[name]), rest
-
-
-def split_given(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the last value of the user's flag, None without one, and the other arguments."""
-    given, rest, words = None, [], iter(arguments)
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if flag == TRANSFER_FLAG:
-            given = value if equals else next(words, "")
-        else:
-            rest.append(word)
-    return given, tuple(rest)
 
 
 def given_tier(text: str) -> Tier:

@@ -39,9 +39,10 @@ from coldproof.adapters.vllm.connector_kit import connector_words
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
+from coldproof.adapters.vllm.flags import split_flag
 from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
-from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, given_tier, split_given, tier_and_rest
+from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TRANSFER_FLAG, given_tier, tier_and_rest
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.reproducer import OPENAI
 
@@ -147,7 +148,7 @@ def with_fault(start: Callable[[], Started], *, shared: bool) -> Started:
 def check_arguments(arguments: tuple[str, ...]) -> None:
     """Raise ValueError for a port that is none, or a `--kv-transfer-config` without a connector."""
     split_port(arguments)
-    given, _ = split_given(arguments)
+    given, _ = split_flag(arguments, TRANSFER_FLAG)
     if given is not None:
         given_tier(given)
 
@@ -157,17 +158,12 @@ def split_port(arguments: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]
 
     Raises ValueError for an invalid port.
     """
-    rest = list(arguments)
-    for i, word in enumerate(rest):
-        value = word.partition("=")[2] if word.startswith("--port=") else None
-        if word == "--port" and i + 1 < len(rest):
-            value = rest[i + 1]
-        if value is not None:
-            if not value.isdigit() or not 0 < int(value) < 65536:
-                raise ValueError(f"{value!r} is not a port number")
-            del rest[i : i + (2 if word == "--port" else 1)]
-            return int(value), tuple(rest)
-    return None, tuple(rest)
+    given, rest = split_flag(arguments, "--port")
+    if given is None:
+        return None, rest
+    if not given.isdigit() or not 0 < int(given) < 65536:
+        raise ValueError(f"{given!r} is not a port number")
+    return int(given), rest
 
 
 def faults() -> FaultCatalogue:
@@ -205,7 +201,8 @@ def variants(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iter
         longest = str(shape.max_model_tokens)
         yield variant("prefill in one piece", CHUNKS, CHUNK_OF_ONE, "0", CHUNK_TOKENS, longest)
     if DRAFTS_FLAG in all_arguments:
-        without_drafts = msgspec.structs.replace(cell, arguments=without(cell.arguments, DRAFTS_FLAG))
+        _, others = split_flag(cell.arguments, DRAFTS_FLAG)
+        without_drafts = msgspec.structs.replace(cell, arguments=others)
         yield EngineVariant(name="no speculative decoding", removes=DRAFTS, cell=without_drafts)
     if isinstance(cell, VllmCell) and cell.environment == RUNNER_V2:
         yield variant("model runner V1", RUNNER, environment=RUNNER_V1)
@@ -215,14 +212,6 @@ def variants(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iter
         yield variant("eager", GRAPHS, "--enforce-eager")
     used = all_arguments[all_arguments.index(HASH_FLAG) + 1] if HASH_FLAG in all_arguments[:-1] else ""
     yield variant("another hash algorithm", HASH, HASH_FLAG, SHA256 if used == CBOR else CBOR)
-
-
-def without(arguments: tuple[str, ...], flag: str) -> tuple[str, ...]:
-    """Return the arguments without a flag and its value."""
-    if flag not in arguments:
-        return arguments
-    at = arguments.index(flag)
-    return arguments[:at] + arguments[at + 2 :]
 
 
 VLLM = EngineSpec(
