@@ -13,7 +13,8 @@ import enum
 import itertools
 import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -45,6 +46,7 @@ COMPARISONS = 3  # for each token: its score, its margin, its score as a prompt 
 # the calibration meets without any cache.
 LARGEST = 4.0
 NEEDED = (Capability.LOGPROBS, Capability.PROMPT_LOGPROBS)
+Law = TypeVar("Law", NoiseBand, ParetoTail)
 
 
 class Scoring(enum.Enum):
@@ -100,8 +102,12 @@ def measure_band(
             return f"the engine does not report {need.value} ({support.evidence})"
     questions = 3 * WAYS * len(identities)  # each answer is scored alone and in a batch
     each = prompts_of_each(pace, identities, questions)
-    with progress.counting("measuring the noise of cold answers", oracle, of=questions * each):
-        return band_of(sampled(oracle, identities, block, each, scoring))
+
+    def measured() -> Samples:
+        with progress.counting("measuring the noise of cold answers", oracle, of=questions * each):
+            return sampled(oracle, identities, block, each, scoring)
+
+    return fitted(measured, band_of, small=each < all_of_each(identities))
 
 
 def measure_margin(
@@ -113,9 +119,33 @@ def measure_margin(
     """
     questions = WAYS * len(identities)
     each = prompts_of_each(pace, identities, questions)
-    with progress.counting("measuring the noise of cold answers", oracle, of=questions * each):
-        tail = fit_tail(sampled(oracle, identities, block, each, Scoring.NONE).margins)
+
+    def measured() -> Samples:
+        with progress.counting("measuring the noise of cold answers", oracle, of=questions * each):
+            return sampled(oracle, identities, block, each, Scoring.NONE)
+
+    tail = fitted(measured, lambda found: fit_tail(found.margins), small=each < all_of_each(identities))
     return rounded_up(tail.beyond(ERROR_RATE / LONGEST_ANSWER)) if isinstance(tail, ParetoTail) else tail
+
+
+def fitted(measured: Callable[[], Samples], fit: Callable[[Samples], Law | str], *, small: bool) -> Law | str:
+    """Return what fits a sample, or why nothing does; a `small` sample is doubled first.
+
+    A slow model's sample has some forty values in its tail: by chance, they may look as if they had no bound.
+    """
+    found = measured()
+    law = fit(found)
+    return fit(together(found, measured())) if small and isinstance(law, str) else law
+
+
+def together(one: Samples, other: Samples) -> Samples:
+    """Return both samples as one."""
+    return Samples(**{name: getattr(one, name) + getattr(other, name) for name in Samples.__struct_fields__})
+
+
+def all_of_each(identities: list[str | None]) -> int:
+    """Return how many prompts a fast model answers for each identity."""
+    return -(-PROMPTS // len(identities))
 
 
 def prompts_of_each(pace: Pace, identities: list[str | None], questions: int) -> int:
@@ -124,7 +154,7 @@ def prompts_of_each(pace: Pace, identities: list[str | None], questions: int) ->
     Prompts and answers are longer here than in the calibration's first part, whose answers took `pace.latency`.
     """
     least = max(LEAST_EACH, -(-LEAST // len(identities)))
-    return pace.most(-(-PROMPTS // len(identities)), latencies=2 * questions, least=least)
+    return pace.most(all_of_each(identities), latencies=2 * questions, least=least)
 
 
 def sampled(

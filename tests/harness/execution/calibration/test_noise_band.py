@@ -24,11 +24,14 @@ from coldproof.harness.execution.calibration.noise_band import (
     Pace,
     Samples,
     band_of,
+    fitted,
     margin_differences,
     measure_band,
     rounded_up,
     shapes,
+    together,
 )
+from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import OracleError
@@ -80,6 +83,24 @@ def test_the_band_follows_the_noise(tmp_path: Path) -> None:
         )  # four prompts of each are short
         assert found.half_nats == pytest.approx(0.954 * nats, rel=0.1)  # the half-normal's median
         assert found.all_nats < found.score_nats
+
+
+@pytest.mark.parametrize(("small", "rounds"), [(True, 2), (False, 1)])
+def test_a_small_sample_is_doubled_before_it_has_no_tolerance(small: bool, rounds: int) -> None:
+    """Of a slow model; all that a fast one answers is enough to say so."""
+    asked: list[Samples] = []
+
+    def measured() -> Samples:
+        asked.append(Samples(scores=[0.1] * 600, flips=1, positions=600))
+        return asked[-1]
+
+    law = fitted(measured, lambda found: fit_tail(found.scores), small=small)
+    assert len(asked) == rounds
+    assert isinstance(law, ParetoTail) is small
+    if isinstance(law, ParetoTail):
+        assert law.count == 1200
+    both = together(asked[0], asked[-1])
+    assert (len(both.scores), both.flips, both.positions) == (1200, 2, 1200)
 
 
 def test_without_other_tokens_a_margin_is_the_difference_of_two_scores(tmp_path: Path) -> None:
