@@ -29,9 +29,10 @@ FINGERPRINT = r"^[0-9a-f]{8}\Z"  # `$` would also match before a line feed
 
 class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One waiver. `cell` and `signature` are shell patterns, `fingerprint` is that of a cause; with both, both must
-    match. `versions` is a PEP 440 specifier. `worker`: only runs with this worker; None: any. `rate`: how often runs
-    find it, if not every run does; then the verdict must not depend on whether this one did. `finding`: the root cause,
-    a folder of `findings/`; `no_finding`: why there is none.
+    match. `says`: words of what failed or of the engine's log. A signature tells crashes apart by what was sent, and
+    these words by how the engine ended. `versions` is a PEP 440 specifier. `worker`: only runs with this worker; None:
+    any. `rate`: how often runs find it, if not every run does; then the verdict must not depend on whether this one
+    did. `finding`: the root cause, a folder of `findings/`; `no_finding`: why there is none.
     """
 
     requirement: str
@@ -40,6 +41,7 @@ class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     link: str
     signature: str | None = None
     fingerprint: Annotated[str, msgspec.Meta(pattern=FINGERPRINT)] | None = None
+    says: str | None = None
     cell: str = "*"
     worker: Literal["model", "fingerprint"] | None = None
     expires: datetime.date | None = None
@@ -134,6 +136,7 @@ def matches(issue: KnownIssue, case: Case) -> bool:
         and fnmatch.fnmatchcase(case.cell, issue.cell)
         and (issue.signature is None or fnmatch.fnmatchcase(case.signature, issue.signature))
         and issue.fingerprint in (None, fingerprint(case.signature))
+        and (issue.says is None or issue.says in case.sentence or issue.says in case.log_tail)
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.calibration.pareto_tail import quantile
@@ -155,14 +156,19 @@ def judge_workloads(
             file.write_bytes(msgspec.json.encode(measurement))
 
 
-def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload) -> Judgement:
-    """Run a workload on the engine under test and judge it. Cold answers are fetched first, in batches.
+def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload, engine: CheckedEngine | None = None) -> Judgement:
+    """Run a workload on `engine` (None: the one under test) and judge it. Cold answers are fetched first, in batches.
 
     The oracle's memory of answers is cleared afterwards, because no prompt is sent again.
     """
     oracle = engines.cold
     history = WorkloadRun(
-        engines.engine, drawn, secrets.token_hex(3), engines.contents, engines.pool.workspace.folder(), scored=True
+        engine or engines.engine,
+        drawn,
+        secrets.token_hex(3),
+        engines.contents,
+        engines.pool.workspace.folder(),
+        scored=True,
     ).history()
     new = [question for question in dict.fromkeys(needed_questions(history, rule)) if question not in oracle.memo]
     for batch in batches(new, ORACLE_BATCH):

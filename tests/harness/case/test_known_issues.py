@@ -6,6 +6,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support import report_samples
 from support.paths import ROOT
@@ -90,6 +91,13 @@ def entry(**changes: str) -> str:
 def test_a_waiver_fits_by_requirement_cell_signature_and_fingerprint(changes: dict[str, Any], fits: bool) -> None:
     """Cell and signature are patterns over the whole text, requirement and fingerprint are spelled out."""
     assert (waivers(issue(**changes)).waive(case()) is not None) is fits
+
+
+@pytest.mark.parametrize(("says", "fits"), [("in the sentence", True), ("in the log", True), ("elsewhere", False)])
+def test_a_waiver_of_a_crash_tells_how_the_engine_ended(says: str, fits: bool) -> None:
+    """The same requests may end it in several ways."""
+    ended = msgspec.structs.replace(case(), sentence="words in the sentence", log_tail="and in the log")
+    assert (waivers(issue(says=says)).waive(ended) is not None) is fits
 
 
 @pytest.mark.parametrize(

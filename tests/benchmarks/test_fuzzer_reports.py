@@ -1,0 +1,60 @@
+"""The public traces of a fuzzer as workloads, and how their answers are counted, on a scripted engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+from support.histories import Tampered
+from support.paths import ROOT
+
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest
+from coldproof.adapters.registry import CELLS
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.judgement.finding import EXACT
+from coldproof.harness.judgement.judge import judge
+from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, ScriptedEngine
+from coldproof.harness.workload.validity import is_valid
+
+FOLDER = ROOT / "benchmarks" / "fuzzer_reports"
+
+
+def module(name: str) -> ModuleType:
+    """A script, which is no part of the package."""
+    found = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    loaded = sys.modules[name] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(loaded)
+    return loaded
+
+
+TRACES, RERUN = module("traces"), module("rerun")
+
+
+@pytest.mark.parametrize("trace", TRACES.TRACES, ids=lambda trace: trace.name)
+def test_a_trace_is_a_workload_of_a_cell(trace: object) -> None:
+    """It can be run, and no two of its segments are equal by accident."""
+    assert is_valid(trace.workload)  # type: ignore[attr-defined]
+    assert trace.cell in CELLS  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_answers_are_counted(wrong: bool, tmp_path: Path) -> None:
+    """By what a fuzzer compares, and by the rule."""
+
+    def other(request: CompletionRequest, honest: Completion) -> Completion:
+        if not wrong or len(request.prompt) < 60:
+            return honest
+        first = msgspec.structs.replace(honest.tokens[0], id=honest.tokens[0].id ^ 1)
+        return msgspec.structs.replace(honest, tokens=(first, *honest.tokens[1:]))
+
+    engine: ScriptedEngine = Tampered(other)
+    run = WorkloadRun(CheckedEngine(engine), TRACES.two_lengths(), "nonce", {}, tmp_path)
+    seen = RERUN.counted(judge(run.history(), ClosedFormOracle(), EXACT, exclusive=True))
+    assert (seen["answers"], seen["differ"], seen["wrong"]) == (2, int(wrong), int(wrong))
