@@ -11,7 +11,7 @@ from coldproof.adapters.llamacpp import engine, setup
 from coldproof.adapters.llamacpp.reproducer import LLAMACPP, LlamaCppCurl
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.spec.cell import TIER, Cell, EngineVariant
+from coldproof.adapters.spec.cell import TIER, Cell, EngineVariant, ModelLayers
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.release_package import ReleasePackage
 
@@ -50,7 +50,7 @@ CELLS = (
         "one slot of a Gemma 3 model with a sliding window of 64 tokens and checkpoints of it",
         *SLOT_ALONE,
         areas=SPARSE,
-        sliding_window=True,
+        model=ModelLayers.WINDOW,
     ),
     cell("llamacpp-unified", "four slots that share one KV buffer", setup.UNIFIED, *NO_HOST_CACHE),
     cell(
@@ -59,7 +59,7 @@ CELLS = (
         setup.UNIFIED,
         *NO_HOST_CACHE,
         areas=("CHAT",),
-        sliding_window=True,
+        model=ModelLayers.WINDOW,
     ),
     cell("llamacpp-saved", "one slot that is saved to files and restored", *ONE_SLOT, *SAVED, areas=RESTORED),
     cell("llamacpp-saved-slots", "the same with two slots", setup.SLOTS, "2", *SAVED, areas=RESTORED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 
 import msgspec
@@ -10,6 +11,14 @@ KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1", "CTRL-3"
 ROOM = ("PRESS", "PREEMPT", "CTRL", "MIXED")  # requirements that need a small pool
 # What control variants remove.
 CACHING, POOL, CHUNKS, TIER = "prefix caching", "a pool this small", "prefill in chunks", "the second tier"
+
+
+class ModelLayers(enum.StrEnum):
+    """The layers of the generated model that a cell serves."""
+
+    FULL = "full attention"
+    WINDOW = "sliding window"  # in five of six layers
+    STATE = "state"  # in every second layer: one state of the whole context
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +35,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT", "TIER", "WEIGHT", "EMBED", "ENTRY", "MM")
     alike: bool = True
-    sliding_window: bool = False  # use the tiny model with sliding-window layers
+    model: ModelLayers = ModelLayers.FULL
     package: str | None = None  # a Python package that this cell needs beside the engine's own
     on_request: bool = False  # run only if --cells names it
     own_answers: bool = False  # engines of other cells refuse its requests, whatever the worker

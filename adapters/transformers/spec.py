@@ -8,7 +8,7 @@ import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.weights import WeightPolicy
-from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
+from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant, ModelLayers
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import MODEL_LAYER
 from coldproof.adapters.spec.release_package import ReleasePackage
@@ -22,7 +22,7 @@ ROOMY, PREFILL_FIRST = "num_blocks=2048", "scheduler_type=prefill_first"
 SMALL = ("num_blocks=24", "max_batch_tokens=64", "max_requests_per_batch=8")
 
 
-def cell(name: str, about: str, areas: tuple[str, ...], *fields: str, sliding_window: bool = False) -> Cell:
+def cell(name: str, about: str, areas: tuple[str, ...], *fields: str, model: ModelLayers = ModelLayers.FULL) -> Cell:
     """Return a cell: `fields` are those of ContinuousBatchingConfig. Cold answers come from the same configuration."""
     return Cell(
         name=name,
@@ -31,7 +31,7 @@ def cell(name: str, about: str, areas: tuple[str, ...], *fields: str, sliding_wi
         areas=areas,
         alike=False,
         engine="transformers",
-        sliding_window=sliding_window,
+        model=model,
     )
 
 
@@ -44,7 +44,7 @@ CELLS = (
         "a Gemma 3 model with a sliding window of 64 tokens, 24 tokens per step",
         ("GROUND",),  # with a window, requests share no blocks
         "max_batch_tokens=24",
-        sliding_window=True,
+        model=ModelLayers.WINDOW,
     ),
 )
 

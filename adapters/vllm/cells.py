@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coldproof.adapters.spec.cell import KEYS, ROOM, Cell
+from coldproof.adapters.spec.cell import KEYS, ROOM, Cell, ModelLayers
 from coldproof.adapters.vllm.kv_tiers import GIVEN
 
 SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
@@ -279,7 +279,7 @@ CELLS = (
         about="a Gemma 3 model with a window of 64 tokens: six groups of KV-cache blocks",
         areas=("GROUP", *LAYOUT_AREAS),
         alike=False,
-        sliding_window=True,
+        model=ModelLayers.WINDOW,
         topology="window",
     ),
     VllmCell(
@@ -288,7 +288,7 @@ CELLS = (
         arguments=("--prefix-cache-retention-interval", "64"),
         areas=("CHAT", "REUSE"),
         alike=False,
-        sliding_window=True,
+        model=ModelLayers.WINDOW,
         topology="window",
     ),
     VllmCell(
@@ -297,7 +297,7 @@ CELLS = (
         arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "90", "--max-num-batched-tokens", "64"),
         areas=("PRESS-3", "PREEMPT-1", "CTRL"),
         alike=False,
-        sliding_window=True,
+        model=ModelLayers.WINDOW,
         topology="window",
     ),
     VllmCell(

@@ -17,7 +17,7 @@ from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.server.probes import CACHE_CONFIG, ProbeResult
-from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant
+from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant, ModelLayers
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
@@ -99,7 +99,7 @@ def vllm_options(
         tier, arguments = tier_and_rest(cell.tier, arguments)
     except ValueError as problem:
         raise EngineStartError(str(problem)) from problem
-    tiny_gemma = cell.sliding_window and options.generated_model and not fingerprint
+    tiny_gemma = cell.model is ModelLayers.WINDOW and options.generated_model and not fingerprint
     return server.VllmOptions(
         model=served_model(options, cell),
         prefix_caching=options.caching,

@@ -12,7 +12,7 @@ import pytest
 from support.faults import plant
 from support.histories import read_config
 
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import Cell, ModelLayers
 from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.vllm.faults.patching import actions
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
@@ -80,7 +80,7 @@ class FaultyEngines:
         self.contents = {
             name: generate_adapter(CACHED, read_config(model), seed=seed, rank=8) for seed, name in enumerate("AB", 1)
         }
-        self.versions = generated_versions(model, CACHED, sliding_window=False)
+        self.versions = generated_versions(model, CACHED, layers=ModelLayers.FULL)
 
     def engine(self, cell: Cell) -> tuple[InprocEngine, EventLedger]:
         """The engine of a cell, and what it has published."""

@@ -13,13 +13,15 @@ from typing import Any
 import jinja2
 import msgspec
 
-from coldproof.adapters.common import tiny_model
+from coldproof.adapters.common import state_model, tiny_model
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
 from coldproof.adapters.server.completions import option_fields
+from coldproof.adapters.spec.cell import ModelLayers
+from coldproof.adapters.spec.generated_models import MAKERS
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, source_of
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
 from coldproof.harness.workload.steps import (
@@ -60,13 +62,14 @@ def reproducer(case: Case) -> str:
     """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
     workload = recorded_workload(case)
     dialect = reproduction(case)
-    carried = [source_of(tiny_model), *dialect.carries]
+    layers = CELLS[case.cell].model if case.cell in CELLS else ModelLayers.FULL
+    makers = (tiny_model, state_model) if layers is ModelLayers.STATE else (tiny_model,)
+    carried = [*map(source_of, makers), *dialect.carries]
     of_engine = dialect.template.read_text()
     templates = jinja2.ChoiceLoader([jinja2.DictLoader({ENGINE_TEMPLATE: of_engine}), jinja2.FileSystemLoader(HERE)])
     loader = jinja2.Environment(loader=templates, keep_trailing_newline=False, undefined=jinja2.StrictUndefined)
     template = loader.get_template(TEMPLATE)
     row = next((r for r in case.requests if r.request == case.failing_request), None)
-    sliding = case.cell in CELLS and CELLS[case.cell].sliding_window
     by_count = row is not None and case.first_difference is None and case.failure_class in CACHED_COUNT_FAILURES
     source: str = template.render(
         case_id=case.id,
@@ -81,7 +84,7 @@ def reproducer(case: Case) -> str:
         noise=repr(noise(case)),
         judge=f"judge_{'exact' if case.noise_nats is None else 'noisy'}.py.j2",
         tiny_model=uses_generated_model(case),
-        maker="make_sliding_window_model" if sliding else "make_model",
+        maker=MAKERS[layers].__name__,
         recipes=repr(case.recipes),
         config=case.engine_config,
         weights=SEEDS if weight_updates(workload) else {},
@@ -277,7 +280,7 @@ def imports(carried: list[Path], packages: tuple[str, ...]) -> str:
     """Return the script's imports: standard library, then packages, for the script and the sources that it contains."""
     lines = {f"import {module}" for module in STANDARD_MODULES} | {"from pathlib import Path"}
     for path in carried:
-        lines |= set(re.findall(r"^(?:import|from) (?!__future__).+$", path.read_text(), re.MULTILINE))
+        lines |= set(re.findall(r"^(?:import|from) (?!__future__|coldproof).+$", path.read_text(), re.MULTILINE))
     ordered = sorted(lines, key=lambda line: (line.startswith("from "), line))
     beside = "".join(f"\nimport {package}" for package in packages if package == "requests")
     return "\n".join(ordered) + (f"\n{beside}" if beside else "")
@@ -286,5 +289,5 @@ def imports(carried: list[Path], packages: tuple[str, ...]) -> str:
 def source_body(path: Path) -> str:
     """Return a file's source without docstring, imports and main block."""
     source = path.read_text()
-    last = list(re.finditer(r"^(?:import|from) .+$", source, re.MULTILINE))[-1]
+    last = list(re.finditer(r"^(?:import .+|from .+ import (?:\([^)]*\)|[^(\n]+))$", source, re.MULTILINE))[-1]
     return source[last.end() :].partition('\nif __name__ == "__main__":')[0].strip() + "\n"

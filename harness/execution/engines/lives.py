@@ -36,7 +36,7 @@ class EngineLives:
         files = self.pool.files
         source = model_folder(files.model(self.cell))
         if place.changed is EngineChange.WEIGHTS:
-            source = tiny_model(files.cache, sliding_window=files.has_window(self.cell), seed=OTHER_SEED)
+            source = tiny_model(files.cache, layers=files.layers(self.cell), seed=OTHER_SEED)
         shutil.rmtree(place.model, ignore_errors=True)
         shutil.copytree(source, place.model)
 

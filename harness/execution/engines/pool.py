@@ -194,7 +194,7 @@ class EnginePool:
 
     def other_engine(self, cell: Cell, name: str) -> Future[CheckedEngine]:
         """Return another engine with caching off in its plain cell. All cells with the same model share it."""
-        plain = msgspec.structs.replace(plain_cell(name), sliding_window=cell.sliding_window)
+        plain = msgspec.structs.replace(plain_cell(name), model=cell.model)
         key = self.oracles.across(cell, name)
 
         def start() -> CheckedEngine:

@@ -12,7 +12,7 @@ from typing import Any
 from coldproof.adapters.common.model_folder import CONFIG, model_folder
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, RequestRefused
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import Cell, ModelLayers
 from coldproof.harness.execution.models.lora import (
     AdapterError,
     AdapterFiles,
@@ -41,8 +41,8 @@ class ServedFiles:
 
     def __init__(self, options: Options, cache: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self.options, self.cache, self.say = options, cache, say
-        self.contents: dict[bool, Contents] = {}  # by whether the model has sliding windows
-        self.versions: dict[bool, Versions] = {}  # likewise
+        self.contents: dict[ModelLayers, Contents] = {}
+        self.versions: dict[ModelLayers, Versions] = {}
 
     def model(self, cell: Cell) -> str:
         """Return the model to serve: the user's, or a generated one of the cell's kind. Raises UsageError."""
@@ -50,33 +50,33 @@ class ServedFiles:
             return str(model_path(self.options.model, self.cache, self.say))
         if self.options.model is not None:
             return self.options.model
-        return str(tiny_model(self.cache, sliding_window=self.has_window(cell)))
+        return str(tiny_model(self.cache, layers=self.layers(cell)))
 
-    def has_window(self, cell: Cell) -> bool:
-        """Return whether a cell's model has sliding windows. With the fingerprint worker none has."""
-        return cell.sliding_window and not self.options.fingerprint
+    def layers(self, cell: Cell) -> ModelLayers:
+        """Return the layers of a cell's model. With the fingerprint worker, the served model's are never used."""
+        return ModelLayers.FULL if self.options.fingerprint else cell.model
 
     def contents_of(self, cell: Cell) -> Contents:
         """Return the adapter contents that fit a cell's model. Raises UsageError."""
-        if self.has_window(cell) not in self.contents:
+        if self.layers(cell) not in self.contents:
             self.make_for(self.model(cell), cell)
-        return self.contents[self.has_window(cell)]
+        return self.contents[self.layers(cell)]
 
     def versions_of(self, cell: Cell) -> Versions:
         """Return the versions of a cell's weights: the user's (`--weights`), or generated ones of a generated model.
 
         Empty if there is none beside that of the start. Raises UsageError.
         """
-        window = self.has_window(cell)
-        if window not in self.versions:
-            self.versions[window] = self.make_versions(Path(self.model(cell)), sliding_window=window)
-        return self.versions[window]
+        layers = self.layers(cell)
+        if layers not in self.versions:
+            self.versions[layers] = self.make_versions(Path(self.model(cell)), layers)
+        return self.versions[layers]
 
     def folder_of(self, cell: Cell, weights: str) -> str:
         """Return the folder of a version by the digest of its weights. Raises KeyError for an unknown one."""
         return {files.digest: str(files.folder) for files in self.versions_of(cell).values()}[weights]
 
-    def make_versions(self, start: Path, *, sliding_window: bool) -> Versions:
+    def make_versions(self, start: Path, layers: ModelLayers) -> Versions:
         """Return the versions for the weights in a folder. Raises UsageError."""
         if self.options.attached and self.options.model is None:
             return {}  # the folder of the weights to return to is unknown
@@ -84,7 +84,7 @@ class ServedFiles:
             if self.options.weights:
                 return with_digests(start, dict(zip(OTHER_VERSIONS, self.options.weights, strict=False)))
             if is_generated(start, self.cache):
-                return generated_versions(start, self.cache, sliding_window=sliding_window)
+                return generated_versions(start, self.cache, layers=layers)
         except OSError as problem:
             raise UsageError(f"--weights needs folders with safetensors files: {problem}") from problem
         return {}
@@ -92,7 +92,11 @@ class ServedFiles:
     def make_for(self, model: str | None, cell: Cell) -> None:
         """Make the contents for a model's folder; `model` is None if a server does not report it."""
         folder = model_folder(model) if model else None
-        self.contents[self.has_window(cell)] = make_contents(self.options.adapters, self.cache, folder)
+        layers = self.layers(cell)
+        # Generated adapters change the projections of a plain decoder, which a model with states does not have.
+        self.contents[layers] = (
+            {} if layers is ModelLayers.STATE else make_contents(self.options.adapters, self.cache, folder)
+        )
 
     def vet_contents(self, engine: Engine, cell: Cell, *, left_out: Callable[[str], None]) -> None:
         """Load every adapter content once and keep those that the engine accepts. Raises UsageError.
@@ -100,7 +104,7 @@ class ServedFiles:
         `left_out` is called with a message for each other one.
         """
         given = bool(self.options.adapters)
-        self.contents[self.has_window(cell)] = vetted(self.contents_of(cell), engine, given=given, left_out=left_out)
+        self.contents[self.layers(cell)] = vetted(self.contents_of(cell), engine, given=given, left_out=left_out)
 
 
 def make_contents(given: tuple[Path, ...], cache: Path, model: Path | None) -> Contents:

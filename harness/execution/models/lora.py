@@ -7,6 +7,7 @@ anything changes that the engine reads.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import secrets
@@ -18,6 +19,8 @@ import msgspec
 
 from coldproof.adapters.common import tiny_model as forge
 from coldproof.adapters.common.lora_digest import ADAPTER_FILES, content_digest
+from coldproof.adapters.spec.cell import ModelLayers
+from coldproof.adapters.spec.generated_models import MAKERS
 
 MODELS = "models"  # the generated models' folder in the cache
 
@@ -76,17 +79,18 @@ def user_adapter(folder: Path) -> AdapterFiles:
     return AdapterFiles(folder, digest_of(folder), {"path": str(folder)})
 
 
-def tiny_model(cache: Path, *, sliding_window: bool = False, seed: int = 0) -> Path:
-    """Return the default model's folder. The first call generates it in seconds, without a network.
+def tiny_model(cache: Path, *, layers: ModelLayers = ModelLayers.FULL, seed: int = 0) -> Path:
+    """Return the folder of a generated model. The first call generates it in seconds, without a network.
 
     `seed`: that of its weights; 0 for those with which engines are started.
     """
-    kind = (b"sliding window" if sliding_window else b"") + (f"seed {seed}".encode() if seed else b"")
-    key = hashlib.sha256(Path(forge.__file__).read_bytes() + kind).hexdigest()[:16]
+    make = MAKERS[layers]
+    source = Path(inspect.getfile(make)).read_bytes()
+    key = hashlib.sha256(source + f"{layers.value} {seed}".encode()).hexdigest()[:16]
     folder = cache / MODELS / key
     if not folder.exists():
         scratch = folder.with_name(f"{key}.{secrets.token_hex(4)}")
-        (forge.make_sliding_window_model if sliding_window else forge.make_model)(scratch, seed=seed)
+        make(scratch, seed=seed)
         publish(scratch, folder)
     return folder
 

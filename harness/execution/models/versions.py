@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters.common.weights_digest import WEIGHT_FILES, weights_digest
+from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.harness.execution.models.lora import tiny_model
 from coldproof.harness.workload.steps import START_WEIGHTS
 
@@ -26,11 +27,9 @@ class WeightFiles(msgspec.Struct, frozen=True):
 Versions = dict[str, WeightFiles]  # symbolic name -> files; with those of the start, if there are any others
 
 
-def generated_versions(start: Path, cache: Path, *, sliding_window: bool) -> Versions:
+def generated_versions(start: Path, cache: Path, *, layers: ModelLayers) -> Versions:
     """Return the versions for a generated model. The first call generates them in seconds."""
-    others = {
-        name: tiny_model(cache, sliding_window=sliding_window, seed=seed) for seed, name in enumerate(GENERATED, 1)
-    }
+    others = {name: tiny_model(cache, layers=layers, seed=seed) for seed, name in enumerate(GENERATED, 1)}
     return with_digests(start, others)
 
 

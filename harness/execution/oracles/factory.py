@@ -37,7 +37,7 @@ class OracleFactory:
 
     def across(self, cell: Cell, name: str) -> str:
         """Return the key of another engine and its answers. No cell has this name."""
-        return f"{OTHER_ENGINE_PREFIX}{name}, {'sliding window' if self.files.has_window(cell) else 'plain'}"
+        return f"{OTHER_ENGINE_PREFIX}{name}, {self.files.layers(cell).value}"
 
     def memo(self, cell: Cell) -> Answers:
         """Return the known answers of a cell, shared with all cells that have the same cold answers."""

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.calibration.pareto_tail import quantile
@@ -156,14 +155,17 @@ def judge_workloads(
             file.write_bytes(msgspec.json.encode(measurement))
 
 
-def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload, engine: CheckedEngine | None = None) -> Judgement:
-    """Run a workload on `engine` (None: the one under test) and judge it. Cold answers are fetched first, in batches.
+def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload, *, caching: bool = True) -> Judgement:
+    """Run a workload on the engine under test and judge it. Cold answers are fetched first, in batches.
+
+    Without `caching`, it is run on the engine that gives the cold answers, if there is one.
 
     The oracle's memory of answers is cleared afterwards, because no prompt is sent again.
     """
     oracle = engines.cold
+    tested = engines.engine if caching or engines.oracle_engine is None else engines.oracle_engine
     history = WorkloadRun(
-        engine or engines.engine,
+        tested,
         drawn,
         secrets.token_hex(3),
         engines.contents,

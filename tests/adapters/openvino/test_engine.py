@@ -42,7 +42,7 @@ Start = Callable[..., OpenVinoEngine]
 @pytest.fixture(scope="module")
 def adapter(start: Start) -> AdapterFiles:
     """One that changes every answer."""
-    config = json.loads((tiny_model(CACHED, sliding_window=False) / "config.json").read_text())
+    config = json.loads((tiny_model(CACHED) / "config.json").read_text())
     return generate_adapter(CACHED, config, seed=1, rank=8)
 
 
@@ -53,7 +53,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
     def start_one(*words: str, prefix_caching: bool = True, adapters: tuple[Path, ...] = ()) -> OpenVinoEngine:
         log = tmp_path_factory.mktemp("engine") / "engine.log"
-        model = str(tiny_model(CACHED, sliding_window=False))
+        model = str(tiny_model(CACHED))
         made = start_options(CELLS[0], *words, model=model, caching=prefix_caching, adapters=adapters, log=log)
         engines.append(openvino.start(made))
         return engines[-1]
@@ -82,7 +82,7 @@ def serve(engine: OpenVinoEngine, *requests: CompletionRequest) -> list[Served]:
 
 def other_adapter() -> Path:
     """Another one's folder."""
-    config = json.loads((tiny_model(CACHED, sliding_window=False) / "config.json").read_text())
+    config = json.loads((tiny_model(CACHED) / "config.json").read_text())
     return generate_adapter(CACHED, config, seed=2, rank=16).folder
 
 
@@ -90,7 +90,7 @@ def test_the_model_is_the_one_that_was_written(start: Start, adapter: AdapterFil
     """Its answers, with an adapter and without, are those that plain arithmetic gives in double precision."""
     engine = start(REGISTERED, prefix_caching=False, adapters=(adapter.folder,))
     engine.load_adapter("a", str(adapter.folder), in_place=False)
-    model = tiny_model(CACHED, sliding_window=False)
+    model = tiny_model(CACHED)
     for name, folder in (("base", None), ("a", adapter.folder), ("base", None)):
         answer = engine.complete(ask(prompt(1, 40), model=name))
         assert [token.id for token in answer.tokens] == greedy(model, prompt(1, 40), 8, folder)

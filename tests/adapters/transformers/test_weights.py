@@ -15,6 +15,7 @@ from support.start_options import start_options
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.protocol.weights import WeightRoute
+from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.transformers import engine as transformers
 from coldproof.adapters.transformers.engine import TransformersEngine
 from coldproof.adapters.transformers.spec import CELLS
@@ -84,7 +85,7 @@ def test_weights_that_do_not_fit_are_refused(start: Start, tmp_path: Path) -> No
     """And the model keeps its own."""
     engine = start(tiny_model(CACHED))
     before = engine.weights_checksum()
-    for folder, words in ((tmp_path, "has no"), (tiny_model(CACHED, sliding_window=True), "lack")):
+    for folder, words in ((tmp_path, "has no"), (tiny_model(CACHED, layers=ModelLayers.WINDOW), "lack")):
         with pytest.raises(RequestRefused, match=words):
             engine.update_weights(str(folder), WeightRoute.IN_PLACE)
     assert engine.weights_checksum() == before

@@ -12,6 +12,8 @@ from tokenizers import Tokenizer
 
 from coldproof.adapters.common import tiny_model as forge
 from coldproof.adapters.common.lora_digest import ADAPTER_FILES
+from coldproof.adapters.spec.cell import ModelLayers
+from coldproof.adapters.spec.generated_models import MAKERS
 from coldproof.harness.execution.models.lora import AdapterError, digest_of, generate_adapter, place, tiny_model
 from coldproof.harness.execution.models.lora import user_adapter as brought
 
@@ -228,7 +230,7 @@ def test_the_tiny_model_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         made.append(folder)
         folder.mkdir(parents=True)
 
-    monkeypatch.setattr(forge, "make_model", make)
+    monkeypatch.setitem(MAKERS, ModelLayers.FULL, make)
     assert tiny_model(tmp_path) == tiny_model(tmp_path)
     assert len(made) == 1
     assert made[0] != tiny_model(tmp_path)
