@@ -14,7 +14,7 @@ from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds
 from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
 from coldproof.harness.workload.generators.rare import with_rare
-from coldproof.harness.workload.generators.reuse import long_returns, returns
+from coldproof.harness.workload.generators.reuse import boundaries, long_returns, returns
 from coldproof.harness.workload.steps import Route
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
@@ -82,3 +82,23 @@ def test_adapters_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None
     """In no group does a conforming engine share a block between two adapters that had the same name."""
     lifecycle = AdapterLifecycle(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD))
     sut.check(data.draw(adapter_lifecycles(sut.limits, lifecycle), label="workload"))
+
+
+@requirement(
+    "GROUP-2",
+    "what stands at a block's end",
+    needs=NEEDS,
+    shows=(Evidence.SHARED_HITS,),
+    upstream=("vllm#51113", "vllm#55600", "vllm#55601", "vllm#53912"),
+)
+@given(data=st.data())
+def test_hits_at_every_boundary(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """What a conforming engine caches at the end of a block is the state at that position, whatever the chunks of the
+    prompt that left it there: a prompt that continues from it is answered as cold.
+
+    Why it can break: attention reads each token's own KV, but a layer with a state or a window has one value for all
+    tokens up to a block's end. If it is stored a chunk too early or too late (vllm#51113: hashed as the state behind
+    1,600 tokens, held that behind 364), or read from the wrong block for short hits (vllm#55600), every hit is wrong in
+    silence. Oracle: cold start and the reference cache. Vacuous when no prompt hit what another one left.
+    """
+    sut.check(data.draw(boundaries(sut.limits), label="workload"))

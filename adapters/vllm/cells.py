@@ -26,6 +26,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     environment: Variables = ()  # variables, which replace the user's
     images: bool = False  # the model takes images; it has no weights
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
+    only_model: bool = False  # is about what a model computes, which the fingerprint worker replaces
     engine: str = SERVER
 
     def obstacle(self, engine: str, worker: str) -> str:
@@ -34,6 +35,8 @@ class VllmCell(Cell, frozen=True, kw_only=True):
             return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
             return f"cell {self.name!r} tests number formats, and the fingerprint worker computes no numbers"
+        if self.only_model and worker == FINGERPRINT:
+            return f"cell {self.name!r} is about what its model computes: leave out --worker fingerprint"
         if self.own_answers and engine != IN_PROCESS:
             return f"cell {self.name!r} sends content that only the adapter in process sends: add --engine {IN_PROCESS}"
         if engine == IN_PROCESS and not self.in_process:
@@ -68,6 +71,43 @@ def layout_cell(
     """Return a cell with a topology that only the fingerprint worker has: see adapters/vllm/fingerprint/topology.py."""
     return VllmCell(name=name, about=about, topology=topology, arguments=arguments, areas=areas, only_fingerprint=True)
 
+
+STATE_BLOCK = 64  # of the generated model with states: vLLM makes a block as large as a state
+
+
+def state_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...] = ("GROUP", *LAYOUT_AREAS)) -> VllmCell:
+    """Return a cell with a model of Granite 4's shape, states beside attention. The fingerprint worker has
+    `groups-state` for it.
+    """
+    return VllmCell(
+        name=name,
+        about=about,
+        arguments=arguments,
+        areas=areas,
+        alike=False,
+        model=ModelLayers.STATE,
+        only_model=True,
+    )
+
+
+STATE_CELLS = (
+    state_cell(
+        "states", "a Granite 4 model: states beside attention, chunks of one block", CHUNK_TOKENS, str(STATE_BLOCK)
+    ),
+    state_cell(
+        "states-half-chunks",
+        "the Granite 4 model; chunks of half a block",
+        *(CHUNK_TOKENS, str(STATE_BLOCK // 2)),
+        areas=("GROUP",),
+    ),
+    state_cell(
+        "states-tight",
+        "the Granite 4 model with a pool that two long requests fill",
+        *("--max-model-len", "512", "--num-gpu-blocks-override", "24", CHUNK_TOKENS, str(STATE_BLOCK)),
+        areas=ROOM,
+    ),
+    state_cell("states-whole-chunks", "the Granite 4 model; chunks of several blocks", areas=("GROUP",)),
+)
 
 GROUP_CELLS = (
     layout_cell(
@@ -300,6 +340,7 @@ CELLS = (
         model=ModelLayers.WINDOW,
         topology="window",
     ),
+    *STATE_CELLS,
     VllmCell(
         name="kv-bfloat16",
         about="KV in bfloat16, weights in float32",

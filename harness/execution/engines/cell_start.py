@@ -125,7 +125,8 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
             started.cold,
             digests,
             cell=key,
-            block=shape.block_size,
+            # With states, vLLM without a cache has one block for the whole context.
+            block=started.tested.shape.block_size,
             slots=shape.adapter_slots or 1,
             seconds=pool.options.seconds,
             renew=renewing(pool, cell, started.cold, started.cold_engine),

@@ -12,6 +12,7 @@ from coldproof.harness.workload.tokens import NONCE_TOKENS
 LONG_ANSWER = 8
 LEAST_LONG = 8  # units of a long prompt for a slow model
 MOST_UNITS = 64  # of a prompt that is sent again; GROUP-1 has the longest prompts
+MOST_BOUNDARIES = 6  # ends of blocks at which prompts end
 MANY_SHARERS = 17  # requests at once that share a prefix
 LONG_EVERY = 7  # for each workload with the longest prompt, so many have a shorter one
 
@@ -46,6 +47,28 @@ def returns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     steps: list[Step] = [single_request(draw, limits, prompts[i]) for i in (0, 0, 1, 0)]
     for _ in range(draw(st.integers(0, limits.most(4)))):
         steps.append(single_request(draw, limits, draw(st.sampled_from(prompts))))
+    return Workload(tuple(steps))
+
+
+@guided
+@st.composite
+def boundaries(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw the beginnings of one text, which end around the ends of blocks, with tails of their own or none.
+
+    Each hit starts from what stands at another block's end, and from there a chunk begins at another place.
+    """
+    most = max(2, min(MOST_BOUNDARIES, longest_stem(limits) // limits.unit))
+    offsets = (-1, 0, 1, limits.unit // 2)
+    steps: list[Step] = []
+    for number in range(draw(st.integers(3, 3 + limits.most(6)))):
+        together = []
+        for place in range(draw(st.sampled_from((1, 1, 2)))):
+            end = draw(st.integers(1, most)) * limits.unit + draw(st.sampled_from(offsets)) - NONCE_TOKENS
+            tail = draw(st.sampled_from((0, 0, 1, limits.unit)))
+            own = (Segment(f"tail {number}.{place}", tail),) if tail else ()
+            prompt = Prompt((Segment("text", max(1, end)), *own))
+            together.append(Request(prompt=prompt, max_tokens=draw(answer_lengths(limits))))
+        steps.append(Burst(requests=tuple(together)))
     return Workload(tuple(steps))
 
 
