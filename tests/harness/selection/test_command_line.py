@@ -304,6 +304,25 @@ def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> 
     assert "No proposals" in path.read_text()
 
 
+def test_the_results_are_written_for_a_caller_too(coldproof: Coldproof, tmp_path: Path) -> None:
+    """Where it asked for them, and with one line for each requirement; of a run that could not begin as well."""
+    copy = tmp_path / "out" / "coldproof.json"
+    with serving(Manners(lora=(404, "Not Found"))) as fake:
+        run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--json", copy)
+    assert copy.read_bytes() == (run.report / "results.json").read_bytes()
+    assert [line for line in run.said.splitlines() if line.startswith("LORA-6 UNSUPPORTED: ")]
+    failed = coldproof("--engine-url", "http://127.0.0.1:9", "-k", "test_reload_while", "--json", copy)
+    assert failed.code == read_results(copy).exit_code == HARNESS
+    assert "LORA-6 NOT EXERCISED: " in failed.said
+
+
+def test_results_that_cannot_be_written_for_a_caller_are_usage(coldproof: Coldproof, tmp_path: Path) -> None:
+    """Before any engine is tried: nobody would read the verdict."""
+    (tmp_path / "file").touch()
+    run = coldproof("--engine-url", "http://127.0.0.1:9", "--json", tmp_path / "file" / "out.json")
+    assert (run.code, "out.json: cannot be written" in run.clear_line()) == (USAGE, True)
+
+
 def test_a_wrong_key_is_kept_secret_too(coldproof: Coldproof) -> None:
     """It may be right somewhere else."""
     with serving(Manners(key="another")) as fake:
