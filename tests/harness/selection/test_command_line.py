@@ -90,7 +90,7 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, llamacpp, endpoint"),
+        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, llamacpp, lmdeploy, endpoint"),
         (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
         (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
         (["--engine", "endpoint"], "requires --engine-url http://HOST:PORT"),
