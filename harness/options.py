@@ -50,6 +50,31 @@ RELEASE = Profile(
     replays=10,
     controls_seconds=600,
 )
+CI = Profile(
+    examples=30,
+    seconds=600,
+    tokens=12_000,
+    cells=("default", "tight", "tight-priority"),
+    fingerprint_cells=(
+        "default",
+        "tight",
+        "tight-priority",
+        "priority",
+        "small-chunks",
+        "runner-v2",
+        "embeds",
+        "embeds-tight",
+        "images",
+        "images-tight",
+        *GROUP_CELLS,
+        *EVENT_AND_TIER_CELLS,
+    ),
+    fingerprint_examples=400,
+    fingerprint_seconds=420,
+    shrink_seconds=60,
+    replays=5,
+    controls_seconds=180,
+)
 PROFILES = {
     "smoke": Profile(
         examples=8,
@@ -72,31 +97,7 @@ PROFILES = {
         replays=3,
         controls_seconds=90,
     ),
-    "ci": Profile(
-        examples=30,
-        seconds=600,
-        tokens=12_000,
-        cells=("default", "tight", "tight-priority"),
-        fingerprint_cells=(
-            "default",
-            "tight",
-            "tight-priority",
-            "priority",
-            "small-chunks",
-            "runner-v2",
-            "embeds",
-            "embeds-tight",
-            "images",
-            "images-tight",
-            *GROUP_CELLS,
-            *EVENT_AND_TIER_CELLS,
-        ),
-        fingerprint_examples=400,
-        fingerprint_seconds=420,
-        shrink_seconds=60,
-        replays=5,
-        controls_seconds=180,
-    ),
+    "ci": CI,
     "release": RELEASE,
     # The strict form: a frozen list of requirements, every cell, no exclusions. See harness/release.
     "qualify": RELEASE,
@@ -110,6 +111,11 @@ PROFILES = {
         fingerprint_examples=400,
         fingerprint_seconds=3600,
         requirements="MIXED-1",
+    ),
+    # For an out-of-tree platform of vLLM: what its worker can get wrong, beside all that needs no worker. Hits that end
+    # within a chunk, evicted and resumed requests, several groups. See docs/hardware-plugins.md.
+    "hardware": msgspec.structs.replace(
+        CI, cells=("default", "tight", "small-chunks", "sliding-window"), fingerprint_seconds=600
     ),
     # For harness/power: few examples of every requirement, little time to minimise.
     "wide": Profile(
@@ -129,7 +135,8 @@ SMOKE, QUALIFY, SOAK = "smoke", "qualify", "soak"
 FIRST, ONLY, OFF = FINDINGS_CHOICES = ("first", "only", "off")  # what a run does with the known findings of its engine
 DIAGNOSE_CHOICES = ("new", "all", "none")
 CLOSED_FORM = "closed-form"  # the oracle that computes its answers
-ORACLES = ("cold-engine", "fresh-engine", "same-engine", CLOSED_FORM)
+COLD_ENGINE, SAME_ENGINE = "cold-engine", "same-engine"
+ORACLES = (COLD_ENGINE, "fresh-engine", SAME_ENGINE, CLOSED_FORM)
 OTHER_ENGINE_PREFIX = "engine:"  # prefix of an oracle that is another engine, on the command line and in reports
 FINGERPRINT = "fingerprint"  # the worker that stores digests instead of keys and values
 PROPOSED_SUFFIX = ".proposed.toml"  # suffix of files with proposed known issues in the report folder
@@ -140,11 +147,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     engine: str
     report_dir: Path
+    json: Path | None = None  # where results.json is written as well
     cells: tuple[str, ...] = ("default",)
     profile: str = "smoke"
     oracle: str = "cold-engine"
     worker: str = "model"
     engine_url: str | None = None
+    cold_url: str | None = None  # of a second server with prefix caching off
     engine_args: tuple[str, ...] = ()
     model: str | None = None
     adapters: tuple[Path, ...] = ()

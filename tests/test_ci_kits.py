@@ -24,7 +24,7 @@ from coldproof.harness.cli.main import main as coldproof
 from coldproof.harness.fleet.matrix import read_matrix, units_of
 
 CI = ROOT / "ci"
-PAGES = [ROOT / "docs" / name for name in ("ci.md", "fleet.md", "qualifying-a-gpu-target.md")]
+PAGES = [ROOT / "docs" / name for name in ("ci.md", "fleet.md", "qualifying-a-gpu-target.md", "hardware-plugins.md")]
 NAMES = "|".join(SUBCOMMANDS)
 COMMAND = re.compile(rf"(python -m pytest suites|coldproof (?:{NAMES}))\b(.*?)(?=python -m|coldproof |$)", re.MULTILINE)
 OPTION = re.compile(r"--[a-z][a-z-]*")
@@ -64,7 +64,9 @@ def unknown(config: pytest.Config, text: str) -> Iterator[str]:
             yield from (f"{program} {name}" for name in options if name not in said)
 
 
-@pytest.mark.parametrize("path", [*sorted(CI.glob("*.*")), CI / "Dockerfile", *PAGES], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted(CI.glob("*.*")), CI / "Dockerfile", ROOT / "action.yml", *PAGES], ids=lambda path: path.name
+)
 def test_every_option_of_every_command_is_there(request: pytest.FixtureRequest, path: Path) -> None:
     """In pytest with our plugin, and in the command's subcommands."""
     assert list(unknown(request.config, path.read_text())) == []

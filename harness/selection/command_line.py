@@ -14,7 +14,7 @@ from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import ENGINES, attached
 from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
 from coldproof.harness.case.known_issue_proposals import proposed_file
-from coldproof.harness.options import CLOSED_FORM, FIRST, Options, UsageError
+from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, FIRST, SAME_ENGINE, Options, UsageError
 from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard
@@ -43,6 +43,11 @@ def declare_options(add: Callable[..., object]) -> None:
         f"{', '.join(map(engine_help, ENGINES.values()))}; a replayed case uses the engine of the case",
     )
     option("--engine-url", "URL", "attach to a running server")
+    option(
+        "--cold-url",
+        "URL",
+        "with --engine-url: a second server of the same kind and model with prefix caching off, for cold answers",
+    )
     option("--engine-args", "FLAGS", "more flags for an engine that Coldproof starts, as one string", default="")
     option("--worker", "NAME", "model (default), or fingerprint: vLLM without a neural network", default="model")
     option(
@@ -74,7 +79,12 @@ def declare_options(add: Callable[..., object]) -> None:
         "it documents)",
     )
     option("--cells", "NAME,...", "engine configurations; 'list' prints all (default: those of the profile)")
-    option("--profile", "NAME", "amount of testing: smoke (default), ci, release, qualify or soak", default="smoke")
+    option(
+        "--profile",
+        "NAME",
+        "amount of testing: smoke (default), ci, release, qualify, soak or hardware",
+        default="smoke",
+    )
     option("--budget", "TIME", "time for drawing examples, for example 90s, 20m or 2h")
     option(
         "--oracle",
@@ -115,6 +125,7 @@ def declare_options(add: Callable[..., object]) -> None:
     )
     option("--shard", "I/N", "run part I of N; `coldproof merge` merges the reports")
     option("--report-dir", "DIR", "folder for the report (default: coldproof-report)", default="coldproof-report")
+    option("--json", "FILE", "write results.json to this file too, and print one line for each requirement at the end")
     option(
         "--cache-dir",
         "DIR",
@@ -162,17 +173,20 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     return Options(
         engine=engine,
         engine_url=url,
+        cold_url=config.getoption("--cold-url"),
         engine_args=split_arguments(config.getoption("--engine-args")),
         adapters=tuple(Path(p) for p in config.getoption("--adapter")),
         weights=tuple(Path(p) for p in config.getoption("--weights")),
         cells=cells,
         layers=layers_of(config),
-        oracle=config.getoption("--oracle") or default_oracle(engine, url, exact),
+        oracle=config.getoption("--oracle")
+        or default_oracle(engine, url, exact, cold_url=config.getoption("--cold-url")),
         known_issues=known_issues,
         findings=config.getoption("--findings") or FIRST,
         proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
         replay=optional_path(config, "--replay"),
         report_dir=report_dir,
+        json=optional_path(config, "--json"),
         shared_dir=optional_path(config, "--shared-dir"),
         cache_dir=cache_dir.absolute() if cache_dir else None,
         calibration=optional_path(config, "--calibration"),
@@ -199,11 +213,11 @@ def shard_of(config: pytest.Config) -> Shard | None:
     return read_shard(text) if text is not None else None
 
 
-def default_oracle(engine: str, url: str | None, exact: bool) -> str:
+def default_oracle(engine: str, url: str | None, exact: bool, *, cold_url: str | None = None) -> str:
     """Return the best oracle that an engine supports. `exact`: its answers can be computed without running it."""
     if attached(engine, url) is not None:
-        return "same-engine"
-    return CLOSED_FORM if exact else "cold-engine"
+        return SAME_ENGINE if cold_url is None else COLD_ENGINE
+    return CLOSED_FORM if exact else COLD_ENGINE
 
 
 def split_arguments(text: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.weight_promise import POLICIES
 from coldproof.harness.options import (
     CLOSED_FORM,
+    COLD_ENGINE,
     DIAGNOSE_CHOICES,
     FINDINGS_CHOICES,
     INVALID_DURATION,
@@ -19,6 +20,7 @@ from coldproof.harness.options import (
     OTHER_ENGINE_PREFIX,
     PROFILES,
     PROPOSED_SUFFIX,
+    SAME_ENGINE,
     Options,
     UsageError,
     parse_duration,
@@ -54,6 +56,8 @@ def check_engine(options: Options) -> None:
         raise UsageError(
             "--engine-args requires an engine that Coldproof starts; pass the flags to your own server instead"
         )
+    if options.cold_url is not None and not options.attached:
+        raise UsageError("--cold-url requires --engine-url; Coldproof starts the cold engine of its own engines")
     check_arguments = ENGINES[options.engine].check_arguments
     if check_arguments is not None:
         try:
@@ -130,9 +134,10 @@ def check_oracle(options: Options) -> None:
         raise UsageError(
             f"unknown oracle {options.oracle!r}: choose one of {', '.join(ORACLES)} or {OTHER_ENGINE_PREFIX}NAME"
         )
-    elif options.attached and options.oracle != "same-engine":
+    elif options.attached and options.oracle not in (SAME_ENGINE, *([COLD_ENGINE] if options.cold_url else [])):
         raise UsageError(
             f"--oracle {options.oracle} requires an engine that Coldproof starts; use --oracle same-engine"
+            + (", or give --cold-url" if options.oracle == COLD_ENGINE else "")
         )
     elif options.oracle == CLOSED_FORM and not options.fingerprint:
         raise UsageError("--oracle closed-form requires --worker fingerprint")

@@ -39,7 +39,7 @@ from coldproof.harness.session.budget import OUT_OF_TIME, Budget, OutOfTime, Run
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.layers.processes import LayerProcesses
 from coldproof.harness.session.layers.view import LayersView
-from coldproof.harness.session.run_reports import RunReports, prepare_folder
+from coldproof.harness.session.run_reports import RunReports, prepare_copy, prepare_folder
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.session.signals import EndingSignals
 from coldproof.harness.session.soak import ResourceMonitor
@@ -74,6 +74,8 @@ class ConformanceRun:
         # Read the case before the folder is cleared: it may lie in that folder.
         case = load_case(options.replay) if options.replay is not None else None
         prepare_folder(options.report_dir, clear=leads)
+        if leads and options.json is not None:
+            prepare_copy(options.json)
         self.log = EventLog(options.report_dir / EVENTS, options.layer)
         self.plan = RunPlan()
         self.reports = RunReports(options, self.log, waivers=self.waivers, qualification=self.qualification)

@@ -14,20 +14,22 @@ from coldproof.harness.case.known_issue_proposals import write_proposals
 from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.event_log import EventLog
-from coldproof.harness.options import PROPOSED_SUFFIX, Options
+from coldproof.harness.options import PROPOSED_SUFFIX, Options, UsageError
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import Qualification, environment_facts
 from coldproof.harness.session.environment import environment
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.reports.assemble.assemble import EXIT_HARNESS, assemble, read_events
-from coldproof.reports.exports.write import write_all
-from coldproof.reports.format.text import storable, visible
+from coldproof.reports.exports.write import write_all, write_text
+from coldproof.reports.format.text import one_line, storable, visible
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results, Waiver, encode
 
 # Written by an earlier run, in addition to its cases, logs and proposals.
 PAGES = ("index.html", "badge.svg", "junit.xml", "summary.md")
-RUN_FILES = ("events.ndjson", "results.json", "manifest.json", *PAGES)
+RESULTS = "results.json"
+RUN_FILES = ("events.ndjson", RESULTS, "manifest.json", *PAGES)
+LONGEST_REASON = 400  # characters of a reason that are printed
 
 
 class RunReports:
@@ -71,6 +73,8 @@ class RunReports:
         results = assemble(read_events(self.log.path))
         try:
             write_all(results, self.options.report_dir)
+            if self.options.json is not None:
+                write_text(self.options.json, (self.options.report_dir / RESULTS).read_text())
             if self.qualification is not None:
                 seal(self.options.report_dir)
         except OSError as problem:
@@ -95,9 +99,29 @@ class RunReports:
         if self.terminal is None or self.terminal.closed:
             return
         with contextlib.suppress(OSError):  # the report is written, and the terminal may be closed
+            for words in ("", *requirement_lines(results)) if self.options.json is not None else ():
+                self.terminal.line(words)
             self.terminal.print_summary(results, self.options.report_dir)
             if self.qualification is not None:
                 self.terminal.line(f"bundle: coldproof verify {self.options.report_dir}")
+
+
+def requirement_lines(results: Results) -> list[str]:
+    """Return one line for each requirement: id, verdict, and the reason where there is one."""
+    said = ((f"{one.id} {one.verdict.value}", one.reason) for one in results.requirements)
+    return [f"{words}: {one_line(reason)[:LONGEST_REASON]}" if reason else words for words, reason in said]
+
+
+def prepare_copy(path: Path) -> None:
+    """Create the folder of --json and delete the file of an earlier run: a caller must not read it for this one's.
+
+    Raises UsageError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError as problem:
+        raise UsageError(f"--json {path}: cannot be written ({problem.strerror}); choose another file") from problem
 
 
 def prepare_folder(folder: Path, *, clear: bool) -> None:

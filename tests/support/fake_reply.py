@@ -61,6 +61,7 @@ class Manners:
     token_ids: bool = True
     token_prompts: bool = True
     salts: bool = True
+    caches: bool = True  # off: nothing is ever hit
     chats: bool = True
     tells_prompts: bool = True
     refuses: tuple[str, ...] = ()  # fields of a body that are answered with 400

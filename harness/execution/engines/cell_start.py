@@ -23,7 +23,7 @@ from coldproof.harness.execution.oracles.engine import EngineOracle, FreshOracle
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle
-from coldproof.harness.options import CLOSED_FORM, UsageError
+from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, SAME_ENGINE, UsageError
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.schema.results import Calibration
 
@@ -50,20 +50,22 @@ def start_engines(pool: EnginePool, cell: Cell) -> StartedEngines:
     """Start the engines that the chosen oracle needs, both at once. Raises EngineStartError."""
     options = pool.options
     name, other = options.oracle, options.other_engine
-    starting = pool.cold_engine(cell) if name != "same-engine" and not options.attached else None
+    starting = pool.cold_engine(cell) if name != SAME_ENGINE and not options.attached else None
     beside = pool.other_engine(cell, other) if other is not None else None
     tested = pool.open_engine(cell, purpose="tested")
     pool.vet_contents(tested, cell)
+    if options.cold_url is not None and name != SAME_ENGINE:
+        starting = pool.cold_engine(cell)  # after the other server, whose adapters it gets
     check_mode(tested.shape, cell, other)
     cold_engine = starting.result() if starting is not None else None
     if beside is not None:
         pool.vet_contents(beside.result(), cell)
     cold = (
-        pool.oracles.oracle_for("cold-engine", cold_engine, cell)
+        pool.oracles.oracle_for(COLD_ENGINE, cold_engine, cell)
         if cold_engine is not None
-        else pool.oracles.oracle_for("same-engine", tested, cell)
+        else pool.oracles.oracle_for(SAME_ENGINE, tested, cell)
     )
-    if cold_engine is not None:
+    if cold_engine is not None and not options.attached:  # an attached one loads other weights itself
         cold.of_weights = lambda digest: pool.cold_engine(cell, digest).result()
     oracle: Oracle = cold
     if other is not None:

@@ -117,7 +117,7 @@ class EnginePool:
         if other is not None:
             engine = self.start(cell, caching=caching, purpose=purpose, name=other, arguments=())
         elif self.options.attached:
-            engine = self.attach(cell)
+            engine = self.attach(cell, caching=caching)
         else:
             name, arguments = self.options.engine, self.options.engine_args
             engine = self.start(
@@ -228,18 +228,23 @@ class EnginePool:
         """Start an engine in the background."""
         return self._starter.submit(self.open_engine, cell, caching=caching, purpose=purpose)
 
-    def attach(self, cell: Cell) -> Engine:
-        """Attach to the user's server; adapters are generated for the model that it reports. Raises UsageError."""
+    def attach(self, cell: Cell, *, caching: bool) -> Engine:
+        """Attach to the user's server, or to the one for cold answers. Raises UsageError.
+
+        Adapters are generated for the model that the first one reports.
+        """
+        url = self.options.engine_url if caching else self.options.cold_url
 
         def adapter_for(root: str | None) -> str | None:
-            self.files.make_for(self.options.model or root, cell)
+            if caching:
+                self.files.make_for(self.options.model or root, cell)
             first = next(iter(self.files.contents_of(cell).values()), None)
             return str(first.folder.resolve()) if first else None
 
         spec = attached(self.options.engine, self.options.engine_url)
-        if self.options.engine_url is None or spec is None or spec.attach is None:
+        if url is None or spec is None or spec.attach is None:
             raise UsageError(f"--engine {self.options.engine} needs --engine-url http://HOST:PORT")
-        return spec.attach(self.options.engine_url, adapter_for=adapter_for)
+        return spec.attach(url, adapter_for=adapter_for)
 
     def vet_contents(self, engine: CheckedEngine, cell: Cell) -> None:
         """Load every adapter content once and keep only those that the engine accepts. Raises UsageError."""

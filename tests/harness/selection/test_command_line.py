@@ -90,7 +90,7 @@ def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldp
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, llamacpp, endpoint"),
+        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, llamacpp, lmdeploy, endpoint"),
         (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
         (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
         (["--engine", "endpoint"], "requires --engine-url http://HOST:PORT"),
@@ -302,6 +302,25 @@ def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> 
     assert run.code == 0
     assert f"0 known issues proposed; review them in {path}\n" in run.said
     assert "No proposals" in path.read_text()
+
+
+def test_the_results_are_written_for_a_caller_too(coldproof: Coldproof, tmp_path: Path) -> None:
+    """Where it asked for them, and with one line for each requirement; of a run that could not begin as well."""
+    copy = tmp_path / "out" / "coldproof.json"
+    with serving(Manners(lora=(404, "Not Found"))) as fake:
+        run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--json", copy)
+    assert copy.read_bytes() == (run.report / "results.json").read_bytes()
+    assert [line for line in run.said.splitlines() if line.startswith("LORA-6 UNSUPPORTED: ")]
+    failed = coldproof("--engine-url", "http://127.0.0.1:9", "-k", "test_reload_while", "--json", copy)
+    assert failed.code == read_results(copy).exit_code == HARNESS
+    assert "LORA-6 NOT EXERCISED: " in failed.said
+
+
+def test_results_that_cannot_be_written_for_a_caller_are_usage(coldproof: Coldproof, tmp_path: Path) -> None:
+    """Before any engine is tried: nobody would read the verdict."""
+    (tmp_path / "file").touch()
+    run = coldproof("--engine-url", "http://127.0.0.1:9", "--json", tmp_path / "file" / "out.json")
+    assert (run.code, "out.json: cannot be written" in run.clear_line()) == (USAGE, True)
 
 
 def test_a_wrong_key_is_kept_secret_too(coldproof: Coldproof) -> None:

@@ -1,0 +1,1 @@
+"""LMDeploy: attached servers."""

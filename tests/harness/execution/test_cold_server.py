@@ -1,0 +1,78 @@
+"""A second server gives the cold answers of an attached one: by its own address, and never the one under test."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.fake_server import Manners, serving
+from support.paths import ROOT
+
+from coldproof import IMPORT_ROOT
+from coldproof.harness.options import Options, UsageError
+from coldproof.harness.selection.command_line import default_oracle
+from coldproof.harness.selection.validation import check_options
+from coldproof.reports.schema.results import Results, read_results
+
+
+def run(folder: Path, *words: str) -> Results:
+    """The results of a short run of one requirement on attached servers."""
+    command = [sys.executable, "-m", "coldproof", "run", *words, "--requirements", "REUSE-1", "--budget", "2s"]
+    command += ["--diagnose", "none", "--report-dir", str(folder / "report"), "--allow-not-exercised"]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{IMPORT_ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (folder / "report" / "results.json").is_file(), done.stdout + done.stderr
+    return read_results(folder / "report" / "results.json")
+
+
+@pytest.mark.parametrize(("corrupt", "verdict"), [("", "CONFORMS"), ("tokens", "VIOLATED")])
+def test_a_server_without_salts_is_judged_by_a_second_one(tmp_path: Path, corrupt: str, verdict: str) -> None:
+    """The one has a cache, which may be wrong; the other has none, and is never wrong. The stand-ins' scores of prompts
+    do not agree with those of answers.
+    """
+    plain = Manners(salts=False, refuses=("prompt_logprobs",))
+    with serving(replace(plain, corrupt=corrupt)) as tested, serving(replace(plain, caches=False)) as cold:
+        found = run(tmp_path, "--engine-url", tested.url, "--cold-url", cold.url)
+        prompts = [len(seen.body["prompt"]) for seen in cold.seen if "prompt" in seen.body]
+    (requirement,) = found.requirements
+    assert requirement.verdict == verdict, requirement.reason
+    assert found.calibration is not None
+    assert found.calibration.oracle == "cold-engine"
+    assert len(prompts) > 20
+
+
+def test_without_a_second_one_there_are_no_cold_answers(tmp_path: Path) -> None:
+    """A salt that is ignored does not bypass the cache: nothing is said of the server."""
+    with serving(Manners(salts=False)) as tested:
+        found = run(tmp_path, "--engine-url", tested.url)
+    assert found.requirements[0].verdict in ("ERROR", "NOT EXERCISED")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"engine_url": "http://h:1", "engine": "endpoint", "oracle": "cold-engine"}, "or give --cold-url"),
+        ({"cold_url": "http://h:2", "engine": "vllm", "oracle": "cold-engine"}, "--cold-url requires --engine-url"),
+    ],
+)
+def test_a_cold_server_needs_one_to_test(changes: dict[str, str], says: str) -> None:
+    """Each in one line."""
+    with pytest.raises(UsageError, match=re.escape(says)):
+        check_options(Options(report_dir=Path("out"), **changes))  # type: ignore[arg-type]
+
+
+def test_the_cold_server_is_the_oracle_unless_another_is_named() -> None:
+    """Where an attached server has one."""
+    assert default_oracle("endpoint", "http://h:1", False, cold_url="http://h:2") == "cold-engine"
+    assert default_oracle("endpoint", "http://h:1", False) == "same-engine"
