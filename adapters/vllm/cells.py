@@ -9,7 +9,7 @@ SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
 FINGERPRINT = "fingerprint"  # the name of the worker that computes digests instead of a model
 MOST_REQUESTS, CHUNK_TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
 CHUNK_OF_ONE = "--long-prefill-token-threshold"
-DATA_RANKS, TENSOR_RANKS, STAGES = "--data-parallel-size", "--tensor-parallel-size", "--pipeline-parallel-size"
+DATA_RANKS, TENSOR_RANKS = "--data-parallel-size", "--tensor-parallel-size"
 Variables = tuple[tuple[str, str], ...]  # of the environment, with their values
 # vLLM's default where Triton is usable, so on GPUs. Its scheduler describes resumed requests to the worker as new ones.
 RUNNER_V1, RUNNER_V2 = ((("VLLM_USE_V2_MODEL_RUNNER", number),) for number in "01")
@@ -52,14 +52,9 @@ class VllmCell(Cell, frozen=True, kw_only=True):
         return self.number(MOST_REQUESTS)
 
     @property
-    def data_ranks(self) -> int:
-        """Return the number of ranks with a cache of their own."""
-        return self.number(DATA_RANKS) or 1
-
-    @property
     def model_ranks(self) -> int:
         """Return the number of ranks over which the model is spread."""
-        return (self.number(TENSOR_RANKS) or 1) * (self.number(STAGES) or 1)
+        return self.number(TENSOR_RANKS) or 1
 
     def number(self, flag: str) -> int | None:
         """Return the number that follows a flag; None without the flag."""
@@ -204,12 +199,6 @@ RANK_CELLS = (
         numeric=False,
     ),
     rank_cell("tp2", "each layer is spread over two ranks (tensor parallel 2)", TENSOR_RANKS, "2", numeric=True),
-    rank_cell(
-        "pp2",
-        "the layers are spread over two ranks (pipeline parallel 2), in compiled graphs: an eager CPU engine ends",
-        *(STAGES, "2", "--no-enforce-eager"),
-        numeric=True,
-    ),
 )
 
 CONNECTOR = VllmCell(

@@ -29,7 +29,6 @@ from coldproof.adapters.protocol.kv_events import hash_rule
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.adapters.server.client import HttpClient
-from coldproof.adapters.server.completions import RANK_HEADER
 from coldproof.adapters.server.engine import EventStream, ServerEngine
 from coldproof.adapters.server.event_socket import EventSocket
 from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
@@ -101,7 +100,6 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     environment: Variables = ()  # the cell's variables, which replace the user's
     storage: Path | None = None  # the tier's folder for KV that outlives the engine; None: one of its own
     changed: EngineChange = EngineChange.NOTHING  # what is different about the engine
-    data_ranks: int = 1  # each with a cache
     model_ranks: int = 1  # over which the model is spread
     weight_transfer: bool = False  # weights can be transferred from a folder
 
@@ -146,15 +144,16 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         block_size=math.lcm(*(group.block for group in groups)) if groups else probed.shape.block_size,
         most_requests=options.most_requests,
         groups=() if probed.shape.uniform else groups,
-        ranks=options.data_ranks,
         failed_load_ends_request=options.tier is not None and options.tier.ends_requests,
     )
     capabilities = {
         **probed.capabilities,
         Capability.PROVENANCE: provenance_support(digests=options.topology is not None),
         Capability.PERSISTENT_KV: persistence(options.tier),
-        **rank_support(options),
     }
+    if options.model_ranks > 1:
+        evidence = f"the model is spread over {options.model_ranks} ranks, as set by the flags of the cell"
+        capabilities[Capability.SEVERAL_RANKS] = Support(True, evidence)
     capabilities |= of_server(
         capabilities,
         transfers=options.weight_transfer,
@@ -168,17 +167,6 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     probed = msgspec.structs.replace(probed, shape=shape, capabilities=capabilities)
     stream = None if events is None else EventStream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
     return ServerEngine(name="vllm", client=client, probed=probed, config=config, process=process, stream=stream)
-
-
-def rank_support(options: VllmOptions) -> dict[Capability, Support]:
-    """Return what a server with several ranks can do. A reset has no parameter for ranks: each one is for all."""
-    if options.data_ranks == options.model_ranks == 1:
-        return {}
-    found = {Capability.SEVERAL_RANKS: Support(True, f"{options.data_ranks} data ranks x {options.model_ranks}")}
-    if options.data_ranks > 1:
-        header = f"the header {RANK_HEADER} names one of {options.data_ranks} ranks"
-        found[Capability.RANK_CHOICE] = Support(True, header)
-    return found
 
 
 def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) -> list[str]:

@@ -109,7 +109,6 @@ def vllm_options(
         probed=probed,
         port=port,
         most_requests=cell.most_requests,
-        data_ranks=cell.data_ranks,
         model_ranks=cell.model_ranks,
         groups=SLIDING_WINDOW_GROUPS if tiny_gemma else (),
         topology=TOPOLOGIES[cell.topology] if fingerprint else None,
