@@ -58,6 +58,8 @@ class Capability(enum.StrEnum):
     SPAWNABLE = "spawned by Coldproof"
     PROVENANCE = "block provenance"
     SEVERAL_GROUPS = "several KV-cache groups"
+    SEVERAL_RANKS = "several ranks"
+    RANK_CHOICE = "a rank chosen per request"
     WEIGHT_UPDATES = "weights changed at run time"
     WEIGHTS_FROM_PATH = "weights reloaded from another path"
     WEIGHTS_SAME_PATH = "weights reloaded from the same path"
@@ -124,12 +126,14 @@ OPTIONAL_ABSENT = {
         ),
         "the adapter knows no way to pause this engine",
     ),
+    Capability.SEVERAL_RANKS: "the engine has one rank",
+    Capability.RANK_CHOICE: "requests choose no rank",
     Capability.EVENT_RESTARTS: "no engine that publishes events is restarted here",
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",
     Capability.RESET_SECOND_TIER: "no reset empties a second tier",
     Capability.RESET_ENCODER: "no workload resets the encoder cache",
     Capability.RESET_PROCESSOR: "no workload resets the processor's cache",
-    Capability.RESET_RANKS: "requests choose no rank, so that the caches of the ranks cannot be told apart",
+    Capability.RESET_RANKS: "no reset has a parameter for ranks: DIST-1 tests that each reset is for all of them",
 }
 
 

@@ -91,6 +91,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     `hidden`: for a prompt with embedding rows, what the request also carries at each position although the model does
     not see it: the token id under a row, the row under a token (see `embedding_rows.py`). Empty: nothing.
     `door`: the route for it; None: completions, with messages chats.
+    `rank`: the rank that serves it, of those that each have a cache; None: the engine chooses.
     """
 
     model: str
@@ -103,6 +104,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     abort: Abort | None = None
     hidden: tuple[int, ...] = ()
     door: Door | None = None
+    rank: int | None = None
     tag: str = ""  # becomes part of the engine's request id, so that block provenance can name the request
 
 

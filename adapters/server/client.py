@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -110,13 +111,19 @@ class HttpClient:
             raise EngineDied("the engine's process has ended")
         return self.session().get(self.url + path, timeout=(CONNECT_SECONDS, min(SCRAPE_SECONDS, self.read_timeout)))
 
-    def post(self, path: str, body: dict[str, Any] | list[Any] | None = None) -> requests.Response:
+    def post(
+        self,
+        path: str,
+        body: dict[str, Any] | list[Any] | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> requests.Response:
         """Send a POST request once.
 
         Raises RequestRefused for an error status, EngineDied if the connection fails, EngineSilent on a read timeout.
         """
+        limits = (CONNECT_SECONDS, self.read_timeout)
         try:
-            response = self.session().post(self.url + path, json=body, timeout=(CONNECT_SECONDS, self.read_timeout))
+            response = self.session().post(self.url + path, json=body, headers=headers, timeout=limits)
         except requests.ReadTimeout as problem:
             raise self._timed_out(path) from problem
         except requests.RequestException as problem:
@@ -151,9 +158,10 @@ class HttpClient:
     def sent(self, path: str, request: CompletionRequest) -> requests.Response | Stage:
         """Send a generation. Return its response, or its stage if the client disconnects before the headers."""
         body, limits = self.body(request), (CONNECT_SECONDS, self.read_timeout)
+        headers = completions.headers(request)
 
         def send(session: requests.Session) -> requests.Response:
-            return session.post(self.url + path, json=body, stream=True, timeout=limits)
+            return session.post(self.url + path, json=body, headers=headers, stream=True, timeout=limits)
 
         abort = visible_abort(request)
         if abort is None or abort.after_tokens:
@@ -163,7 +171,7 @@ class HttpClient:
     def complete_at(self, request: CompletionRequest, door: Door, on_token: Callable[[int], None] | None) -> Completion:
         """Send one generation once at a door whose answers are read as a whole. Raises as `complete`, and NotExact."""
         began = time.monotonic()
-        response = self.post(door.value, doors.body(request, door))
+        response = self.post(door.value, doors.body(request, door), completions.headers(request))
         at = round(time.monotonic() - began, 6)
         try:
             answer = doors.READERS[door](response.content, at, lambda text: self.tokens_of(request.model, text))

@@ -11,6 +11,7 @@ import msgspec
 from coldproof.adapters.protocol.requests import PLAIN, Completion, CompletionRequest, ResponseOptions, Stage, Token
 
 SEED = 0
+RANK_HEADER = "X-data-parallel-rank"  # of vLLM's server, which then does not balance
 # The largest logprob margin, in nats. A token that a grammar forbids has -inf, which JSON cannot hold; vLLM's server
 # writes -9999.
 LARGEST_GAP = 9999.0
@@ -49,6 +50,11 @@ def body(request: CompletionRequest) -> dict[str, Any]:
     if surface != PLAIN:
         fields |= option_fields(surface, chat=request.messages is not None)
     return fields
+
+
+def headers(request: CompletionRequest) -> dict[str, str]:
+    """Return the headers of a request: its rank, if it names one."""
+    return {} if request.rank is None else {RANK_HEADER: str(request.rank)}
 
 
 def option_fields(surface: ResponseOptions, *, chat: bool) -> dict[str, Any]:

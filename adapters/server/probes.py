@@ -16,6 +16,7 @@ from coldproof.adapters.protocol.requests import Completion, CompletionRequest, 
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.client import Families, HttpClient
+from coldproof.adapters.server.completions import RANK_HEADER
 from coldproof.adapters.server.probe_doors import probe_doors
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
 from coldproof.adapters.server.served_model import served_model, server_version
@@ -64,7 +65,8 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     served = served_model(client)
     base_model, max_tokens = served.id, served.max_tokens
     families = client.scrape()
-    cache_config = first_labels(families, "vllm:cache_config")
+    ranks = count_ranks(families)
+    cache_config = of_one_rank(first_labels(families, "vllm:cache_config"), ranks)
     found: dict[Capability, Support] = {
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
         Capability.SPAWNABLE: Support(spawned, "started by Coldproof" if spawned else "attached by URL"),
@@ -84,6 +86,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     found |= probe_weights(client)
     metrics = client.metrics()
     found[Capability.SECOND_TIER] = tier_support(metrics)
+    found |= rank_support(ranks)
     found |= probe_reset_scopes(client, found)
     for capability, name in METRIC_FIELDS.items():
         there = getattr(metrics, name) is not None
@@ -102,12 +105,38 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             prefix_caching=None if caching is None else caching == "True",
             uniform=is_uniform(cache_config),
             second_tier=found[Capability.SECOND_TIER].present is True,
+            ranks=ranks,
             counts_first_lookups=found[Capability.METRICS].present is True and counts_first_lookups(version),
         ),
         capabilities=found,
         cache_config={f"{CACHE_CONFIG}{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
         null_is_miss=null_is_miss,
     )
+
+
+def count_ranks(families: Families | None) -> int:
+    """Return the number of data-parallel ranks: vLLM publishes the cache configuration of each, with its number."""
+    samples = (families or {}).get("vllm:cache_config") or (families or {}).get("vllm:cache_config_info") or []
+    return max(1, len({labels.get("engine") for labels, _ in samples}))
+
+
+def of_one_rank(cache_config: dict[str, str], ranks: int) -> dict[str, str]:
+    """Return the cache configuration of one rank: vLLM publishes the blocks of all ranks together, and all other
+    numbers of one rank (0.32.0: `MPClient` sums `num_gpu_blocks` at the start).
+    """
+    blocks = integer_label(cache_config.get("num_gpu_blocks"))
+    return cache_config if blocks is None else cache_config | {"num_gpu_blocks": str(blocks // ranks)}
+
+
+def rank_support(ranks: int) -> dict[Capability, Support]:
+    """Return what a server with so many data-parallel ranks can do."""
+    if ranks == 1:
+        return {}
+    several = f"vllm:cache_config_info has {ranks} engines"
+    return {
+        Capability.SEVERAL_RANKS: Support(True, several),
+        Capability.RANK_CHOICE: Support(True, f"{several}; the header {RANK_HEADER} names one of them"),
+    }
 
 
 def hit_unit(cache_config: dict[str, str]) -> int | None:

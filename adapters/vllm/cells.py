@@ -9,6 +9,7 @@ SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
 FINGERPRINT = "fingerprint"  # the name of the worker that computes digests instead of a model
 MOST_REQUESTS, CHUNK_TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
 CHUNK_OF_ONE = "--long-prefill-token-threshold"
+DATA_RANKS, TENSOR_RANKS = "--data-parallel-size", "--tensor-parallel-size"
 Variables = tuple[tuple[str, str], ...]  # of the environment, with their values
 # vLLM's default where Triton is usable, so on GPUs. Its scheduler describes resumed requests to the worker as new ones.
 RUNNER_V1, RUNNER_V2 = ((("VLLM_USE_V2_MODEL_RUNNER", number),) for number in "01")
@@ -20,13 +21,12 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     in_process: bool = True
     topology: str = "full"  # the layers that the fingerprint worker declares: see fingerprint/topology.py
     tier: str | None = None  # the second KV tier: see adapters/vllm/kv_tiers.py
-    numeric: bool = False  # tests number formats, which the fingerprint worker does not use
+    numeric: bool = False  # tests the arithmetic of a model, which the fingerprint worker does not use
     events: bool = False  # the engine publishes KV events
     weight_transfer: bool = False  # with Coldproof's backend, which reads weights from a folder
     environment: Variables = ()  # variables, which replace the user's
     images: bool = False  # the model takes images; it has no weights
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
-    only_model: bool = False  # is about what a model computes, which the fingerprint worker replaces
     engine: str = SERVER
 
     def obstacle(self, engine: str, worker: str) -> str:
@@ -34,9 +34,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
         if self.only_fingerprint and worker != FINGERPRINT:
             return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
-            return f"cell {self.name!r} tests number formats, and the fingerprint worker computes no numbers"
-        if self.only_model and worker == FINGERPRINT:
-            return f"cell {self.name!r} is about what its model computes: leave out --worker fingerprint"
+            return f"cell {self.name!r} tests a model's arithmetic, and the fingerprint worker has none"
         if self.own_answers and engine != IN_PROCESS:
             return f"cell {self.name!r} sends content that only the adapter in process sends: add --engine {IN_PROCESS}"
         if engine == IN_PROCESS and not self.in_process:
@@ -51,8 +49,17 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     @property
     def most_requests(self) -> int | None:
         """Return the maximum number of running requests; None if the flags do not set it."""
+        return self.number(MOST_REQUESTS)
+
+    @property
+    def model_ranks(self) -> int:
+        """Return the number of ranks over which the model is spread."""
+        return self.number(TENSOR_RANKS) or 1
+
+    def number(self, flag: str) -> int | None:
+        """Return the number that follows a flag; None without the flag."""
         words = list(self.arguments)
-        return int(words[words.index(MOST_REQUESTS) + 1]) if MOST_REQUESTS in words else None
+        return int(words[words.index(flag) + 1]) if flag in words else None
 
 
 SMALL_CHUNKS = (CHUNK_TOKENS, "64")
@@ -86,7 +93,7 @@ def state_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...] = 
         areas=areas,
         alike=False,
         model=ModelLayers.STATE,
-        only_model=True,
+        numeric=True,
     )
 
 
@@ -212,6 +219,23 @@ TIER_CELLS = (
         package="lmcache",
         in_process=False,
     ),
+)
+
+
+def rank_cell(name: str, about: str, *arguments: str, numeric: bool) -> VllmCell:
+    """Return a cell of a server with several ranks."""
+    return VllmCell(name=name, about=about, arguments=arguments, areas=("DIST",), numeric=numeric, in_process=False)
+
+
+RANK_CELLS = (
+    rank_cell(
+        "dp2",
+        "two ranks that serve whole requests, each with a cache (data parallel 2)",
+        DATA_RANKS,
+        "2",
+        numeric=False,
+    ),
+    rank_cell("tp2", "each layer is spread over two ranks (tensor parallel 2)", TENSOR_RANKS, "2", numeric=True),
 )
 
 CONNECTOR = VllmCell(
@@ -435,5 +459,6 @@ CELLS = (
     ),
     *GROUP_CELLS,
     *TIER_CELLS,
+    *RANK_CELLS,
     CONNECTOR,
 )

@@ -100,6 +100,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     environment: Variables = ()  # the cell's variables, which replace the user's
     storage: Path | None = None  # the tier's folder for KV that outlives the engine; None: one of its own
     changed: EngineChange = EngineChange.NOTHING  # what is different about the engine
+    model_ranks: int = 1  # over which the model is spread
     weight_transfer: bool = False  # weights can be transferred from a folder
 
 
@@ -150,6 +151,9 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         Capability.PROVENANCE: provenance_support(digests=options.topology is not None),
         Capability.PERSISTENT_KV: persistence(options.tier),
     }
+    if options.model_ranks > 1:
+        evidence = f"the model is spread over {options.model_ranks} ranks, as set by the flags of the cell"
+        capabilities[Capability.SEVERAL_RANKS] = Support(True, evidence)
     capabilities |= of_server(
         capabilities,
         transfers=options.weight_transfer,

@@ -68,6 +68,7 @@ def features(history: History) -> list[str]:
         "aborted": any(request.abort for request in asked),
         "chat": any(request.chat for request in asked),
         "priorities": any(request.priority not in (0, IMPOSSIBLE_PRIORITY) for request in asked),
+        "ranks": any(isinstance(request.rank, int) for request in asked),
         "impossible priority": any(request.priority == IMPOSSIBLE_PRIORITY for request in asked),
         "several answers": any(request.surface.answers > 1 for request in asked),
         "prompt logprobs": any(request.surface.prompt_logprobs for request in asked),

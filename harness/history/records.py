@@ -39,13 +39,15 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
 class CachePartition(msgspec.Struct, frozen=True):
     """What an engine may key a prefix by: an adapter name, one of its loads, a salt, the number of weight updates.
 
-    Reuse is required only within one partition; it is allowed within one identity.
+    Reuse is required only within one partition; it is allowed within one identity, on one rank.
+    `rank`: the rank that served the request, if the ranks have caches of their own; None: unknown, or one cache.
     """
 
     name: str | None
     load: int
     salt: str | None
     updates: int = 0
+    rank: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ import msgspec
 
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.history.records import (
-    CachePartition,
     History,
     Identity,
     Outcome,
@@ -66,7 +65,7 @@ def with_weights(outcome: Outcome, updates: Sequence[WeightUpdate], pauses: Sequ
     return msgspec.structs.replace(
         outcome,
         identities=tuple(identities),
-        residence=CachePartition(of.name, of.load, of.salt, len(before)),
+        residence=msgspec.structs.replace(of, updates=len(before)),
     )
 
 

@@ -82,13 +82,22 @@ def by_chance(shape: EngineShape) -> int:
 
 
 def writers(history: History, outcome: Outcome) -> list[Outcome]:
-    """Return the other requests that may have left blocks of this identity, and that no reset of everything follows."""
+    """Return the other requests that may have left blocks of this identity on the rank of this request, and that no
+    reset of everything follows. A rank finds only what it has computed itself.
+    """
     resets = [r for r in history.resets if reset_everything(history, r)]
     return [
         other
         for other in requests_with_same_identity(history, outcome)
-        if not any(other.finished <= r.began and r.ended <= outcome.sent for r in resets)
+        if may_share_a_cache(other, outcome)
+        and not any(other.finished <= r.began and r.ended <= outcome.sent for r in resets)
     ]
+
+
+def may_share_a_cache(other: Outcome, outcome: Outcome) -> bool:
+    """Return whether two requests may have been served by one rank: neither of them is known to be another one's."""
+    ranks = (other.residence.rank, outcome.residence.rank)
+    return msgspec.UNSET in ranks or ranks[0] == ranks[1]
 
 
 def at_least(
@@ -98,7 +107,8 @@ def at_least(
 
     `kept(other, outcome)` returns how many tokens of `other` the pool still held. Return None if the block size is
     unknown. Nothing is expected from requests that exceeded their context, overlapped a change of adapter or weights or
-    were aborted, nor from before a restart or a reset, even one that reported no success. Nothing is expected for
+    were aborted, nor from before a restart or a reset, even one that reported no success, nor on a rank that the engine
+    chose. Nothing is expected for
     prompt logprobs, because engines may bypass the cache to compute them, nor beyond what both requests carry without
     the model seeing it, because engines may key blocks by that. If layers keep blocks sparsely (sliding
     windows, states), vLLM promises only the replay boundary of a prompt (prefix_cache_retention_interval 0): then only
@@ -109,6 +119,8 @@ def at_least(
     if block is None or history.shape.prefix_caching is None or not known:
         return None
     surface = outcome.surface
+    if history.shape.ranks > 1 and not isinstance(outcome.residence.rank, int):
+        return 0
     if not history.shape.prefix_caching or outcome.overlapped or surface.prompt_logprobs or surface.answers > 1:
         return 0
     resets = [r.ended for r in history.resets if r.began < outcome.finished]

@@ -55,6 +55,7 @@ def workload_limits(engines: CellEngines, *, trial_seconds: float) -> WorkloadLi
         most_tokens=engines.pool.profile.tokens,
         can=frozenset(c for c in Capability if engines.can(c)),
         scale=workload_scale(calibration.answer_seconds, trial_seconds),
+        ranks=shape.ranks if engines.can(Capability.RANK_CHOICE) else 1,
         image_tokens=shape.image.tokens if shape.image is not None else None,
         versions=tuple(name for name in engines.versions if name != START_WEIGHTS),
         policy=engines.promise.policy,

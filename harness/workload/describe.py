@@ -72,6 +72,7 @@ def describe_request(request: Request, number: int) -> str:
     text += f": {request.prompt}, {request.max_tokens} tokens"
     text += "".join(f", {option}" for option in describe_options(request.surface))
     text += f", priority {request.priority}" if request.priority else ""
+    text += f", on rank {request.rank}" if isinstance(request.rank, int) else ""
     text += f", {request.offset_ms} ms later" if request.offset_ms else ""
     return text + (f", {describe_abort(request.abort)}" if request.abort is not None else "")
 

@@ -156,6 +156,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     surface: ResponseOptions = PLAIN
     abort: Abort | None = None
     door: Door | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: completions, or chats
+    rank: int | msgspec.UnsetType = msgspec.UNSET  # the rank that serves it; unset: the engine chooses
 
 
 class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):

@@ -25,6 +25,7 @@ COLUMN_ABOUT = {
 AREA_TITLES = {
     "CHAT": "shared system prompts and multi-turn chats",
     "CTRL": "cache resets and client disconnects",
+    "DIST": "several ranks",
     "EMBED": "prompts with embedding rows",
     "ENTRY": "doors of a server",
     "EVENT": "KV events",

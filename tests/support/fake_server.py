@@ -34,6 +34,7 @@ from support.fake_reply import (
     rendered,
 )
 
+from coldproof.adapters.server.completions import RANK_HEADER
 from coldproof.adapters.server.vllm_metrics import GAUGES_PATH, METRICS_PATH
 
 __all__ = [
@@ -63,6 +64,7 @@ class Seen:
     line: str
     authorization: str | None
     body: dict[str, Any]
+    rank: str | None = None
 
 
 @dataclass
@@ -167,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.say(404, '{"detail": "Not Found"}')
 
     def note(self, body: dict[str, Any]) -> tuple[FakeServer, Manners]:
-        seen = Seen(f"{self.command} {self.path}", self.headers["Authorization"], body)
+        seen = Seen(f"{self.command} {self.path}", self.headers["Authorization"], body, self.headers[RANK_HEADER])
         self.server_state.seen.append(seen)
         return self.server_state, self.server_state.manners
 

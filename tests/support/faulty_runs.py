@@ -43,9 +43,11 @@ def requirement_of(test: Any) -> Requirement:
 class Bench:
     """One run whose engines are started and broken at will; its cold engine is shared."""
 
-    def __init__(self, folder: Path, *, worker: str = "model", diagnose: str = "none") -> None:
+    def __init__(
+        self, folder: Path, *, worker: str = "model", diagnose: str = "none", engine: str = "vllm-inproc"
+    ) -> None:
         self.options = Options(
-            engine="vllm-inproc",
+            engine=engine,
             report_dir=folder,
             cells=("default", "tight"),
             budget="2h",  # the number of examples is what ends a trial here
@@ -94,7 +96,9 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, worker: str = "model", *, diagnose: str = "none") -> Iterator[Bench]:
+def opened(
+    folder: Path, worker: str = "model", *, diagnose: str = "none", engine: str = "vllm-inproc"
+) -> Iterator[Bench]:
     """Short minimising and one replay: that a bug is found is what matters here, not how small."""
     patch = pytest.MonkeyPatch()
     quick = Profile(
@@ -111,7 +115,7 @@ def opened(folder: Path, worker: str = "model", *, diagnose: str = "none") -> It
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(EnginePool, "has_room", lambda _: False)  # no engine is started ahead of its need
-    bench = Bench(folder, worker=worker, diagnose=diagnose)
+    bench = Bench(folder, worker=worker, diagnose=diagnose, engine=engine)
     yield bench
     bench.run.close(interrupted=False)
     patch.undo()

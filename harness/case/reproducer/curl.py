@@ -18,6 +18,7 @@ from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import CompletionRequest, Message
 from coldproof.adapters.registry import curl_of
 from coldproof.adapters.server import doors
+from coldproof.adapters.server.completions import RANK_HEADER
 from coldproof.adapters.spec.curl import AdapterChange, AtDoor, CurlRequest, CurlSteps
 from coldproof.harness.case.reproducer.script import extra_fields, recorded_engine, recorded_workload, reproduction
 from coldproof.harness.history.prompts import alternating_messages
@@ -185,7 +186,7 @@ class CurlScript:
             prompt=tokenised(messages) if messages and as_ids else ",".join([*self.before(request.prompt), *parts]),
             messages=None if as_ids else messages,
             at=self.at_door(request, messages) if request.door in doors.BODIES else None,
-            options="" if request.abort is None else f"--max-time {max(request.abort.after_ms, 1) / 1000} ",
+            options=curl_options(request),
         )
 
     def at_door(self, request: Request, messages: list[dict[str, str]] | None) -> AtDoor:
@@ -224,6 +225,12 @@ class CurlScript:
             begun = (*self.chats[continues], Message("assistant", said))
         self.chats[number] = (*begun, *alternating_messages(own))
         return [{"role": said.role, "content": said.content} for said in self.chats[number]]
+
+
+def curl_options(request: Request) -> str:
+    """Return the options of curl for the rank and the abort of a request, followed by a space; or an empty text."""
+    rank = "" if request.rank is msgspec.UNSET else f'-H "{RANK_HEADER}: {request.rank}" '
+    return rank + ("" if request.abort is None else f"--max-time {max(request.abort.after_ms, 1) / 1000} ")
 
 
 def tokenised(messages: list[dict[str, str]]) -> str:

@@ -19,7 +19,7 @@ from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
-from coldproof.adapters.server.completions import option_fields
+from coldproof.adapters.server.completions import RANK_HEADER, option_fields
 from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.spec.generated_models import MAKERS
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, source_of
@@ -92,6 +92,8 @@ def reproducer(case: Case) -> str:
         failing=repr(case.failing_request),
         ignored=was_ignored(case, workload),
         doors=any(request.door for _, _, request in workload.requests()),
+        ranks=any(request.rank is not msgspec.UNSET for _, _, request in workload.requests()),
+        rank_header=RANK_HEADER,
         at_most=repr(most_cached(case, row) if row is not None and by_count else None),
         at_least=repr(row.cached_at_least if row is not None and by_count else None),
         carried="\n\n".join(map(source_body, carried)),
@@ -245,6 +247,8 @@ def request_call(number: int, request: Request) -> str:
         fields += ", chat=True"
     if request.door:
         fields += f", door={request.door.value!r}"
+    if request.rank is not msgspec.UNSET:
+        fields += f", rank={request.rank}"
     if request.abort is not None:
         fields += f", abort=({request.abort.after_tokens}, {request.abort.after_ms})"
     if extra := extra_fields(request):

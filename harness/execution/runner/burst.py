@@ -12,7 +12,7 @@ import msgspec
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.harness.history.records import CachePartition, Identity, Outcome, QueueSample
+from coldproof.harness.history.records import Identity, Outcome, QueueSample
 from coldproof.harness.workload.steps import Burst, Meanwhile, Resume, SetAdapter, Wake
 from coldproof.harness.workload.steps import Change as StepChange
 
@@ -85,7 +85,7 @@ class Change:
             identities = (*outcome.identities, new) if new not in outcome.identities else outcome.identities
         residence = outcome.residence
         if identities == (new,) and load is not None:
-            residence = CachePartition(residence.name, load, residence.salt)
+            residence = msgspec.structs.replace(residence, load=load, updates=0)
         return msgspec.structs.replace(outcome, identities=identities, residence=residence)
 
 

@@ -53,7 +53,9 @@ class RunRequests:
             max_tokens=request.max_tokens,
             surface=request.surface,
             identities=(Identity(self.adapters.digest(request.adapter), salt, self.weights.digest, self.difference),),
-            residence=CachePartition(request.adapter, self.adapters.load(request.adapter) or 0, salt),
+            residence=CachePartition(
+                request.adapter, self.adapters.load(request.adapter) or 0, salt, rank=self.rank(request)
+            ),
             sent=0.0,
             finished=0.0,
         )
@@ -64,6 +66,10 @@ class RunRequests:
             return tokens_of(request, self.nonce, self.outcomes)
         self.chats[number] = messages_of(request, self.nonce, self.chats, self.outcomes)
         return self.engine.render(self.chats[number])
+
+    def rank(self, request: Request) -> int | msgspec.UnsetType:
+        """Return the rank that a request names; unset where requests cannot choose it: then one cache serves all."""
+        return request.rank if self.engine.capabilities[Capability.RANK_CHOICE].present is True else msgspec.UNSET
 
     def hidden(self, request: Request) -> tuple[int, ...] | msgspec.UnsetType:
         """Return what a prompt with rows also carries; unset for other prompts, so that their records stay small."""
@@ -86,6 +92,7 @@ class RunRequests:
             abort=request.abort,
             hidden=plan.hidden or (),
             door=door,
+            rank=plan.residence.rank if isinstance(plan.residence.rank, int) else None,
             tag=request_tag(self.nonce, plan.request) if self.tagged else "",
         )
         return Arrival(sent, request.offset_ms)

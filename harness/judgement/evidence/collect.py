@@ -16,6 +16,7 @@ from coldproof.harness.judgement.evidence.embeddings import embedding_facts
 from coldproof.harness.judgement.evidence.engine_features import event_facts, mode_facts, tier_facts
 from coldproof.harness.judgement.evidence.images import image_facts
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.ranks import rank_facts
 from coldproof.harness.judgement.evidence.weights import weight_facts
 from coldproof.harness.judgement.oracle import Answers
 from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter
@@ -59,6 +60,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **door_facts(history),
         **image_facts(history),
         **weight_facts(history),
+        **rank_facts(history),
     }
 
 

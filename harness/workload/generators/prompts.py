@@ -54,6 +54,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     most_tokens: int = 8000  # that one workload may compute, to limit its cost
     can: frozenset[Capability] = frozenset(Capability)
     scale: float = 1.0
+    ranks: int = 1  # with a cache each, of which a request chooses one
     image_tokens: int | None = None  # positions of an image; None: prompts have none
     versions: tuple[str, ...] = ()  # of the weights, without that of the start
     policy: WeightPolicy = WeightPolicy.ON_RESET  # what the engine promises after an update of the weights

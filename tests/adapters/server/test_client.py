@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from support.fake_reply import METRICS, MODEL, Counts, Fault, Manners, answer
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import CompletionRequest, Message, ResponseOptions
@@ -73,6 +75,14 @@ def test_an_answer_is_what_the_server_streamed(fake: FakeServer) -> None:
     assert got.finish_reason == "length"
     assert sorted(set(counts)) == [1, 2, 3, 4]
     assert [t.at for t in got.tokens] == sorted(t.at for t in got.tokens)
+
+
+def test_the_rank_of_a_request_is_a_header_at_every_door(fake: FakeServer) -> None:
+    """Without a rank there is none, and the server balances."""
+    for rank, door in ((None, None), (1, None), (0, None), (1, Door.GENERATE)):
+        with contextlib.suppress(EngineError):  # the door may be closed here
+            live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, rank=rank, door=door))
+    assert [seen.rank for seen in fake.seen] == [None, "1", "0", "1"]
 
 
 def test_a_request_is_greedy_and_sampled_to_the_end(fake: FakeServer) -> None:

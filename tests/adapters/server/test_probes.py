@@ -7,7 +7,7 @@ import re
 
 import pytest
 import tenacity
-from support.fake_reply import BARE_METRICS, VERSION, Counts, Fault, Manners
+from support.fake_reply import BARE_METRICS, METRICS, VERSION, Counts, Fault, Manners
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.common.process import free_port
@@ -22,6 +22,7 @@ from coldproof.adapters.server.probes import ProbeResult, probe
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
 OF_DOORS = {Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR}
 OF_CHATS = {Capability.CHAT, Capability.DOORS, *OF_DOORS}
+CONFIG_LINE = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100",enable_prefix_caching="True"} 1\n'
 ALWAYS_ABSENT = {
     Capability.ADAPTER_SWITCH,
     Capability.SPAWNABLE,
@@ -132,6 +133,19 @@ def test_the_shape_is_what_the_metrics_say() -> None:
     """vLLM's block 0 holds nothing, so the pool is one smaller than published."""
     shape = probed(Manners())[0].shape
     assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens, shape.prefix_caching) == (16, 99, 2048, True)
+
+
+def test_ranks_with_caches_are_counted_and_the_pool_is_that_of_one() -> None:
+    """As vLLM publishes data parallel 2: the blocks of both ranks, the tokens of one."""
+    labels = 'block_size="16",num_gpu_blocks="100",kv_cache_size_tokens="800",enable_prefix_caching="True"'
+    lines = "".join(f'vllm:cache_config_info{{engine="{rank}",{labels}}} 1\n' for rank in range(2))
+    two = METRICS.replace(CONFIG_LINE, lines)
+    assert two != METRICS
+    found = probed(Manners(metrics=two))[0]
+    assert (found.shape.ranks, found.shape.pool_blocks, found.shape.uniform) == (2, 49, True)
+    assert found.capabilities[Capability.RANK_CHOICE].present
+    assert found.capabilities[Capability.SEVERAL_RANKS].present
+    assert probed(Manners())[0].shape.ranks == 1
 
 
 def test_an_unpublished_shape_is_unknown() -> None:

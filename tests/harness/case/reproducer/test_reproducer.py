@@ -69,6 +69,7 @@ STORIES: dict[str, tuple[Step, ...]] = {
     # The stand-in needs a moment to have read what its client no longer waits for.
     "after a silence": (burst(changed(LONG, abort=Abort(after_ms=1))), Idle(300), burst(LONG)),
     "side by side, late and urgent": (burst(SHORT, changed(SHORT, priority=-5, offset_ms=60)),),
+    "on two ranks": (burst(changed(SHORT, rank=0)), burst(changed(SHORT, rank=1)), burst(changed(SHORT, rank=0))),
     "after silence and reset": (burst(SHORT), Idle(5), Reset(), burst(SHORT), burst(SHORT)),
     "several answers": (burst(SHORT), burst(changed(SHORT, surface=ResponseOptions(answers=3)))),
     "swapped tokens, and a salt of two parts": (burst(SHORT), burst(SWAPPED), burst(SWAPPED)),
@@ -348,6 +349,7 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
         ),
         (burst(changed(SHORT, abort=Abort(after_ms=30))), "abort=(0, 30)"),
         (burst(changed(SHORT, chat=True, priority=2)), "chat=True, extra={'priority': 2}"),
+        (burst(changed(SHORT, rank=1)), "rank=1)"),
         (burst(changed(CHAT, door=Door.MESSAGES)), "chat=True, door='/v1/messages')"),
     ],
 )

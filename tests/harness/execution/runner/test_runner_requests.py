@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.histories import SideBySide, ask, burst, contents, play
 
@@ -96,6 +97,17 @@ def test_what_a_request_asks_for_reaches_the_engine(changes: dict[str, Any], tmp
     (said,) = engine.asked
     wanted = {"cache_salt": "red-n"} if "salt" in changes else changes
     assert {name: getattr(said, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("chooses", [True, False])
+def test_a_rank_reaches_only_an_engine_that_has_one_to_choose(tmp_path: Path, *, chooses: bool) -> None:
+    """A control engine with one rank serves the same workload, from one cache."""
+    engine = Heard()
+    engine.capabilities[Capability.RANK_CHOICE] = Support(chooses, "scripted")
+    (one,) = play(engine, tmp_path, burst(ask(rank=1))).outcomes
+    (said,) = engine.asked
+    assert said.rank == (1 if chooses else None)
+    assert one.residence.rank == (1 if chooses else msgspec.UNSET)
 
 
 def test_offsets_reach_the_engine(tmp_path: Path) -> None:

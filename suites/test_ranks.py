@@ -1,0 +1,123 @@
+"""Engines on several ranks: a change is made on all of them, and they answer as one engine on one rank."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles, reload_routes
+from coldproof.harness.workload.generators.memory_pressure import identical_prompts
+from coldproof.harness.workload.generators.ranks import on_drawn_ranks, on_every_rank
+from coldproof.harness.workload.generators.resets_and_aborts import resets
+from coldproof.harness.workload.generators.reuse import returns, traffic
+from coldproof.harness.workload.generators.weights import paused, quiet_updates
+
+RANKS = (Capability.SEVERAL_RANKS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+OWN_CACHES = {Capability.RANK_CHOICE: Evidence.RANK_HITS}
+
+
+@requirement(
+    "DIST-1",
+    "adapters on every rank",
+    needs=(*RANKS, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
+    shows=(Evidence.RANKS_ASKED, Evidence.WARM_HITS, Evidence.UNLOAD_LOADS, Evidence.STALE_CHANCES, Evidence.TELLING),
+    shows_where={Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS},
+)
+@given(data=st.data())
+def test_adapters_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a load, an in-place reload, or unload + load that reports success, every rank of a conforming engine
+    answers as the new adapter cold.
+
+    Why it can break: each rank has adapter weights and a cache of its own, the request to load is sent to each of them,
+    and the reply of one of them is the reply of all. Oracle: cold start of an engine on one rank. After each change the
+    same prompts are sent to every rank that requests can choose. Vacuous when no change was followed by an answer of
+    every rank, or the contents give equal answers.
+    """
+    lifecycle = AdapterLifecycle(routes=reload_routes(sut.limits))
+    back = AdapterLifecycle(routes=reload_routes(sut.limits), goes_back=True, most_names=1)
+    usual = st.one_of(adapter_lifecycles(sut.limits, lifecycle), adapter_lifecycles(sut.limits, back))
+    sut.check(data.draw(on_every_rank(sut.limits, usual), label="workload"))
+
+
+@requirement(
+    "DIST-1",
+    "resets on every rank",
+    needs=(*RANKS, Capability.STREAMING, Capability.CACHE_RESET),
+    shows=(Evidence.RANKS_ASKED, Evidence.RESETS, Evidence.AFTER_RESET, Evidence.HITS),
+    shows_where=OWN_CACHES,
+)
+@given(data=st.data())
+def test_resets_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a cache reset that reports success, nothing of what was cached before can be hit on any rank. If one rank
+    cannot reset its cache, the reset reports failure.
+
+    Why it can break: a reset empties the cache of the rank that got the call, and the others keep theirs. Oracle: the
+    reference cache of each rank, whose upper bound is zero after the reset, and cold start. Vacuous when no reset
+    succeeded, or not every rank was asked for what it had cached.
+    """
+    sut.check(data.draw(on_every_rank(sut.limits, resets(sut.limits)), label="workload"))
+
+
+@requirement(
+    "DIST-1",
+    "pauses on every rank",
+    needs=(*RANKS, Capability.STREAMING, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.PAUSE_ABORT),
+    shows=(Evidence.RANKS_ASKED, Evidence.QUEUED_IN_PAUSE),
+)
+@given(data=st.data())
+def test_pauses_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A pause stops every rank of a conforming engine, does with the requests of each rank what its mode says, and
+    clears the cache of each rank if it was asked to. A resume starts every rank again.
+
+    Why it can break: one rank is paused and another one continues, keeps its cache, or never resumes. Oracle: cold
+    start, the times of tokens during a pause, and the reference cache of each rank. Vacuous when no request waited
+    during a pause, or not every rank was asked after one.
+    """
+    sut.check(data.draw(on_every_rank(sut.limits, paused(sut.limits, updates=False)), label="workload"))
+
+
+@requirement(
+    "DIST-1",
+    "new weights on every rank",
+    needs=(*RANKS, Capability.WEIGHT_UPDATES),
+    shows=(Evidence.RANKS_ASKED, Evidence.WEIGHT_UPDATES, Evidence.AFTER_UPDATE, Evidence.TELLING),
+)
+@given(data=st.data())
+def test_new_weights_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After an update of the weights that reports success and the invalidation that the engine documents, every rank
+    answers as the new weights cold.
+
+    Why it can break: one rank, or one part of a model that is spread over ranks, keeps its old weights or the KV that
+    it computed with them. Oracle: cold start of an engine on one rank with the new weights. Vacuous when not every rank
+    was asked after an update, or the versions give equal answers.
+    """
+    sut.check_updates(data.draw(on_every_rank(sut.limits, quiet_updates(sut.limits)), label="workload"))
+
+
+@requirement(
+    "DIST-2",
+    "several ranks answer as one",
+    needs=(*RANKS, Capability.STREAMING, Capability.BLOCK_SIZE, Capability.POOL_SIZE),
+    shows=(Evidence.HITS, Evidence.OWED, Evidence.DECODE_HITS, Evidence.SHARED_HITS, Evidence.IDENTICAL),
+    shows_where={Capability.RANK_CHOICE: Evidence.OTHER_RANK},
+)
+@given(data=st.data())
+def test_several_ranks_answer_as_one(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine on several ranks gives the cold answers of an engine on one rank, and hits what the rank that
+    serves a request has computed before: at least what is expected of one rank, and nothing of another rank's cache.
+    Many identical long prompts at once are all answered.
+
+    Why it can break: ranks that share a layer may disagree about which blocks are cached, or read another block than
+    the one that was written; stages of a pipeline wait for one another (a field report: the engine hung with prefix
+    caching and many identical long prompts). Oracle: cold start of an engine on one rank, and the reference cache of
+    each rank. Vacuous when nothing was hit or no hit was expected.
+    """
+    limits = sut.limits
+    shared = (trees(limits, chat=False), conversations(limits, chat=False))
+    usual = st.one_of(*shared, returns(limits), traffic(limits), identical_prompts(limits))
+    sut.check(data.draw(on_drawn_ranks(limits, usual), label="workload"))

@@ -1,0 +1,51 @@
+"""Requirements on several ranks can fail: a server with two ranks and an injected fault violates them.
+
+Only a server has several ranks, so the fault is injected into its processes. The fingerprint worker makes ranks that
+serve whole requests cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, opened, requirement_of
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.vllm.faults import plugin
+from coldproof.reports.schema.verdict import FailureClass
+from coldproof.suites import test_ranks as ranks
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+EXAMPLES = 8
+WRONG = (*ANY_HIT, FailureClass.NOT_THE_CACHE)  # what an engine without a cache answers wrongly, too
+
+BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
+    (ranks.test_adapters_on_every_rank, "a-load-reaches-the-first-rank-only", WRONG),
+    (ranks.test_resets_on_every_rank, "a-reset-reaches-the-first-rank-only", ANY_HIT),
+    (ranks.test_pauses_on_every_rank, "a-pause-clears-the-first-rank-only", ANY_HIT),
+    (ranks.test_new_weights_on_every_rank, "new-weights-reach-the-first-rank-only", WRONG),
+    (ranks.test_several_ranks_answer_as_one, "the-chosen-rank-is-ignored", (*COUNTS, *LOST)),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Servers with the worker that has no model."""
+    with opened(tmp_path_factory.mktemp("ranks") / "report", "fingerprint", engine="vllm") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "classes"), [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN]
+)
+def test_a_fault_of_one_rank_is_detected(
+    bench: Bench, tmp_path: Path, test: Callable[..., None], fault: str, classes: tuple[FailureClass, ...]
+) -> None:
+    """VIOLATED, confirmed on a fresh server with the same fault, for a reason that fits it."""
+    with plugin.injected(fault, tmp_path / "fault"):
+        case = bench.violation(test, CELLS["dp2"], examples=EXAMPLES)
+    assert case.failure_class in classes, case.sentence
+    assert "ranks" in case.signature
+    assert plugin.count_markers(tmp_path / "fault", "acted") > 0
