@@ -9,6 +9,12 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.image_caches import (
+    image_cache_resets,
+    images_of_several_towers,
+    images_over_reloads,
+    images_over_updates,
+)
 from coldproof.harness.workload.generators.images import (
     images_of_resumed_requests,
     images_sent_otherwise,
@@ -17,6 +23,8 @@ from coldproof.harness.workload.generators.images import (
 )
 
 IMAGES = (Capability.IMAGES, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+
+CACHES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
 
 
 @requirement(
@@ -107,3 +115,78 @@ def test_images_of_resumed_requests(sut: SystemUnderTest, data: st.DataObject) -
     image, or no request with images was preempted.
     """
     sut.check(data.draw(images_of_resumed_requests(sut.limits), label="workload"))
+
+
+@requirement(
+    "MM-4",
+    "resets of one cache of images",
+    needs=(*IMAGES, Capability.CACHE_RESET, Capability.CACHE_SALT, *CACHES),
+    shows=(
+        Evidence.IMAGE_AFTER_ENCODER,
+        Evidence.IMAGE_AFTER_PROCESSOR,
+        Evidence.IMAGE_AFTER_PREFIX,
+        Evidence.HITS_INSIDE,
+    ),
+)
+@given(data=st.data())
+def test_resets_of_one_cache_of_images(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers prompts with images as cold after a reset of its prefix cache, of its encoder's cache
+    or of its processor's cache alone, and after one of all.
+
+    Why it can break: each of these caches is kept in two places, by the scheduler and the worker, or by the frontend
+    and the engine, and a reset of one place leaves the other one to promise what is gone. Oracle: cold start over the
+    pixels. Vacuous when no image came again after a reset of each cache alone.
+    """
+    sut.check(data.draw(image_cache_resets(sut.limits), label="workload"))
+
+
+@requirement(
+    "MM-4",
+    "images over new weights",
+    needs=(*IMAGES, Capability.WEIGHT_UPDATES, Capability.CACHE_RESET, *CACHES),
+    shows=(Evidence.IMAGE_AFTER_UPDATE, Evidence.TELLING, Evidence.WEIGHT_RETURNS),
+)
+@given(data=st.data())
+def test_images_over_new_weights(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After an update of its weights and the invalidation that it documents, a conforming engine answers prompts with
+    images as the new weights cold. Where that is a reset, the encoder's cache has one of its own.
+
+    Why it can break: what the encoder computed of an image depends on the weights, and its key has only the image.
+    Oracle: a cold engine that was started with these weights, over the pixels. Vacuous when no image came again that
+    other weights had encoded, or both weights answer alike.
+    """
+    sut.check_updates(data.draw(images_over_updates(sut.limits), label="workload"))
+
+
+@requirement(
+    "MM-4",
+    "images of several towers",
+    needs=(*IMAGES, Capability.RUNTIME_LORA, Capability.TOWER_ADAPTERS),
+    shows=(Evidence.IMAGE_OF_OTHERS, Evidence.STALE_CHANCES),
+)
+@given(data=st.data())
+def test_images_of_several_towers(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine whose adapters change the vision tower never uses for one adapter, or for the base model,
+    what it encoded of the same image for another one.
+
+    Why it can break: the pixels are the same. Oracle: cold start over the pixels, with the adapter. Vacuous when no
+    image came again to another adapter.
+    """
+    sut.check(data.draw(images_of_several_towers(sut.limits), label="workload"))
+
+
+@requirement(
+    "MM-4",
+    "images over a reload of the tower's adapter",
+    needs=(*IMAGES, Capability.RUNTIME_LORA, Capability.TOWER_ADAPTERS, Capability.CACHE_RESET),
+    shows=(Evidence.IMAGE_AFTER_RELOAD,),
+    upstream=("vllm#44939",),
+)
+@given(data=st.data())
+def test_images_over_reloads(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also after a reload under the same name.
+
+    Why it can break: the key has the adapter's name, and the content behind it has changed; a reset of the prefix cache
+    does not reach the encoder's cache. Oracle and evidence: as above, with the old content in place of another adapter.
+    """
+    sut.check(data.draw(images_over_reloads(sut.limits), label="workload"))

@@ -53,6 +53,7 @@ class Capability(enum.StrEnum):
     EMBEDDING_ROWS = "prompts with embedding rows"
     IMAGES = "prompts with images"
     IMAGE_UUIDS = "images named by the client"
+    TOWER_ADAPTERS = "adapters that change the vision tower"
     MOVED_PIECES = "non-prefix KV reuse"
     CONTEXT_SHIFT = "context shift"
     SPAWNABLE = "spawned by Coldproof"
@@ -98,6 +99,7 @@ OPTIONAL_ABSENT = {
     Capability.PERSISTENT_KV: "no KV is kept when the engine ends",
     Capability.IMAGES: "the adapter sends prompts as token ids and chats only",
     Capability.IMAGE_UUIDS: "the adapter sends no images",
+    Capability.TOWER_ADAPTERS: "the adapter sends no images",
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
@@ -131,8 +133,8 @@ OPTIONAL_ABSENT = {
     Capability.EVENT_RESTARTS: "no engine that publishes events is restarted here",
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",
     Capability.RESET_SECOND_TIER: "no reset empties a second tier",
-    Capability.RESET_ENCODER: "no workload resets the encoder cache",
-    Capability.RESET_PROCESSOR: "no workload resets the processor's cache",
+    Capability.RESET_ENCODER: "no reset empties an encoder cache",
+    Capability.RESET_PROCESSOR: "no reset empties a multimodal processor's cache",
     Capability.RESET_RANKS: "no reset has a parameter for ranks: DIST-1 tests that each reset is for all of them",
 }
 

@@ -29,7 +29,7 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure_behind
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
-from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetScope, ResetsMore
+from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetsBeside, ResetScope, ResetsMore
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, SleepPart, Sleeps, WeightRoute
 
@@ -134,14 +134,26 @@ class CheckedEngine:
 
     def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
         """Reset the prefix cache and what is in `scope`. Raises RequestRefused if the engine cannot."""
-        for support in (self.capabilities[SCOPE_CAPABILITIES[one]] for one in scope):
-            if support.present is not True:
-                raise RequestRefused(501, support.evidence)
+        self._refuse_unknown(scope)
         if not isinstance(self.engine, ResetsMore):
             raise AdapterError(f"adapter {self.name} can reset {', '.join(scope)} by its capabilities: no reset_more")
         with self._engine_errors_only("reset_more"):
             done = self.engine.reset_more(scope)
         return self._checked_reset("reset_more", done)
+
+    def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Reset what is in `scope` only. Raises RequestRefused if the engine cannot."""
+        self._refuse_unknown(scope)
+        if not isinstance(self.engine, ResetsBeside):
+            raise RequestRefused(501, f"adapter {self.name} resets {', '.join(scope)} with the prefix cache only")
+        with self._engine_errors_only("reset_beside"):
+            done = self.engine.reset_beside(scope)
+        return self._checked_reset("reset_beside", done)
+
+    def _refuse_unknown(self, scope: tuple[ResetScope, ...]) -> None:
+        for support in (self.capabilities[SCOPE_CAPABILITIES[one]] for one in scope):
+            if support.present is not True:
+                raise RequestRefused(501, support.evidence)
 
     def _checked_reset(self, method: str, done: object) -> bool:
         if not isinstance(done, bool):

@@ -38,3 +38,13 @@ class ResetsMore(Protocol):
         """Request an empty prefix cache and that everything in `scope` is reset. Return True only if the engine
         confirms all of it. Raises EngineDied, and RequestRefused when the engine refuses.
         """
+
+
+@runtime_checkable
+class ResetsBeside(Protocol):
+    """An engine that can reset a cache beside its prefix cache alone (ENCODER or PROCESSOR, by their capabilities)."""
+
+    def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Reset what is in `scope`, and leave the prefix cache as it is. Return True only if the engine confirms all
+        of it. Raises EngineDied, and RequestRefused when the engine refuses.
+        """

@@ -443,7 +443,16 @@ CELLS = (
     VllmCell(
         name="images",
         about="prompts with images (an Idefics3 without weights), a pool that never evicts",
-        areas=("MM-1", "MM-2"),
+        areas=("MM-1", "MM-2", "MM-4"),
+        images=True,
+        own_answers=True,
+        only_fingerprint=True,
+    ),
+    VllmCell(
+        name="images-towers",
+        about="prompts with images, and adapters that change the vision tower (--enable-tower-connector-lora)",
+        arguments=("--enable-tower-connector-lora",),
+        areas=("MM-4",),
         images=True,
         own_answers=True,
         only_fingerprint=True,

@@ -1,4 +1,6 @@
-"""A model with images for the fingerprint worker: the configuration of an Idefics3 around a model, without weights.
+"""A model with images for the fingerprint worker: the configuration of an Idefics3 around a model.
+
+The folder has the weights of the decoder only, by which versions of the weights are told apart. Nobody loads them.
 
 Its processor needs PIL only: an engine without torchvision runs it. It does not scale or split images of SIDE pixels,
 so that the model gets the pixels that were sent, and each image takes IMAGE_TOKENS positions: those of its patches, two
@@ -20,6 +22,7 @@ DELIMITERS = 3  # positions of an image that are no patches
 IMAGE_TOKENS = PATCHES + DELIMITERS
 # The processor's names, in the order of their ids: a patch, both ends of an image, its kind, the end of a message.
 NEW_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+WEIGHT_FILES = "*.safetensors"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 TOKEN_OPTIONS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
@@ -45,9 +48,9 @@ def write_image_model(model: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     text = json.loads((model / "config.json").read_text())
     token = int(text["vocab_size"])
-    for name in TOKENIZER:
-        if (model / name).is_file():
-            shutil.copyfile(model / name, folder / name)
+    for source in (*(model / name for name in TOKENIZER), *model.glob(WEIGHT_FILES)):
+        if source.is_file():
+            shutil.copyfile(source, folder / source.name)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["added_tokens"] += [
         {"id": token + i, "content": name, "special": True, **TOKEN_OPTIONS} for i, name in enumerate(NEW_TOKENS)

@@ -58,7 +58,7 @@ SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's defa
 WEIGHTS = WeightPromise(
     policy=WeightPolicy.ON_RESET,
     caller="after an update, call /reset_prefix_cache until it reports success, or update during "
-    "/pause?clear_cache=true or after /sleep?level=1",
+    "/pause?clear_cache=true or after /sleep?level=1; with images, also call /reset_encoder_cache after an update",
     link="https://docs.vllm.ai/en/latest/training/async_rl/",
 )
 Started = TypeVar("Started", bound=Engine)

@@ -223,6 +223,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepRecord, ...]
     contents: dict[str, str]  # symbolic content -> digest of the adapter files
     resets: tuple[ResetRecord, ...] = ()
+    side_resets: tuple[ResetRecord, ...] = ()  # those that left the prefix cache as it was
     weights: dict[str, str] = {}  # symbolic version -> digest of the weights, without those of the start
     updates: tuple[WeightUpdate, ...] = ()
     start_checksum: str | None = None  # the engine's checksum of the weights with which it was started

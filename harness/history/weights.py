@@ -1,7 +1,8 @@
 """What follows from the updates of the weights in a history: whose weights a request used, and what it was promised.
 
 An answer after an update is compared with a cold one only where the engine promises that it uses nothing old: by its
-policy (`History.policy`), or because the request's salt is newer than the update. Pure.
+policy (`History.policy`), or because the request's salt is newer than the update. What the encoder computed of images
+is in a cache without salts, which has a reset of its own: a request with images needs that as well. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.weights import WeightPolicy
+from coldproof.harness.history.images import has_images
 from coldproof.harness.history.records import (
     History,
     Identity,
@@ -85,31 +88,51 @@ def starts_clean(history: History, outcome: Outcome) -> bool:
     """Return whether the engine promises that a request finds nothing that was computed with other weights."""
     start = computing_since(outcome, history.pauses)
     update = latest_update(history, start)
-    if update is None or history.policy is WeightPolicy.INVALIDATES or has_new_salt(history, outcome, update):
+    if update is None or history.policy is WeightPolicy.INVALIDATES:
         return True
     if history.policy is WeightPolicy.IN_SALT:
-        return False
-    return any(
-        r.success and r.ended <= start and (r.began >= update.ended or was_empty(history, update, r))
-        for r in history.resets
+        return has_new_salt(history, outcome, update)
+    changes: list[WeightUpdate | ResetRecord] = [update]
+    if has_images(outcome):
+        encoder = encoder_reset(history, update, start)
+        if encoder is None:
+            return False
+        changes.append(encoder)  # what was computed before it may be wrong in the prefix cache, too
+    return all(has_new_salt(history, outcome, change) for change in changes) or any(
+        reset.ended <= start and all(empties(history, change, reset) for change in changes) for reset in history.resets
     )
 
 
-def has_new_salt(history: History, outcome: Outcome, update: WeightUpdate) -> bool:
-    """Return whether no request used this request's salt before an update ended."""
+def encoder_reset(history: History, update: WeightUpdate, start: float) -> ResetRecord | None:
+    """Return the first reset until a time that left nothing of other weights in the encoder cache; None without one."""
+    found = [
+        reset
+        for reset in (*history.resets, *history.side_resets)
+        if ResetScope.ENCODER in reset.scope and reset.ended <= start and empties(history, update, reset)
+    ]
+    return min(found, key=lambda reset: reset.ended, default=None)
+
+
+def empties(history: History, change: WeightUpdate | ResetRecord, reset: ResetRecord) -> bool:
+    """Return whether a reset leaves nothing of before a change in what it covers. Both may be the same reset."""
+    return reset.success and (reset is change or reset.began >= change.ended or was_empty(history, change, reset))
+
+
+def has_new_salt(history: History, outcome: Outcome, change: WeightUpdate | ResetRecord) -> bool:
+    """Return whether no request used this request's salt before a change ended."""
     salt = outcome.residence.salt
     return salt is not None and not any(
-        o.residence.salt == salt and o.sent < update.ended and o.request != outcome.request for o in history.outcomes
+        o.residence.salt == salt and o.sent < change.ended and o.request != outcome.request for o in history.outcomes
     )
 
 
-def was_empty(history: History, update: WeightUpdate, reset: ResetRecord) -> bool:
-    """Return whether the cache was still empty at an update after this reset: paused since, or no request computed."""
-    if reset.ended > update.began:
+def was_empty(history: History, change: WeightUpdate | ResetRecord, reset: ResetRecord) -> bool:
+    """Return whether the cache was still empty at a change after this reset: paused since, or no request computed."""
+    if reset.ended > change.began:
         return False
-    if any(p.contains(reset.ended) and p.contains(update.ended) for p in history.pauses):
+    if any(p.contains(reset.ended) and p.contains(change.ended) for p in history.pauses):
         return True
-    return not any(o.sent < update.began and o.finished > reset.began for o in history.outcomes)
+    return not any(o.sent < change.began and o.finished > reset.began for o in history.outcomes)
 
 
 def is_comparable(history: History, outcome: Outcome) -> bool:

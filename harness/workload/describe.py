@@ -33,8 +33,8 @@ def describe(step: Step, first_request: int) -> str:
             return f"{route.value}: adapter {content} as '{name}' from path {path}"
         case Unload(name=name):
             return f"unload '{name}'"
-        case Reset(scope=scope):
-            return f"reset {', '.join(('the prefix cache', *scope))}"
+        case Reset(scope=scope, prefix=prefix):
+            return f"reset {', '.join((*(('the prefix cache',) if prefix else ()), *scope))}"
         case SaveState(name=name):
             return f"save the cache as '{name}'"
         case RestoreState(name=name):

@@ -175,9 +175,10 @@ class Unload(msgspec.Struct, frozen=True, tag="unload"):
 
 
 class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag="reset"):
-    """Reset the prefix cache and everything in `scope`."""
+    """Reset the prefix cache and everything in `scope`. Without `prefix`, the prefix cache stays as it is."""
 
     scope: tuple[ResetScope, ...] = ()
+    prefix: bool = True
 
 
 class SaveState(msgspec.Struct, frozen=True, tag="save_state"):

@@ -34,7 +34,7 @@ from coldproof.harness.workload.steps import (
 def is_valid(workload: Workload) -> bool:
     """Return whether names are loaded and states saved before use, requests continue earlier steps, sizes fit.
 
-    A reset names each scope once.
+    A reset names each scope once, and resets something.
     """
     return (
         names_are_loaded(workload)
@@ -42,6 +42,7 @@ def is_valid(workload: Workload) -> bool:
         and all(save_of(workload, n) is not None for n, s in enumerate(workload.steps) if isinstance(s, RestoreState))
         and all(step.ms >= 0 for step in workload.steps if isinstance(step, Idle))
         and all(len(set(reset.scope)) == len(reset.scope) for reset in resets_of(workload))
+        and all(reset.prefix or reset.scope for reset in resets_of(workload))
         and any(workload.requests())
         and all(
             is_valid_request(request, {n: earlier.chat for n, s, earlier in workload.requests() if s < step})

@@ -17,7 +17,7 @@ from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_images as images
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
-IMAGES, TIGHT = CELLS["images"], CELLS["images-tight"]
+IMAGES, TIGHT, TOWERS = CELLS["images"], CELLS["images-tight"], CELLS["images-towers"]
 SHARED, CRASH = (*ANY_HIT, FailureClass.NOT_THE_CACHE), (FailureClass.CRASH, FailureClass.NOT_THE_CACHE)
 BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
     (images.test_other_images_behind_equal_tokens, "images-are-not-hashed", IMAGES, SHARED),
@@ -29,6 +29,11 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
     (images.test_the_same_images_again, "each-image-is-new", IMAGES, LOST),
     (images.test_images_in_a_small_pool, "encoder-outputs-are-freed-while-they-are-needed", TIGHT, CRASH),
     (images.test_images_in_a_small_pool, "a-full-encoder-cache-stops-no-chunk", TIGHT, CRASH),
+    (images.test_images_over_new_weights, "a-reset-keeps-the-encoders-outputs", IMAGES, SHARED),
+    (images.test_images_over_new_weights, "a-pause-keeps-the-encoders-outputs", IMAGES, SHARED),
+    (images.test_resets_of_one_cache_of_images, "the-scheduler-remembers-outputs-that-were-reset", IMAGES, CRASH),
+    (images.test_resets_of_one_cache_of_images, "the-frontend-remembers-images-that-were-reset", IMAGES, CRASH),
+    (images.test_images_of_several_towers, "towers-share-their-outputs", TOWERS, SHARED),
 ]
 
 
@@ -58,14 +63,14 @@ def test_a_broken_engine_is_found_out(
 
 
 @pytest.mark.parametrize(
-    ("test", "words"),
+    ("test", "cell", "words"),
     [
-        (images.test_other_images_under_the_same_name, "images; named by the client"),
-        (images.test_the_same_images_in_other_files, "images; in files"),
-        (images.test_images_of_resumed_requests, "images"),
+        (images.test_other_images_under_the_same_name, IMAGES, "images; named by the client"),
+        (images.test_the_same_images_in_other_files, IMAGES, "images; in files"),
+        (images.test_images_of_resumed_requests, TIGHT, "images"),
+        (images.test_images_over_reloads, TOWERS, "other path; between requests; images"),
     ],
 )
-def test_vllm_as_it_is_is_found_out(bench: Bench, test: Callable[..., None], words: str) -> None:
+def test_vllm_as_it_is_is_found_out(bench: Bench, test: Callable[..., None], cell: Cell, words: str) -> None:
     """Without a fault: these are known issues."""
-    cell = TIGHT if test is images.test_images_of_resumed_requests else IMAGES
     assert bench.violation(test, cell, examples=EXAMPLES).signature.endswith(words)

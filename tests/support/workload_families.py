@@ -18,6 +18,12 @@ from coldproof.harness.workload.generators.crossed import answers_then_turns, cr
 from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
 from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
+from coldproof.harness.workload.generators.image_caches import (
+    image_cache_resets,
+    images_of_several_towers,
+    images_over_reloads,
+    images_over_updates,
+)
 from coldproof.harness.workload.generators.images import (
     images_of_resumed_requests,
     images_sent_otherwise,
@@ -142,6 +148,10 @@ USUAL: dict[str, Family] = {
     "images in other files": images_sent_otherwise,
     "images under pressure": images_under_pressure,
     "images of resumed requests": images_of_resumed_requests,
+    "resets of one cache of images": image_cache_resets,
+    "images over new weights": images_over_updates,
+    "images of several towers": images_of_several_towers,
+    "images over reloads": images_over_reloads,
     "quiet updates": quiet_updates,
     "updates with adapters": updates_with_adapters,
     "pauses": lambda on: paused(on, updates=False),

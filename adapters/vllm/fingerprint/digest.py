@@ -92,6 +92,11 @@ def pixel_digest(pixels: bytes) -> int:
     return int.from_bytes(hashlib.sha256(pixels).digest()[:8])
 
 
+def encoder_output(pixels: int, tower: int) -> int:
+    """Return what stands for the encoder's output: a digest of an image's digest and of the tower, by its seed."""
+    return mix_one((pixels + mix_one(tower)) & MASK)
+
+
 def position_digest(image: int, offset: int) -> int:
     """Return what stands for a position within an image in place of a token id."""
     return mix_one((image + (offset + 1) * TOKEN_FACTOR) & MASK)

@@ -1,7 +1,8 @@
 """The images of the fingerprint worker: digests of pixels in place of embeddings, in an encoder cache like vLLM's.
 
-An image's digest follows from its pixels, never from vLLM's hash of it. What the encoder cache gives for an image is
-compared with the digest of the image that the request has.
+An image's digest follows from its pixels, never from vLLM's hash of it. The encoder's output follows from that and
+from the vision tower: the weights, and the adapter where adapters change towers (--enable-tower-connector-lora). What
+the encoder cache gives for an image is compared with what the encoder would compute for the request.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coldproof.adapters.vllm.fingerprint.digest import pixel_digest, position_digest, wrong_read_drift
+from coldproof.adapters.vllm.fingerprint.digest import encoder_output, pixel_digest, position_digest, wrong_read_drift
 from coldproof.adapters.vllm.fingerprint.engine_errors import encoder_cache_miss
 
 DIGEST = "coldproof_digest"
@@ -94,18 +95,21 @@ class EncoderCache:
     def __init__(self) -> None:
         self.outputs: dict[str, int] = {}
 
-    def update(self, scheduled: Any, items_of_request: Callable[[str], tuple[Item, ...]]) -> None:
-        """Free and compute what a step says. As in vLLM's own worker, no output comes of an image without pixels."""
+    def update(self, scheduled: Any, request_of: Callable[[str], tuple[tuple[Item, ...], int]]) -> None:
+        """Free and compute what a step says. As in vLLM's own worker, no output comes of an image without pixels.
+
+        `request_of`: returns the images of a request, and its tower.
+        """
         for name in getattr(scheduled, "free_encoder_mm_hashes", ()):
             self.outputs.pop(name, None)
         for request, numbers in (getattr(scheduled, "scheduled_encoder_inputs", None) or {}).items():
-            for number in numbers:
-                item = items_of_request(request)[number]
+            items, tower = request_of(request)
+            for item in (items[number] for number in numbers):
                 if item.has_pixels:
-                    self.outputs[item.name] = item.digest
+                    self.outputs[item.name] = encoder_output(item.digest, tower)
 
-    def drift(self, items: tuple[Item, ...], start: int, end: int) -> int:
-        """Return what wrong outputs add to the digests of a chunk: 0 if all are right.
+    def drift(self, items: tuple[Item, ...], start: int, end: int, tower: int) -> int:
+        """Return what wrong outputs add to the digests of a chunk: 0 if all are right. `tower`: that of the request.
 
         Raises EncoderCacheMissError if there is none.
         """
@@ -116,7 +120,7 @@ class EncoderCache:
             output = self.outputs.get(item.name)
             if output is None:
                 encoder_cache_miss(item.name)
-            if output != item.digest:
-                wrong, right = np.array([output], np.uint64), np.array([item.digest], np.uint64)
+            if output != (wanted := encoder_output(item.digest, tower)):
+                wrong, right = np.array([output], np.uint64), np.array([wanted], np.uint64)
                 found += wrong_read_drift(wrong, right, np.array([item.first]))
         return found

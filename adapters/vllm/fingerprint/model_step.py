@@ -31,7 +31,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     token_at_rank,
     wrong_read_drift,
 )
-from coldproof.adapters.vllm.fingerprint.images import EncoderCache
+from coldproof.adapters.vllm.fingerprint.images import EncoderCache, Item
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots, first_run
 from coldproof.adapters.vllm.fingerprint.lora import Loras
 from coldproof.adapters.vllm.fingerprint.sampler import SampledToken, Scores, grammar_rows, logprobs_of
@@ -96,12 +96,12 @@ class Runner:
             if connector is None:
                 return ModelRunnerOutput(req_ids=[], req_id_to_index={})
             return KVConnectorModelRunnerMixin.kv_connector_no_forward(scheduled, self.config)
-        self.encoder.update(scheduled, lambda name: self.sequences[name].items)
         with (
             set_forward_context(dict.fromkeys(self.tensors), self.config),  # connectors do nothing without metadata
             KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(scheduled) as self.connector_output,
         ):
             self.load_adapters(scheduled)
+            self.encoder.update(scheduled, self.images_and_tower)
             for name in self.tensors if connector is not None else ():
                 connector.wait_for_layer_load(name)
             counts = scheduled.num_scheduled_tokens
@@ -142,6 +142,20 @@ class Runner:
             for request in sorted(wanted, key=lambda one: one.lora_int_id):
                 self.loras.add(request)
 
+    def images_and_tower(self, name: str) -> tuple[tuple[Item, ...], int]:
+        """Return the images of a request, and the seed of its vision tower."""
+        sequence = self.sequences[name]
+        return sequence.items, self.tower(self.content_of(sequence))
+
+    def tower(self, content: str | None) -> int:
+        """Return the seed of the vision tower for an adapter's content, which counts where adapters change towers."""
+        changes = self.loras is not None and getattr(self.loras.config, "enable_tower_connector_lora", False)
+        return seed_of(content if changes else None, self.weights)
+
+    def content_of(self, sequence: Sequence) -> str | None:
+        """Return the content of the adapter of a request; None for the base model."""
+        return self.loras.content(sequence.lora) if self.loras is not None else None
+
     def prepare(self, name: str, count: int, scheduled: Any) -> RequestStep:
         """Compute the expected digests of one request and read its states.
 
@@ -149,7 +163,7 @@ class Runner:
         writes those of the whole step before it reads, so a request may hit what another one of the same step writes.
         """
         sequence = self.sequences[name]
-        content = self.loras.content(sequence.lora) if self.loras is not None else None
+        content = self.content_of(sequence)
         drafts = [max(0, token) for token in scheduled.scheduled_spec_decode_tokens.get(name, ())]
         expected = sequence.expected(seed_of(content, self.weights))
         if drafts:
@@ -174,7 +188,7 @@ class Runner:
         """
         sequence, start, end, expected = step.sequence, step.start, step.end, step.expected
         drift = step.drift + self.read_context(sequence, start, expected, states=False)
-        drift = (drift + self.encoder.drift(sequence.items, start, end)) & MASK
+        drift = (drift + self.encoder.drift(sequence.items, start, end, self.tower(step.content))) & MASK
         digests = expected[start:end] + np.array([drift], np.uint64)
         if drift:
             self.write(step, digests)

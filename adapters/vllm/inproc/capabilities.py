@@ -86,6 +86,8 @@ def capabilities(
         Capability.PERSISTENT_KV: persistent,
         Capability.EMBEDDING_ROWS: rows_support(settings.model_config),
         **image_support(image_shape(settings.model_config)),
+        Capability.TOWER_ADAPTERS: tower_support(image_shape(settings.model_config), settings.lora_config),
+        **side_resets(parts, image_shape(settings.model_config)),
         Capability.EVENT_RESTARTS: Support(
             published, "an engine that follows another one has vLLM's own publisher" if published else "no KV events"
         ),
@@ -100,6 +102,25 @@ def image_support(shape: ImageShape | None) -> dict[Capability, Support]:
         shape is not None, with_images if shape is not None else "Coldproof sends images to an Idefics3 only"
     )
     return dict.fromkeys((Capability.IMAGES, Capability.IMAGE_UUIDS), what)
+
+
+def tower_support(image: ImageShape | None, lora: Any) -> Support:
+    """Return whether adapters change what the encoder computes, by the flag."""
+    if image is None:
+        return Support(False, "the prompts have no images")
+    enabled = bool(getattr(lora, "enable_tower_connector_lora", False))
+    return Support(enabled, f"--enable-tower-connector-lora is {'set' if enabled else 'not set'}")
+
+
+def side_resets(parts: InprocEngineParts, image: ImageShape | None) -> dict[Capability, Support]:
+    """Return which caches of images can be reset, by this version's methods."""
+    methods = {Capability.RESET_ENCODER: "reset_encoder_cache", Capability.RESET_PROCESSOR: "reset_mm_cache"}
+    if image is None:
+        return dict.fromkeys(methods, Support(False, "the prompts have no images"))
+    return {
+        capability: Support(there := hasattr(parts.engine, name), f"the engine {'has' if there else 'lacks'} {name}")
+        for capability, name in methods.items()
+    }
 
 
 def image_shape(model: Any) -> ImageShape | None:

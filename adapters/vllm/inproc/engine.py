@@ -13,6 +13,7 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -65,6 +66,14 @@ def start(options: VllmOptions) -> InprocEngine:
     except BaseException:
         shut_down(parts)
         raise
+
+
+def reset_side_caches(engine: Any, scope: tuple[ResetScope, ...]) -> None:
+    """Empty the caches of images that are in `scope`."""
+    if ResetScope.PROCESSOR in scope:
+        engine.reset_mm_cache()
+    if ResetScope.ENCODER in scope:
+        engine.reset_encoder_cache()
 
 
 class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
@@ -145,8 +154,15 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                     reset_connector=ResetScope.SECOND_TIER in scope,
                 )
             )
+            reset_side_caches(parts.engine, scope)
             self._stamp_events(parts)
             return done
+
+    def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Empty the caches in `scope` only. vLLM's calls return nothing: they have succeeded if they return."""
+        with self.entered() as parts, refusals():
+            reset_side_caches(parts.engine, scope)
+        return True
 
     def _stamp_events(self, parts: InprocEngineParts) -> None:
         """Give the KV events that were published since the last step or reset the time of now."""

@@ -96,8 +96,10 @@ class WeightControl(abc.ABC):
         return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()
 
     def pause(self, mode: PauseMode, *, clear: bool) -> None:
-        """Pause the scheduler."""
+        """Pause the scheduler. As in vLLM's AsyncLLM, the processor's cache is cleared with the scheduler's caches."""
         with self.entered() as parts, refusals():
+            if clear:
+                parts.engine.renderer.clear_mm_cache()
             parts.core.pause_scheduler(mode.value, clear)
         self.end_aborted()
 

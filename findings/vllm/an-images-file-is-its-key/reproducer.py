@@ -223,9 +223,14 @@ class Server(Story):
         self.loras.pop(name, None)
         self.behind.pop(name, None)
 
-    def reset(self, *scope):
-        """Empty the prefix cache."""
-        print("reset:", Server.engine.reset_prefix_cache(reset_running_requests="running requests" in scope))
+    def reset(self, *scope, prefix=True):
+        """Empty the prefix cache, unless told otherwise, and the caches in `scope`."""
+        if prefix:
+            print("reset:", Server.engine.reset_prefix_cache(reset_running_requests="running requests" in scope))
+        if "the multimodal processor's cache" in scope:
+            Server.engine.llm_engine.reset_mm_cache()
+        if "the encoder cache" in scope:
+            Server.engine.llm_engine.reset_encoder_cache()
 
     def segment(self, name, length, changed, swapped=None, content=None):
         """Return the ids of what the model sees at each position of a named segment."""
@@ -915,6 +920,7 @@ DELIMITERS = 3  # positions of an image that are no patches
 IMAGE_TOKENS = PATCHES + DELIMITERS
 # The processor's names, in the order of their ids: a patch, both ends of an image, its kind, the end of a message.
 NEW_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+WEIGHT_FILES = "*.safetensors"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 TOKEN_OPTIONS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
@@ -940,9 +946,9 @@ def write_image_model(model: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     text = json.loads((model / "config.json").read_text())
     token = int(text["vocab_size"])
-    for name in TOKENIZER:
-        if (model / name).is_file():
-            shutil.copyfile(model / name, folder / name)
+    for source in (*(model / name for name in TOKENIZER), *model.glob(WEIGHT_FILES)):
+        if source.is_file():
+            shutil.copyfile(source, folder / source.name)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["added_tokens"] += [
         {"id": token + i, "content": name, "special": True, **TOKEN_OPTIONS} for i, name in enumerate(NEW_TOKENS)

@@ -116,8 +116,10 @@ class CurlScript:
             case Unload(name=name):
                 self.loaded.discard(name)
                 return engine.unload(name, self.spelled(name))
-            case Reset(scope=scope):
+            case Reset(scope=scope, prefix=True):
                 return engine.reset(scope)
+            case Reset(scope=scope):
+                return f"# reset {', '.join(scope)}, and leave the prefix cache as it is: only the script can do this"
             case SaveState(name=name):
                 return engine.move_state("save", name, self.spelled(name))
             case RestoreState(name=name):

@@ -211,7 +211,8 @@ ROUTE_ARGUMENTS = {
 
 def reset_call(step: Reset) -> str:
     """Return a reset as a call of the script's server class. Only engines whose reset covers more take arguments."""
-    return f"reset({', '.join(repr(scope.value) for scope in step.scope)})"
+    words = [repr(scope.value) for scope in step.scope] + ([] if step.prefix else ["prefix=False"])
+    return f"reset({', '.join(words)})"
 
 
 def change_call(step: Change) -> str:

@@ -12,7 +12,7 @@ from coldproof.reports.schema.case import ChangeRow, QueueRow
 
 def change_rows(history: History) -> list[ChangeRow]:
     """Return every adapter change and reset that ran, in order, and what else changed during a burst."""
-    resets = {reset.began: reset.success for reset in history.resets}
+    resets = {reset.began: reset.success for reset in (*history.resets, *history.side_resets)}
     rows = (change_row(record, history.workload.steps[record.step], resets) for record in history.steps)
     found = [row for row in rows if row is not None]
     return sorted([*found, *rows_during_bursts(history)], key=lambda row: (row.began, row.step))
@@ -42,8 +42,8 @@ def change_row(record: StepRecord, step: Step, resets: dict[float, bool]) -> Cha
             kind = route.value
         case Unload(name=name):
             kind, content = "unload", ""
-        case Reset(scope=scope):
-            kind, name, content = "reset", ", ".join(scope), ""
+        case Reset(scope=scope, prefix=prefix):
+            kind, name, content = "reset" if prefix else "reset of", ", ".join(scope), ""
             refused = refused or not any(done for at, done in resets.items() if began <= at <= ended)
         case _:
             return None

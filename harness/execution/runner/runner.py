@@ -27,7 +27,7 @@ from coldproof.adapters.protocol.engine import (
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
-from coldproof.adapters.protocol.resets import ResetScope, ResetsMore
+from coldproof.adapters.protocol.resets import ResetsBeside, ResetsMore
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
@@ -107,6 +107,7 @@ class WorkloadRun:
         self.policy = policy
         self.next_engine, self.lives = next_engine, lives_of(workload)
         self.resets: list[ResetRecord] = []
+        self.side_resets: list[ResetRecord] = []
         self.adapters = AdapterNames(engine, nonce, contents, folder)
         self.weights = ServedWeights(
             engine, versions or {}, folder, nonce, clock=self.clock, on_clear=self.resets.append
@@ -142,6 +143,7 @@ class WorkloadRun:
             steps=steps,
             contents={name: files.digest for name, files in self.adapters.contents.items()},
             resets=tuple(self.resets),
+            side_resets=tuple(self.side_resets),
             weights={name: files.digest for name, files in self.weights.versions.items() if name != START_WEIGHTS},
             updates=tuple(self.weights.updates),
             start_checksum=self.weights.start_checksum,
@@ -289,16 +291,19 @@ class WorkloadRun:
         """Reset the cache and record what the engine reports. A refusal is recorded as an unsuccessful reset."""
         began = self.clock()
         try:
-            success = self.reset_engine(step.scope)
+            success = self.reset_engine(step)
         except RequestRefused:
             success = False
-        self.resets.append(ResetRecord(began=began, ended=self.clock(), success=success, scope=step.scope))
+        made = self.resets if step.prefix else self.side_resets
+        made.append(ResetRecord(began=began, ended=self.clock(), success=success, scope=step.scope))
 
-    def reset_engine(self, scope: tuple[ResetScope, ...]) -> bool:
-        """Reset the prefix cache and what is in `scope`. Return whether the engine confirms it."""
-        if not scope:
+    def reset_engine(self, step: Reset) -> bool:
+        """Reset the prefix cache and the scope of a step, or only the scope. Return whether the engine confirms it."""
+        if not step.prefix:
+            return self.engine.reset_beside(step.scope) if isinstance(self.engine, ResetsBeside) else False
+        if not step.scope:
             return self.engine.reset_cache()
-        return self.engine.reset_more(scope) if isinstance(self.engine, ResetsMore) else False
+        return self.engine.reset_more(step.scope) if isinstance(self.engine, ResetsMore) else False
 
     def move_state(self, number: int, step: SaveState | RestoreState) -> int:
         """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported.

@@ -12,6 +12,7 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError, RequestRefused
+from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetScope
 from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, SleepPart, Sleeps, WeightRoute
 from coldproof.harness.execution.models.versions import Versions, place_version
 from coldproof.harness.history.records import PauseRecord, ResetRecord, WeightUpdate
@@ -19,6 +20,12 @@ from coldproof.harness.workload.steps import START_WEIGHTS, Pause, Sleep, Update
 from coldproof.harness.workload.tokens import wire_name
 
 SAME_PATH = "weights"  # the symbolic path whose files change
+
+
+def cleared_beside(engine: Engine) -> tuple[ResetScope, ...]:
+    """Return the caches of images that a pause clears with the prefix cache: those that this engine can reset."""
+    caches = (ResetScope.ENCODER, ResetScope.PROCESSOR)
+    return tuple(one for one in caches if engine.capabilities[SCOPE_CAPABILITIES[one]].present)
 
 
 class ServedWeights:
@@ -121,7 +128,9 @@ class ServedWeights:
             ended = self.clock()
             self.pauses.append(PauseRecord(began=began, ended=ended, mode=mode, clear=clear, level=level, error=error))
             if clear:
-                self.on_clear(ResetRecord(began=began, ended=ended, success=error is None))
+                self.on_clear(
+                    ResetRecord(began=began, ended=ended, success=error is None, scope=cleared_beside(self.engine))
+                )
 
     def resume(self) -> None:
         """Resume after a pause."""

@@ -14,6 +14,7 @@ from coldproof.harness.judgement.evidence.cache import control_facts, pressure_f
 from coldproof.harness.judgement.evidence.doors import door_facts
 from coldproof.harness.judgement.evidence.embeddings import embedding_facts
 from coldproof.harness.judgement.evidence.engine_features import event_facts, mode_facts, tier_facts
+from coldproof.harness.judgement.evidence.image_caches import image_cache_facts
 from coldproof.harness.judgement.evidence.images import image_facts
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.evidence.ranks import rank_facts
@@ -59,6 +60,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **embedding_facts(history),
         **door_facts(history),
         **image_facts(history),
+        **image_cache_facts(history),
         **weight_facts(history),
         **rank_facts(history),
     }

@@ -15,11 +15,12 @@ from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy
 from coldproof.harness.history.records import History, Outcome, ResetRecord, WeightUpdate
 from coldproof.harness.history.weights import (
     computing_since,
+    empties,
     has_new_salt,
     is_comparable,
     latest_update,
+    starts_clean,
     updates_during,
-    was_empty,
 )
 from coldproof.harness.judgement.evidence.weights import could_hit_others
 from coldproof.harness.judgement.finding import Finding
@@ -88,21 +89,16 @@ def invalidation_of(history: History, outcome: Outcome, update: WeightUpdate) ->
 
     `update`: the last one before the request.
     """
-    if has_new_salt(history, outcome, update):
+    if has_new_salt(history, outcome, update) and starts_clean(history, outcome):
         return Invalidation.SALT
     if not is_comparable(history, outcome):
         return Invalidation.NOTHING
     if history.policy is WeightPolicy.INVALIDATES:
         return Invalidation.UPDATE
     start, order = computing_since(outcome, history.pauses), ChangeOrder(history)
-    resets = [r for r in history.resets if r.success and r.ended <= start and clears(history, update, r)]
+    resets = [r for r in history.resets if r.ended <= start and empties(history, update, r)]
     before = [r for r in resets if order.precedes(r, update)]
     return action_of(history, before[-1] if before else resets[0], before=bool(before))
-
-
-def clears(history: History, update: WeightUpdate, reset: ResetRecord) -> bool:
-    """Return whether a reset leaves nothing of other weights after an update."""
-    return reset.began >= update.ended or was_empty(history, update, reset)
 
 
 def action_of(history: History, reset: ResetRecord, *, before: bool) -> Invalidation:
@@ -140,8 +136,8 @@ class ChangeOrder:
 def resets_cache(change: Step) -> bool:
     """Return whether the runner records a change as a reset."""
     match change:
-        case Reset():
-            return True
+        case Reset(prefix=prefix):
+            return prefix
         case Pause(clear=clear):
             return clear
         case Sleep(level=level):

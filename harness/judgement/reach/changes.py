@@ -129,7 +129,7 @@ def tier(timeline: Timeline) -> Iterator[Cell]:
     emptied = "eviction"
     for record in timeline.history.steps:
         step = timeline.history.workload.steps[record.step]
-        if isinstance(step, Reset | Restart):
+        if isinstance(step, Restart) or (isinstance(step, Reset) and step.prefix):
             emptied = "reset" if isinstance(step, Reset) else "restart"
         if not isinstance(step, Burst):
             continue

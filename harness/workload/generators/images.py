@@ -109,10 +109,10 @@ def grown(limits: WorkloadLimits, request: Request, tokens: int) -> Request:
     return msgspec.structs.replace(request, max_tokens=min(tokens, limits.longest - new_prompt_length(request.prompt)))
 
 
-def request_for(limits: WorkloadLimits, segments: Segments, identity: AdapterAndSalt) -> Request:
+def request_for(limits: WorkloadLimits, segments: Segments, identity: AdapterAndSalt, *, tail: str = "tail") -> Request:
     """Return a request with segments, and more tokens after them: the last block of a prompt is never looked up."""
     adapter, salt = identity
-    return Request(prompt=Prompt((*segments, Segment("tail", limits.unit + 1))), adapter=adapter, salt=salt)
+    return Request(prompt=Prompt((*segments, Segment(tail, limits.unit + 1))), adapter=adapter, salt=salt)
 
 
 @st.composite

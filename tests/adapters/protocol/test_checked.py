@@ -329,6 +329,33 @@ def test_a_reset_of_more_is_passed_on_where_the_engine_has_it() -> None:
         CheckedEngine(Scripted(lambda: GOOD)).reset_more(both[:1])
 
 
+class ResettingBeside(Resetting):
+    """And that can leave its prefix cache as it is."""
+
+    def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
+        self.calls.append(("reset beside", scope))
+        return self.said  # type: ignore[return-value]
+
+
+def test_a_reset_of_another_cache_alone_is_passed_on_where_the_engine_has_it() -> None:
+    """Otherwise it is refused, and never made a reset of the prefix cache."""
+    scope = (ResetScope.ENCODER,)
+    engine, other = ResettingBeside(lambda: GOOD), Resetting(lambda: GOOD)
+    for one in (engine, other):
+        one.capabilities[Capability.RESET_ENCODER] = Support(True, "a test")
+    assert CheckedEngine(engine).reset_beside(scope) is True
+    assert engine.calls == [("reset beside", scope)]
+    with pytest.raises(RequestRefused, match="with the prefix cache only"):
+        CheckedEngine(other).reset_beside(scope)
+    engine.said = None
+    with pytest.raises(AdapterError, match="None from reset_beside: expected True or False"):
+        CheckedEngine(engine).reset_beside(scope)
+    engine.capabilities[Capability.RESET_ENCODER] = Support(False, "no encoder here")
+    with pytest.raises(RequestRefused, match="no encoder here"):
+        CheckedEngine(engine).reset_beside(scope)
+    assert other.calls == []
+
+
 def test_levers_and_facts_are_passed_on() -> None:
     """The wrapper adds nothing of its own."""
     engine = Scripted(lambda: GOOD)

@@ -18,6 +18,7 @@ from coldproof.harness.execution.oracles.closed_form import computed, leaves
 from coldproof.harness.judgement.oracle import Question
 
 SHAPE = ImageShape(8, 4)
+TOWER = 7
 
 
 def feature(name: str, *, at: int, hashed: str | None = None, dtype: Any = torch.uint8) -> Any:
@@ -68,22 +69,22 @@ def test_an_answer_depends_on_the_image_and_its_place() -> None:
 def test_a_chunk_needs_the_encoders_output_of_its_images_only() -> None:
     """Computed in this step or before, not of images that it does not reach; a miss ends the engine, as vLLM's does."""
     items, cache = items_of(new(feature("cat", at=1), feature("dog", at=6))), EncoderCache()
-    assert cache.drift(items, 0, 1) == 0
+    assert cache.drift(items, 0, 1, TOWER) == 0
     with pytest.raises(EncoderCacheMissError, match="Encoder cache miss for cat"):
-        cache.drift(items, 0, 2)
-    cache.update(step(r=[0]), {"r": items}.__getitem__)
-    assert cache.drift(items, 0, 6) == cache.drift(items, 4, 6) == 0
+        cache.drift(items, 0, 2, TOWER)
+    cache.update(step(r=[0]), {"r": (items, TOWER)}.__getitem__)
+    assert cache.drift(items, 0, 6, TOWER) == cache.drift(items, 4, 6, TOWER) == 0
     with pytest.raises(EncoderCacheMissError, match="dog"):
-        cache.drift(items, 5, 7)
+        cache.drift(items, 5, 7, TOWER)
 
 
 def test_the_tokens_that_delimit_an_image_need_no_output() -> None:
     """They are no patches of it, and still count as parts of the image."""
     items, cache = items_of(new(delimited("cat", at=1))), EncoderCache()
-    assert cache.drift(items, 0, 2) == cache.drift(items, 6, 9) == 0
+    assert cache.drift(items, 0, 2, TOWER) == cache.drift(items, 6, 9, TOWER) == 0
     for start, end in ((0, 3), (5, 7)):
         with pytest.raises(EncoderCacheMissError, match="cat"):
-            cache.drift(items, start, end)
+            cache.drift(items, start, end, TOWER)
     assert prompt_of(new(delimited("cat", at=1)), items)[1:7] == with_images([40] * 7, items)[1:7] != (40,) * 6
 
 
@@ -100,26 +101,34 @@ def test_pixels_that_the_scheduler_leaves_out_are_known_by_their_digest() -> Non
     whole, known = items_of(new(full))[0], items_of(new(left))[0]
     assert (known.digest, known.has_pixels, whole.has_pixels) == (whole.digest, False, True)
     cache = EncoderCache()
-    cache.update(step(r=[0]), {"r": (known,)}.__getitem__)
+    cache.update(step(r=[0]), {"r": ((known,), TOWER)}.__getitem__)
     with pytest.raises(EncoderCacheMissError):
-        cache.drift((known,), 0, 5)
+        cache.drift((known,), 0, 5, TOWER)
 
 
 def test_an_output_that_was_freed_is_gone() -> None:
     """Before the images of the same step are computed."""
     items, cache = items_of(new(feature("cat", at=1))), EncoderCache()
-    cache.update(step(r=[0]), {"r": items}.__getitem__)
-    cache.update(step(free=("cat",), r=[0]), {"r": items}.__getitem__)
-    assert cache.drift(items, 0, 5) == 0
-    cache.update(step(free=("cat",)), {"r": items}.__getitem__)
+    cache.update(step(r=[0]), {"r": (items, TOWER)}.__getitem__)
+    cache.update(step(free=("cat",), r=[0]), {"r": (items, TOWER)}.__getitem__)
+    assert cache.drift(items, 0, 5, TOWER) == 0
+    cache.update(step(free=("cat",)), {"r": (items, TOWER)}.__getitem__)
     with pytest.raises(EncoderCacheMissError):
-        cache.drift(items, 0, 5)
+        cache.drift(items, 0, 5, TOWER)
 
 
 def test_the_output_of_another_image_under_the_same_name_is_wrong() -> None:
     """It changes all that follows from it."""
     cat, dog = items_of(new(feature("cat", at=1, hashed="x"))), items_of(new(feature("dog", at=1, hashed="x")))
     cache = EncoderCache()
-    cache.update(step(a=[0]), {"a": cat}.__getitem__)
-    assert cache.drift(cat, 0, 5) == 0
-    assert cache.drift(dog, 0, 5) != 0
+    cache.update(step(a=[0]), {"a": (cat, TOWER)}.__getitem__)
+    assert cache.drift(cat, 0, 5, TOWER) == 0
+    assert cache.drift(dog, 0, 5, TOWER) != 0
+
+
+def test_the_output_of_another_tower_is_wrong() -> None:
+    """Other weights, or another adapter where adapters change the tower, make another output of the same pixels."""
+    items, cache = items_of(new(feature("cat", at=1))), EncoderCache()
+    cache.update(step(r=[0]), {"r": (items, TOWER)}.__getitem__)
+    assert cache.drift(items, 0, 5, TOWER) == 0
+    assert cache.drift(items, 0, 5, TOWER + 1) != 0

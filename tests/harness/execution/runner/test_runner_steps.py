@@ -87,6 +87,28 @@ def test_a_scope_that_the_engine_does_not_have_is_no_reset(tmp_path: Path) -> No
     assert (reset.success, history.outcomes[1].cached_tokens) == (False, 40)
 
 
+class ResetsBesideIt(ResetsMuch):
+    """It can also reset another cache and leave the prefix cache."""
+
+    def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Write down what it covered."""
+        self.covered.append(scope)
+        return True
+
+
+def test_a_reset_of_another_cache_alone_leaves_the_prefix_cache(tmp_path: Path) -> None:
+    """It is recorded apart, so that hits after it are expected. An engine without it does not confirm it."""
+    step = Reset((ResetScope.ENCODER,), prefix=False)
+    engine = ResetsBesideIt()
+    history = play(engine, tmp_path, burst(ask()), step, burst(ask()))
+    assert (engine.covered, history.resets) == ([step.scope], ())
+    assert [(reset.scope, reset.success) for reset in history.side_resets] == [(step.scope, True)]
+    assert history.outcomes[1].cached_tokens == 40
+    (tmp_path / "without").mkdir()
+    (refused,) = play(ResetsMuch(), tmp_path / "without", burst(ask()), step).side_resets
+    assert not refused.success
+
+
 class Paused(SideBySide):
     """Its first request waits at the third token until the cache was reset."""
 

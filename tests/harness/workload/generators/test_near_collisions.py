@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, any_at_all, lengths, some
 
 from coldproof.harness.workload.generators.chats import conversations, trees
-from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.generators.doors import DELICATE, at_two_doors
+from coldproof.harness.workload.generators.salts import LONGEST_SALT, salted
 from coldproof.harness.workload.steps import Prompt, Workload
-from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length, wire_name
 
 
 def edits_in(workload: Workload) -> list[tuple[int, Prompt]]:
@@ -81,3 +83,39 @@ def test_in_a_small_pool_the_last_salt_is_sent_again_at_once(workload: Workload)
     again = next(at for at, identity in enumerate(order) if identity in order[:at])
     assert order[again][1] is not None
     assert all(salt is None for _, salt in order[order.index(order[again]) + 1 : again])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        str.casefold,
+        str.upper,
+        str.strip,
+        lambda salt: unicodedata.normalize("NFC", salt),
+        lambda salt: unicodedata.normalize("NFKD", salt.casefold()),
+        lambda salt: salt.encode("ascii", "ignore").decode(),
+        lambda salt: " ".join(salt.split()),
+        lambda salt: salt[:100],
+    ],
+)
+def test_any_change_of_a_salt_at_one_door_changes_the_delicate_one(change: Callable[[str], str]) -> None:
+    """As it is sent. So that door shares nothing with the others under this salt."""
+    sent = wire_name(str(DELICATE[1]), "abc123")
+    assert change(sent) != sent
+    assert len(sent) <= LONGEST_SALT
+
+
+@given(workload=at_two_doors(LIMITS["roomy"], with_adapter=True))
+def test_what_one_door_computed_is_sent_again_at_another(workload: Workload) -> None:
+    """Under the same salt and adapter: then a door that changes the salt loses the hit."""
+    sent = [(r.prompt, r.salt, r.adapter, r.door) for _, _, r in workload.requests() if r.prompt.continues is None]
+    assert any(one[:3] == other[:3] and one[3] != other[3] for one in sent for other in sent)
+
+
+def test_the_delicate_salt_is_sent_at_two_doors() -> None:
+    """In many workloads; this finds one."""
+    find(
+        at_two_doors(LIMITS["roomy"], with_adapter=False),
+        lambda workload: len({r.door for _, _, r in workload.requests() if r.salt == DELICATE[1]}) > 1,
+        settings=any_at_all,
+    )
