@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 
+from coldproof.adapters.protocol.images import has_images
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import Finding
 from coldproof.reports.schema.verdict import FailureClass
@@ -70,7 +71,13 @@ def comes_after(other: Outcome, outcome: Outcome) -> bool:
 
 
 def needs_the_same(other: Outcome, outcome: Outcome) -> bool:
-    """Return whether two requests differ in nothing that could let one of them wait alone."""
+    """Return whether two requests differ in nothing that could let one of them wait alone.
+
+    A request with images may wait for room in the encoder's cache. From 0.33 on, vLLM's scheduler then puts it back "so
+    it does not stall the requests behind it".
+    """
+    if has_images(other.prompt) or has_images(outcome.prompt):
+        return False
     alike = (other.model, other.surface.pattern) == (outcome.model, outcome.surface.pattern)
     return alike and other.surface.answers == outcome.surface.answers == 1
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from support.histories import ask, burst, history, outcome, record, shape, tokens
 
+from coldproof.adapters.protocol.images import image_id, image_positions
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.history.records import Outcome
 from coldproof.harness.judgement.checkers.preemption_order import check_order
@@ -18,6 +19,7 @@ from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
+IMAGE = image_positions(image_id("cat", 0), 19)
 
 
 def one(number: int, *, times: tuple[float, ...], lost: tuple[float, ...] = (), sent: float = 0.1) -> Outcome:
@@ -150,6 +152,7 @@ def test_a_preempted_request_is_not_overtaken(priorities: tuple[int, int]) -> No
         (WAITED, msgspec.structs.replace(OVERTAKER, model="tenant")),
         (WAITED, msgspec.structs.replace(OVERTAKER, surface=ResponseOptions(pattern="a+"))),
         (WAITED, msgspec.structs.replace(OVERTAKER, surface=ResponseOptions(answers=2))),
+        (msgspec.structs.replace(WAITED, prompt=(*IMAGE, *PROMPT)), OVERTAKER),
         (WAITED, msgspec.structs.replace(OVERTAKER, step=1)),
         (WAITED, one(1, times=(0.45,), sent=0.05)),
         (one(0, times=(0.1,), lost=(0.2,)), OVERTAKER),
@@ -163,6 +166,7 @@ def test_a_preempted_request_is_not_overtaken(priorities: tuple[int, int]) -> No
         "adapter",
         "grammar",
         "answers",
+        "images",
         "step",
         "sent",
         "ended",
