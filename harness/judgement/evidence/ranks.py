@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from coldproof.harness.history.records import History, Outcome
@@ -15,23 +17,25 @@ CHANGES = SetAdapter | Reset | UpdateWeights | Pause | Sleep
 def rank_facts(history: History) -> dict[str, float]:
     """Return the counters of changes that every rank was asked about, and of hits by rank."""
     hits = [outcome for outcome in history.outcomes if outcome.hit_at_least > 0]
+    changed = [record for record in history.steps if changes(history, record.step)]
+    ends = [*(record.step for record in changed[1:]), len(history.workload.steps)]
     return {
-        Evidence.RANKS_ASKED: sum(asked_everywhere(history, record.step) for record in history.steps),
+        Evidence.RANKS_ASKED: sum(
+            record.error is None and asked_everywhere(history, record.step, end)
+            for record, end in zip(changed, ends, strict=False)
+        ),
         Evidence.RANK_HITS: sum(bool(rank_of(outcome)) for outcome in hits),
-        Evidence.OTHER_RANK: sum(only_elsewhere(history, outcome) for outcome in history.outcomes),
+        Evidence.OTHER_RANK: sum(map(functools.partial(only_elsewhere, history), history.outcomes))
+        if history.shape.ranks > 1
+        else 0,
     }
 
 
-def asked_everywhere(history: History, step: int) -> bool:
-    """Return whether a step made a change, and then each rank answered, before the next change, a request that shares
-    a block with one that this rank had answered before the change.
+def asked_everywhere(history: History, step: int, end: int) -> bool:
+    """Return whether each rank answered, behind a change in `step` and up to the next one in `end`, a request that
+    shares a block with one that this rank had answered before the change.
     """
-    record = next(record for record in history.steps if record.step == step)
-    if record.error is not None or not changes(history, step):
-        return False
-    later = (other.step for other in history.steps if other.step > step and changes(history, other.step))
-    end = min(later, default=len(history.workload.steps))
-    asked = {
+    asked = (
         rank_of(outcome)
         for outcome in history.outcomes
         if step < outcome.step <= end
@@ -40,8 +44,10 @@ def asked_everywhere(history: History, step: int) -> bool:
             before.step <= step and rank_of(before) == rank_of(outcome) and shares(history, before, outcome)
             for before in history.outcomes
         )
-    }
-    return len(asked - {None}) == history.shape.ranks if history.shape.ranks > 1 else bool(asked)
+    )
+    if history.shape.ranks == 1:  # all ranks of a spread model serve each request
+        return any(True for _ in asked)
+    return len(set(asked) - {None}) == history.shape.ranks
 
 
 def changes(history: History, step: int) -> bool:
