@@ -22,7 +22,6 @@ SHARED, CRASH = (*ANY_HIT, FailureClass.NOT_THE_CACHE), (FailureClass.CRASH, Fai
 BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
     (images.test_other_images_behind_equal_tokens, "images-are-not-hashed", IMAGES, SHARED),
     (images.test_other_images_behind_equal_tokens, "images-are-hashed-by-their-size", IMAGES, SHARED),
-    (images.test_other_images_behind_equal_tokens, "image-hashes-have-4-bits", IMAGES, SHARED),
     (images.test_other_images_behind_equal_tokens, "images-are-hashed-where-they-end", IMAGES, SHARED),
     (images.test_other_images_behind_equal_tokens, "a-salt-is-dropped-from-images", IMAGES, SHARED),
     (images.test_other_images_behind_equal_tokens, "an-adapter-is-dropped-from-images", IMAGES, SHARED),

@@ -14,7 +14,7 @@ from support.histories import contents
 
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Token
 from coldproof.adapters.registry import CELLS, ENGINES
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import Cell, ModelLayers
 from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
@@ -138,7 +138,7 @@ def crossed_engines(
     options = Options(**{"report_dir": folder, "cache_dir": folder, "model": "none", **given, **changes})
     with two_kinds(left, right):
         session = EnginePool(options, EventLog(folder / "events.ndjson"))
-        session.files.contents[False] = contents(folder)
+        session.files.contents[ModelLayers.FULL] = contents(folder)
         try:
             yield SystemUnderTest(CellEngines.open(session, CELLS["left"]), Budget(60.0, 1.0))
         finally:

@@ -8,6 +8,7 @@ from typing import Any
 
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.harness.execution.engines.lives import EngineLives
 from coldproof.harness.execution.engines.pool import EnginePlace
 from coldproof.harness.execution.models.lora import tiny_model
@@ -17,7 +18,9 @@ class Pool:
     """Starts nothing, and writes down what it was asked for and what was at the model's path then."""
 
     def __init__(self, cache: Path) -> None:
-        self.files = SimpleNamespace(cache=cache, model=lambda _: str(tiny_model(cache)), has_window=lambda _: False)
+        self.files = SimpleNamespace(
+            cache=cache, model=lambda _: str(tiny_model(cache)), layers=lambda _: ModelLayers.FULL
+        )
         self.places: list[EnginePlace] = []
         self.weights: list[bytes] = []
         self.open: list[object] = []

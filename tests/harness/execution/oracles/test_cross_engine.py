@@ -296,7 +296,7 @@ def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
 def test_an_attached_engine_is_asked_past_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no cold engine of its kind to be had: an unused salt does for the calibration, and for the ground."""
     server = Tampering(across.wrong, caching=True)
-    monkeypatch.setattr(EnginePool, "attach", lambda *_: server)
+    monkeypatch.setattr(EnginePool, "attach", lambda *_, caching: server)
     with crossed_engines(tmp_path, of(honest), of(honest), engine="endpoint", engine_url="http://h:1") as crossed:
         verdict, reason, case = tried(crossed, REPEATED)
         assert crossed.engines.oracle_engine is None
