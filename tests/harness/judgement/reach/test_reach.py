@@ -35,11 +35,7 @@ PROMPT = tuple(range(100, 140))  # two whole blocks of 16 and a half
 BRANCH = (*PROMPT[:32], *range(500, 510))
 OTHER = tuple(range(300, 340))
 WHOLE = PROMPT[:32]
-NEEDS_WEIGHTS = {
-    "updates",
-    "pauses",
-    "images over new weights",
-}  # families whose workloads need another version of the weights
+NEEDS_WEIGHTS = {"updates", "pauses", "weights"}  # words of families that need another version of the weights
 
 
 def ran(
