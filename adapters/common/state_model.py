@@ -8,16 +8,7 @@ from __future__ import annotations
 import array
 from pathlib import Path
 
-from coldproof.adapters.common.tiny_model import (
-    WEIGHT_SPREAD,
-    common_config,
-    draw,
-    integer,
-    write_json,
-    write_safetensors,
-    write_tokenizer,
-    zero_unprintable_rows,
-)
+from coldproof.adapters.common.tiny_model import WEIGHT_SPREAD, common_config, draw, integer, write_model_files
 
 # The slowest of the heads forgets half of its state in about a thousand tokens, the fastest in a few: a wrong state at
 # a block's end shows in the answer, however far behind it the prompt ends.
@@ -55,12 +46,7 @@ def make_state_model(
         **common_config(layers=layers, hidden=hidden, max_tokens=max_tokens),
     }
     tensors = {name: (shape, weights(f"state model {seed} {name}", name, shape)) for name, shape in shapes(config)}
-    zero_unprintable_rows(*tensors["lm_head.weight"])
-    folder.mkdir(parents=True, exist_ok=True)
-    write_safetensors(folder / "model.safetensors", tensors)
-    write_json(folder / "config.json", config)
-    write_json(folder / "generation_config.json", {"eos_token_id": 256})
-    write_tokenizer(folder)
+    write_model_files(folder, config, tensors)
 
 
 def shapes(config: dict[str, object]) -> list[tuple[str, tuple[int, ...]]]:

@@ -16,6 +16,7 @@ from coldproof.adapters.protocol.requests import CompletionRequest, Message
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, Reader
+from coldproof.adapters.server.lacking import Lacks
 
 NO_SALT = "LMDeploy has no cache salts"
 NO_RESET = "no route empties the cache and leaves requests alone: /sleep discards it and aborts all requests"
@@ -29,6 +30,8 @@ COUNTERS = {
     "lmdeploy:gpu_cache_usage_perc": "pool_usage",
 }
 
+LACKS = Lacks(chats=NO_CHAT, salts=NO_SALT, prompt_scores=NO_PROMPT_SCORES, priorities=NO_PRIORITY)
+
 
 class LmdeployClient(HttpClient):
     """A client for one LMDeploy server."""
@@ -41,14 +44,7 @@ class LmdeployClient(HttpClient):
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a request, which is streamed. Raises RequestRefused for what LMDeploy lacks."""
         surface = request.surface
-        for lacked, why in (
-            (request.messages is not None, NO_CHAT),
-            (request.cache_salt is not None, NO_SALT),
-            (surface.prompt_logprobs, NO_PROMPT_SCORES),
-            (request.priority != 0, NO_PRIORITY),
-        ):
-            if lacked:
-                raise RequestRefused(501, why)
+        LACKS.refuse(request)
         fields: dict[str, Any] = {
             "model": request.model,
             "messages": "",  # with messages, the ids would be refused

@@ -12,7 +12,7 @@ from coldproof.adapters.lmdeploy.client import (
     LmdeployClient,
 )
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
-from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.server.lacking import unreported_shape
 from coldproof.adapters.server.openapi import listed_routes
 from coldproof.adapters.server.probe_options import probe_response_options
 from coldproof.adapters.server.probes import NO_SWITCH, ProbeResult, probe_completions, provenance_support
@@ -70,14 +70,7 @@ def probe(client: LmdeployClient) -> ProbeResult:
     return ProbeResult(
         version=None,
         base_model=served.id,
-        shape=EngineShape(
-            block_size=None,
-            pool_blocks=None,
-            max_model_tokens=served.max_tokens,
-            adapter_slots=None,
-            prefix_caching=None,
-            uniform=False,
-        ),
+        shape=unreported_shape(served.max_tokens),
         capabilities=found,
         cache_config={},
         null_is_miss=null_is_miss,

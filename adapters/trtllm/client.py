@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.requests import CompletionRequest, Message
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server.client import Families, HttpClient
 from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, Reader
+from coldproof.adapters.server.lacking import Lacks
 from coldproof.adapters.server.vllm_metrics import METRICS_PATH
 
 NO_SALT = "only /v1/chat/completions has cache_salt, and its answers have no token ids"
@@ -29,6 +30,8 @@ NO_PRIORITY = "priorities are numbers from 0 to 1, which need waiting_queue_poli
 
 
 LOADING_PROMPT = (1,)  # shorter than a block, so that nothing of it is cached
+
+LACKS = Lacks(chats=NO_CHAT, salts=NO_SALT, prompt_scores=NO_PROMPT_SCORES, priorities=NO_PRIORITY)
 
 
 class LoraRequest(msgspec.Struct, frozen=True):
@@ -54,14 +57,7 @@ class TrtllmClient(HttpClient):
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a request, which is streamed. Raises RequestRefused for what the server lacks."""
         surface = request.surface
-        for lacked, why in (
-            (request.messages is not None, NO_CHAT),
-            (request.cache_salt is not None, NO_SALT),
-            (surface.prompt_logprobs, NO_PROMPT_SCORES),
-            (request.priority != 0, NO_PRIORITY),
-        ):
-            if lacked:
-                raise RequestRefused(501, why)
+        LACKS.refuse(request)
         fields: dict[str, Any] = {
             "model": request.model,
             "prompt": list(request.prompt),

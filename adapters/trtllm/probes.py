@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
-from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.server.lacking import unreported_shape
 from coldproof.adapters.server.probe_options import attempt, probe_response_options
 from coldproof.adapters.server.probes import (
     NO_ADAPTER,
@@ -64,14 +64,7 @@ def probe(client: TrtllmClient, adapter_path: str | None) -> ProbeResult:
     return ProbeResult(
         version=version,
         base_model=served.id,
-        shape=EngineShape(
-            block_size=None,
-            pool_blocks=None,
-            max_model_tokens=served.max_tokens,
-            adapter_slots=None,
-            prefix_caching=None,
-            uniform=False,  # not reported: a prefix need not be found
-        ),
+        shape=unreported_shape(served.max_tokens),
         capabilities=found,
         cache_config={},
         null_is_miss=null_is_miss,

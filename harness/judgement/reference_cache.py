@@ -108,11 +108,10 @@ def at_least(
     `kept(other, outcome)` returns how many tokens of `other` the pool still held. Return None if the block size is
     unknown. Nothing is expected from requests that exceeded their context, overlapped a change of adapter or weights or
     were aborted, nor from before a restart or a reset, even one that reported no success, nor on a rank that the engine
-    chose. Nothing is expected for
-    prompt logprobs, because engines may bypass the cache to compute them, nor beyond what both requests carry without
-    the model seeing it, because engines may key blocks by that. If layers keep blocks sparsely (sliding
-    windows, states), vLLM promises only the replay boundary of a prompt (prefix_cache_retention_interval 0): then only
-    a repeated prompt must hit.
+    chose. Nothing is expected for prompt logprobs, because engines may bypass the cache to compute them, nor beyond
+    what both requests carry without the model seeing it, because engines may key blocks by that. If layers keep blocks
+    sparsely (sliding windows, states), vLLM promises only the replay boundary of a prompt
+    (prefix_cache_retention_interval 0): then only a repeated prompt must hit.
     """
     block = history.shape.block_size
     known = history.shape.uniform or history.shape.groups  # else the unit of hits is unknown

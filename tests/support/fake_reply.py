@@ -85,6 +85,7 @@ class Manners:
     reset: str | None = '{"success": true}'
     lora: tuple[int, str] = (200, "Success")
     in_place: tuple[int, str] = (200, "Success")
+    ended: bool = False  # the engine behind the server, which /health tells with 503
     dropped_gets: int = 0
     bodies: dict[str, str] = field(default_factory=dict)  # path -> what is answered there with 200, whatever is asked
 

@@ -134,6 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif manners.key is not None and self.headers["Authorization"] != f"Bearer {manners.key}":
             self.say(401, '{"error": "Unauthorized"}')
+        elif manners.ended and self.path == "/health":
+            self.say(503, "")
         else:
             page = manners.bodies.get(self.path, pages.get(self.path))
             self.say(404, "Not Found") if page is None else self.say(200, page)

@@ -498,6 +498,13 @@ def write_decoder(
         else (shape, draw(f"model {seed} {name}", shape, WEIGHT_SPREAD))
         for name, shape in shapes.items()
     }
+    write_model_files(folder, config, tensors)
+
+
+def write_model_files(
+    folder: Path, config: dict[str, object], tensors: dict[str, tuple[tuple[int, ...], array.array[float]]]
+) -> None:
+    """Write a model's folder. Only printable tokens can be its greedy answers: see `zero_unprintable_rows`."""
     zero_unprintable_rows(*tensors["lm_head.weight"])
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / "model.safetensors", tensors)

@@ -91,6 +91,7 @@ def reproducer(case: Case) -> str:
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),
         ignored=was_ignored(case, workload),
+        ends=case.failure_class is FailureClass.CRASH and "self.url" in of_engine,
         doors=any(request.door for _, _, request in workload.requests()),
         ranks=any(request.rank is not msgspec.UNSET for _, _, request in workload.requests()),
         rank_header=RANK_HEADER,
@@ -294,5 +295,5 @@ def imports(carried: list[Path], packages: tuple[str, ...]) -> str:
 def source_body(path: Path) -> str:
     """Return a file's source without docstring, imports and main block."""
     source = path.read_text()
-    last = list(re.finditer(r"^(?:import .+|from .+ import (?:\([^)]*\)|[^(\n]+))$", source, re.MULTILINE))[-1]
+    last = list(re.finditer(r"^(?:import|from) .+$", source, re.MULTILINE))[-1]
     return source[last.end() :].partition('\nif __name__ == "__main__":')[0].strip() + "\n"

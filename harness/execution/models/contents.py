@@ -53,8 +53,11 @@ class ServedFiles:
         return str(tiny_model(self.cache, layers=self.layers(cell)))
 
     def layers(self, cell: Cell) -> ModelLayers:
-        """Return the layers of a cell's model. With the fingerprint worker, the served model's are never used."""
-        return ModelLayers.FULL if self.options.fingerprint else cell.model
+        """Return the layers of the model that is generated for a cell. A user's model is one for all cells, and the
+        fingerprint worker uses no layers of a model.
+        """
+        generated = self.options.model is None and not self.options.fingerprint
+        return cell.model if generated else ModelLayers.FULL
 
     def contents_of(self, cell: Cell) -> Contents:
         """Return the adapter contents that fit a cell's model. Raises UsageError."""

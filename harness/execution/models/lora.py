@@ -85,8 +85,8 @@ def tiny_model(cache: Path, *, layers: ModelLayers = ModelLayers.FULL, seed: int
     `seed`: that of its weights; 0 for those with which engines are started.
     """
     make = MAKERS[layers]
-    source = Path(inspect.getfile(make)).read_bytes()
-    key = hashlib.sha256(source + f"{layers.value} {seed}".encode()).hexdigest()[:16]
+    sources = b"".join(Path(file).read_bytes() for file in sorted({forge.__file__, inspect.getfile(make)}))
+    key = hashlib.sha256(sources + f"{layers.value} {seed}".encode()).hexdigest()[:16]
     folder = cache / MODELS / key
     if not folder.exists():
         scratch = folder.with_name(f"{key}.{secrets.token_hex(4)}")

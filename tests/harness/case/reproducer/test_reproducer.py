@@ -293,6 +293,19 @@ def test_a_server_that_lacks_what_it_takes_is_not_the_bug(
     assert says in said
 
 
+@pytest.mark.parametrize(
+    ("failure", "ended", "code"),
+    [(FailureClass.CRASH, True, THERE), (FailureClass.CRASH, False, GONE), (FailureClass.CORRUPT, True, GONE)],
+)
+def test_an_engine_that_has_ended_is_the_bug_of_a_crash(
+    failure: FailureClass, ended: bool, code: int, play: Play
+) -> None:
+    """No cold answer can be had from it. Where answers are wrong, they tell, and not the server's health."""
+    done, said = play(case_of(*STORIES["a chat again"], failure_class=failure), ended=ended)
+    assert done == code, said
+    assert ("the engine has ended" in said) is (code == THERE)
+
+
 def test_what_is_wrong_with_no_single_request_cannot_be_tried(play: Play) -> None:
     """A counter or a gauge: the scenario is played, and the script says where to look."""
     case = case_of(burst(SHORT), failing_request=None, first_difference=None, failure_class=FailureClass.ACCOUNTING)
