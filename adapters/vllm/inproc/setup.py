@@ -39,7 +39,7 @@ from coldproof.adapters.vllm.releases import (
     record_every_step,
     weight_transfer_config,
 )
-from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
+from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, is_cpu_build, server_command
 
 LOCK = threading.RLock()
 LOGGER = logging.getLogger("vllm")
@@ -120,6 +120,7 @@ def build(options: VllmOptions) -> InprocEngineParts:
             LOGGER.propagate = False
             arguments, stats = parse_flags(options), StatCounters()
             share_process()
+            limit_threads()
             engine = make_engine(arguments, stats)
             _running.add(id(engine))
             parts = InprocEngineParts(engine, arguments, stats, log, event_recorder(options), connector)
@@ -165,6 +166,13 @@ def share_process() -> None:
     platform = vllm_module("platforms").current_platform
     if callable(replace_kernels := getattr(platform, KERNELS, None)):  # before 0.31 there is nothing to replace
         setattr(platform, KERNELS, functools.cache(replace_kernels))
+
+
+def limit_threads() -> None:
+    """Apply OMP_NUM_THREADS to a process that imported torch before the variable was set: torch reads it only then."""
+    if is_cpu_build():
+        torch: Any = importlib.import_module("torch")
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def nothing() -> None:

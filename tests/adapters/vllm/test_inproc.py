@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -28,7 +29,7 @@ from coldproof.adapters.protocol.requests import (
 )
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine
-from coldproof.adapters.vllm.inproc.setup import vllm_module
+from coldproof.adapters.vllm.inproc.setup import limit_threads, vllm_module
 from coldproof.adapters.vllm.server import VllmOptions, added_environment
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
@@ -413,6 +414,16 @@ class TestServed:
             "RAY_CLIENT_MODE",  # Ray sets it for a test of fleets that ran in this process before
             *added_environment(),
         }
+
+    def test_torch_has_the_threads_that_the_environment_names(self, warm: InprocEngine) -> None:
+        """Also in a process that imported torch before: with more, a small model is many times as slow."""
+        torch = importlib.import_module("torch")
+        torch.set_num_threads(2)
+        try:
+            limit_threads()
+            assert torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"]) == 1
+        finally:
+            torch.set_num_threads(1)
 
     def test_flags_that_vllm_refuses(self, start: Start) -> None:
         """One line, not an exit; and a pool that holds no request of full length does not start."""

@@ -208,7 +208,13 @@ def test_a_hanging_engine_is_ended_and_its_queue_is_known(server: ServerEngine, 
 def test_without_prefix_caching_nothing_passes(tmp_path: Path) -> None:
     """With caching switched off nothing was warm: NOT EXERCISED, exit code 1, and no process is left behind."""
     code, results, output = suites(
-        "--engine-args", "--no-enable-prefix-caching", "-k", "in_place_reload_from_another_path", report=tmp_path
+        "--engine-args",
+        "--no-enable-prefix-caching",
+        "--budget",
+        "20s",
+        "-k",
+        "in_place_reload_from_another_path",
+        report=tmp_path,
     )
     assert verdicts(results) == {"LORA-1": Verdict.NOT_EXERCISED}, output
     assert code == 1
