@@ -6,6 +6,11 @@ moments (Hosking and Wallis, 1987) and extrapolated to the given rate. In doubt,
 zero (a tail with an end) is replaced by an exponential tail, and the scale by the upper end of its uncertainty. A tail
 so heavy that it has no variance gives no threshold.
 
+A shape above zero is weighed against what is known without the sample, as in Martins and Stedinger (2000): sums of
+rounding errors have no heavy tail, and positions that differ in noise have a moderate one. A slow model's sample has
+sixty values in its tail, and chance alone may give a shape of 0.3. Extrapolated to one in a hundred million, that was
+6 and 14 nats for differences of which none of 2,448 exceeded 0.15 (Gemma 3 270M in bfloat16).
+
 The rate holds as far as the law does; no calibration can observe the far end of the tail. Normal noise stays well below
 the rate, also if some positions are several times as noisy as others. A tail with a power law does not.
 """
@@ -27,6 +32,9 @@ UPPER = 0.1  # the share of a sample in which steps are looked for
 MOST_DISTINCT = 0.25  # of its values differ, if they come in steps
 STEP_DIGITS = 4  # decimal places to which equal values agree
 DEVIATIONS = 2.0  # standard errors that are added to the scale
+# How far shapes of numeric noise lie from zero. Normal noise whose scale varies from position to position, also as a
+# lognormal, keeps the stated rate about as often as without this; the largest of a hundred thresholds is a thirtieth.
+KNOWN_SPREAD = 0.15
 
 
 class ParetoTail(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +78,20 @@ def fit_tail(values: Sequence[float]) -> ParetoTail | str:
     return ParetoTail(
         start=start,
         scale=scale * (1 + DEVIATIONS / math.sqrt(count)),
-        shape=max(0.0, shape),
+        shape=max(0.0, weighed(shape, count)),
         share=count / len(values),
         largest=ordered[-1],
         count=len(values),
     )
+
+
+def weighed(shape: float, count: int) -> float:
+    """Return the mean of a measured shape and zero, weighted by how well each is known.
+
+    The variance of a shape that was estimated from `count` values is at least (1 + shape)^2 / count.
+    """
+    measured, known = (1 + shape) ** 2 / count, KNOWN_SPREAD**2
+    return shape * known / (known + measured)
 
 
 def without_steps(ordered: Sequence[float]) -> list[float]:
