@@ -20,6 +20,7 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Token
+from coldproof.harness.execution.calibration.pareto_tail import LEAST as ENOUGH
 from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail, quantile
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.cross_engine import room
@@ -240,11 +241,13 @@ def margin_differences(mine: tuple[Token, ...], other: tuple[Token, ...]) -> lis
 def band_of(found: Samples) -> NoiseBand | str:
     """Return the tolerance from the tails of the samples, or why there is none.
 
-    An engine that reports no other tokens than those of its answer has no margins. A margin is the difference of two
-    scores, so that its noise is at most twice theirs. Prompts that are scored only alone may repeat exactly; in a batch
-    or on a hit they vary like the tokens of an answer.
+    An engine that reports no other tokens than those of its answer has no margins, and a slow model's answers may diverge
+    so early in batches that there are few. A margin is the difference of two scores, so that its noise is at most twice
+    theirs. Prompts that are scored only alone may repeat exactly; in a batch or on a hit they vary like the tokens of an
+    answer.
     """
-    measured = (found.scores, found.prompts, found.margins) if found.margins else (found.scores, found.prompts)
+    enough = len(found.margins) >= ENOUGH
+    measured = (found.scores, found.prompts, found.margins) if enough else (found.scores, found.prompts)
     tails = [fit_tail(values) for values in measured]
     known = [tail for tail in tails if isinstance(tail, ParetoTail)]
     if len(known) < len(tails):
@@ -254,7 +257,7 @@ def band_of(found: Samples) -> NoiseBand | str:
     if score > LARGEST:
         much = f"a tolerance of {score:g} nats would permit wrong answers"
         return f"cold answers differ so much that {much}"
-    margin = margins[0] if margins else rounded_up(2 * score)
+    margin = margins[0] if margins else rounded_up(max([2 * score, *found.margins]))
     seen = found.flips + 3 + 2 * math.sqrt(found.flips)  # upper confidence bound of the number of flips
     half, most, every = (float(f"{quantile(found.scores, share):.3g}") for share in (0.5, 0.99, 1.0))
     return NoiseBand(

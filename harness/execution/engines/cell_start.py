@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -22,10 +23,12 @@ from coldproof.harness.execution.oracles.cross_engine import OtherEngine
 from coldproof.harness.execution.oracles.engine import EngineOracle, FreshOracle
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
-from coldproof.harness.judgement.oracle import Oracle
+from coldproof.harness.judgement.oracle import Oracle, OracleError
 from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, SAME_ENGINE, UsageError
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.schema.results import Calibration
+
+ERROR_LINE = re.compile(r"\b\w*(Error|Exception): ")  # the last line of a Python traceback
 
 
 class StartedEngines(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,15 +105,31 @@ def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> Compari
     """
     began = time.monotonic()
     progress = Progress(pool.log.emit)
-    calibration, own_rule = own_rules(pool, cell, started, progress)
-    rule = own_rule
-    if isinstance(started.oracle, OtherEngine):
-        calibration, rule = rules_between(pool, cell, started, started.oracle, calibration, progress)
+    try:
+        calibration, own_rule = own_rules(pool, cell, started, progress)
+        rule = own_rule
+        if isinstance(started.oracle, OtherEngine):
+            calibration, rule = rules_between(pool, cell, started, started.oracle, calibration, progress)
+    except OracleError as problem:
+        if started.cold.engine.alive():
+            raise
+        raise OracleError(f"{problem}. {ended_early(started.cold.engine.log_tail())}") from problem
     return ComparisonRules(
         calibration=calibration,
         rule=msgspec.structs.replace(rule, lossy=cell.lossy),
         own_rule=own_rule,
         seconds=round(time.monotonic() - began, 2),
+    )
+
+
+def ended_early(log_tail: str) -> str:
+    """Say that an engine ended at its first requests, with the last error in its log."""
+    errors = [line for line in log_tail.splitlines() if ERROR_LINE.search(line) and "EngineDeadError" not in line]
+    last = f" with {errors[-1].strip()}" if errors else ""
+    return (
+        f"The engine ended{last} at one of its first requests, without its prefix cache, so that nothing can be "
+        "tested. Its log is in the folder of the report (engine-*-cold.log); send it a prompt with the same flags to "
+        "see the same without Coldproof"
     )
 
 

@@ -397,9 +397,18 @@ def test_the_band_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
 
 def test_too_few_scores_make_no_band() -> None:
     """Which of them is too few is told."""
-    said = band_of(Samples(scores=[0.1] * 5000, margins=[0.1] * 10, prompts=[0.1] * 5000, positions=5000))
+    said = band_of(Samples(scores=[0.1] * 10, margins=[0.1] * 5000, prompts=[0.1] * 5000, positions=5000))
     assert isinstance(said, str)
     assert said.startswith("10 scores are too few")
+
+
+@pytest.mark.parametrize(("largest", "margin"), [(0.1, 0.2), (0.5, 0.5)])
+def test_few_margins_are_bounded_by_two_scores(largest: float, margin: float) -> None:
+    """Gemma 3 in bfloat16: answers in batches diverged so early that 908 margins came with 2,448 scores."""
+    margins = [0.1] * 907 + [largest]
+    found = band_of(Samples(scores=[0.1] * 5000, margins=margins, prompts=[0.1] * 5000, positions=5000))
+    assert isinstance(found, NoiseBand)
+    assert found.margin_nats == margin
 
 
 def test_noise_as_large_as_a_wrong_answer_is_no_tolerance() -> None:

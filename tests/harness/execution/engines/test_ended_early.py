@@ -1,0 +1,55 @@
+"""An engine that ends at its first requests: the run says so, with the engine's own error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from coldproof.adapters.registry import CELLS
+from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.engines import cell_start
+from coldproof.harness.judgement.oracle import OracleError
+
+LOG = """\
+(EngineCore pid=7) ERROR 11-25 [core.py:1] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-25 [core.py:1] KeyError: 'cmpl-1'
+(APIServer pid=6) ERROR 11-25 [async_llm.py:9] vllm.v1.engine.exceptions.EngineDeadError: see above
+INFO: "POST /v1/completions HTTP/1.1" 500 Internal Server Error
+"""
+
+
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool, log: str = LOG) -> str:
+    """What a calibration raises whose cold engine cannot answer."""
+
+    def fail(*_: Any) -> NoReturn:
+        raise OracleError("the cold-engine oracle cannot answer: HTTP 500")
+
+    monkeypatch.setattr(cell_start, "own_rules", fail)
+    engine = SimpleNamespace(alive=lambda: alive, log_tail=lambda: log)
+    pool: Any = SimpleNamespace(log=EventLog(tmp_path / "events.ndjson"))
+    started: Any = SimpleNamespace(cold=SimpleNamespace(engine=engine))
+    with pytest.raises(OracleError) as raised:
+        cell_start.find_rules(pool, CELLS["default"], started)
+    return str(raised.value)
+
+
+def test_the_last_error_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The engine's own, not the one of the server in front of it."""
+    words = said(monkeypatch, tmp_path, alive=False)
+    assert words.startswith("the cold-engine oracle cannot answer: HTTP 500. The engine ended with ")
+    assert "KeyError: 'cmpl-1'" in words
+    assert "EngineDeadError" not in words
+    assert "engine-*-cold.log" in words
+
+
+def test_a_log_without_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The sentence stands without it."""
+    assert "The engine ended at one of its first requests" in said(monkeypatch, tmp_path, alive=False, log="Killed\n")
+
+
+def test_an_engine_that_lives_is_not_said_to_have_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It refused, or answered nonsense."""
+    assert said(monkeypatch, tmp_path, alive=True) == "the cold-engine oracle cannot answer: HTTP 500"
