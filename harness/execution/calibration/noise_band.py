@@ -241,10 +241,10 @@ def margin_differences(mine: tuple[Token, ...], other: tuple[Token, ...]) -> lis
 def band_of(found: Samples) -> NoiseBand | str:
     """Return the tolerance from the tails of the samples, or why there is none.
 
-    An engine that reports no other tokens than those of its answer has no margins, and a slow model's answers may diverge
-    so early in batches that there are few. A margin is the difference of two scores, so that its noise is at most twice
-    theirs. Prompts that are scored only alone may repeat exactly; in a batch or on a hit they vary like the tokens of an
-    answer.
+    An engine that reports no other tokens than those of its answer has no margins, and a slow model's answers may
+    diverge so early in batches that there are few. A margin is the difference of two scores, so that its noise is at
+    most twice theirs. Prompts that are scored only alone may repeat exactly; in a batch or on a hit they vary like the
+    tokens of an answer.
     """
     enough = len(found.margins) >= ENOUGH
     measured = (found.scores, found.prompts, found.margins) if enough else (found.scores, found.prompts)
