@@ -323,3 +323,29 @@ def test_each_release_is_tested_whatever_the_others_said(tmp_path: Path) -> None
     tested = [line for line in log.read_text().splitlines() if line.startswith("-m pytest")]
     assert len(tested) == 2
     assert all((ROOT / word).is_dir() for line in tested for word in line.split() if word.startswith("tests/"))
+
+
+def test_the_actions_arguments_are_split_and_never_executed(tmp_path: Path) -> None:
+    """Quotes hold words together; a command in them stays text; the exit code is that of the run."""
+    (conformance,) = [
+        step for step in yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"] if step.get("id")
+    ]
+    program = tmp_path / "coldproof" / "bin" / "coldproof"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/usr/bin/env bash\nprintf '%s\\n' \"$@\" > {tmp_path}/words\nexit 4\n")
+    program.chmod(0o755)
+    environment = {
+        **os.environ,
+        "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "ENGINE": "vllm",
+        "ENGINE_URL": "http://localhost:8000",
+        "REPORT": "report",
+        "ARGS": f'--budget 2m --engine-args "--dtype bfloat16" $(touch {tmp_path}/owned)',
+    }
+    done = subprocess.run(["bash", "-e", "-c", conformance["run"]], env=environment, check=False)
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[-6:] == ["--budget", "2m", "--engine-args", "--dtype bfloat16", "$(touch", f"{tmp_path}/owned)"]
+    assert not (tmp_path / "owned").exists()
+    assert done.returncode == 4
+    assert "exit-code=4" in (tmp_path / "output").read_text()
