@@ -20,7 +20,6 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Token
-from coldproof.harness.execution.calibration.pareto_tail import LEAST as ENOUGH
 from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail, quantile
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.cross_engine import room
@@ -242,27 +241,28 @@ def band_of(found: Samples) -> NoiseBand | str:
     """Return the tolerance from the tails of the samples, or why there is none.
 
     An engine that reports no other tokens than those of its answer has no margins, and a slow model's answers may
-    diverge so early in batches that there are few. A margin is the difference of two scores, so that its noise is at
-    most twice theirs. Prompts that are scored only alone may repeat exactly; in a batch or on a hit they vary like the
-    tokens of an answer.
+    diverge so early in batches that there are few, or in steps so large that no law fits. A margin is the difference of
+    two scores, so that its noise is at most twice theirs. Prompts that are scored only alone may repeat exactly; in a
+    batch or on a hit they vary like the tokens of an answer.
     """
-    enough = len(found.margins) >= ENOUGH
-    measured = (found.scores, found.prompts, found.margins) if enough else (found.scores, found.prompts)
-    tails = [fit_tail(values) for values in measured]
+    tails = [fit_tail(values) for values in (found.scores, found.prompts)]
     known = [tail for tail in tails if isinstance(tail, ParetoTail)]
     if len(known) < len(tails):
         return next(tail for tail in tails if isinstance(tail, str))
     rate = ERROR_RATE / (COMPARISONS * LONGEST_ANSWER)
-    score, prompt, *margins = (rounded_up(tail.beyond(rate)) for tail in known)
+    score, prompt = (rounded_up(tail.beyond(rate)) for tail in known)
     if score > LARGEST:
         much = f"a tolerance of {score:g} nats would permit wrong answers"
         return f"cold answers differ so much that {much}"
-    margin = margins[0] if margins else rounded_up(max([2 * score, *found.margins]))
+    of_margins = fit_tail(found.margins)
+    margin = of_margins.beyond(rate) if isinstance(of_margins, ParetoTail) else max([2 * score, *found.margins])
+    if not math.isfinite(margin):
+        return str(of_margins)
     seen = found.flips + 3 + 2 * math.sqrt(found.flips)  # upper confidence bound of the number of flips
     half, most, every = (float(f"{quantile(found.scores, share):.3g}") for share in (0.5, 0.99, 1.0))
     return NoiseBand(
         score_nats=score,
-        margin_nats=margin,
+        margin_nats=rounded_up(margin),
         prompt_nats=max(prompt, score),
         error_rate=ERROR_RATE,
         positions=len(found.scores),

@@ -26,6 +26,7 @@ import msgspec
 
 # The share of a sample to which the tail is fitted: small enough to contain only the noisiest positions.
 ABOVE = 0.03
+ABOVE_VARYING = 0.1  # the same, of the values above zero
 LEAST = 1000  # positions; with fewer, the tail has fewer than thirty
 HEAVIEST = 0.5  # shape from which on there is no variance, and no bound
 UPPER = 0.1  # the share of a sample in which steps are looked for
@@ -61,7 +62,7 @@ def fit_tail(values: Sequence[float]) -> ParetoTail | str:
     if len(values) < LEAST:
         return f"{len(values)} scores are too few to measure noise; {LEAST} are needed"
     ordered = without_steps(sorted(values))
-    at = int(len(ordered) * (1 - ABOVE))
+    at = len(ordered) - tail_size(ordered)
     start, above = ordered[at - 1], [value - ordered[at - 1] for value in ordered[at:]]
     count = len(above)
     mean = sum(above) / count
@@ -83,6 +84,15 @@ def fit_tail(values: Sequence[float]) -> ParetoTail | str:
         largest=ordered[-1],
         count=len(values),
     )
+
+
+def tail_size(ordered: Sequence[float]) -> int:
+    """Return how many of the largest values make up the tail: a share of all, and of those that vary at all.
+
+    Prompt scores mostly repeat exactly. A tail that began among the zeros would seem to have no bound.
+    """
+    varying = sum(value > 0 for value in ordered) or len(ordered)
+    return min(math.ceil(ABOVE * len(ordered)), math.ceil(ABOVE_VARYING * varying))
 
 
 def weighed(shape: float, count: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -409,6 +410,12 @@ def test_few_margins_are_bounded_by_two_scores(largest: float, margin: float) ->
     found = band_of(Samples(scores=[0.1] * 5000, margins=margins, prompts=[0.1] * 5000, positions=5000))
     assert isinstance(found, NoiseBand)
     assert found.margin_nats == margin
+
+
+def test_an_infinite_margin_makes_no_band() -> None:
+    """However good the scores are."""
+    said = band_of(Samples(scores=[0.1] * 5000, margins=[math.inf] * 5000, prompts=[0.1] * 5000, positions=5000))
+    assert said == "scores are missing or infinite, so that noise cannot be measured"
 
 
 def test_noise_as_large_as_a_wrong_answer_is_no_tolerance() -> None:

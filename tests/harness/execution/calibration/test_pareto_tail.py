@@ -137,6 +137,17 @@ def test_scores_that_are_no_numbers_give_no_threshold() -> None:
     assert isinstance(fit_tail([0.1] * SAMPLE + [math.inf]), str)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tail_does_not_begin_among_values_that_repeat(seed: int) -> None:
+    """Prompt scores: one in fifty varies. The tail of these is told, not the step from zero to them."""
+    random = np.random.default_rng(seed)
+    sparse = [*half_normal(random, SAMPLE // 50), *np.zeros(SAMPLE - SAMPLE // 50)]
+    found = fit_tail(sparse)
+    assert isinstance(found, ParetoTail)
+    assert found.start > 0
+    assert found.beyond(1e-6) < 3 * 4.1  # what one in a million of them exceeds, given that one in fifty varies
+
+
 def test_no_noise_at_all_allows_nothing() -> None:
     """Zero, at any rate."""
     found = fit_tail([0.0] * LEAST)
