@@ -160,7 +160,7 @@ class ProofPipeline:
             fresh_oracle=own if fresh or not across else engines.cold,
             control=control,
             attached=engines.engine if options.attached else None,
-            replays=self.limits().replays_of(engines.latest_seconds()),
+            replays=self.limits().replays_of(engines.latest_seconds),
             rule=rule,
             across=across,
         )

@@ -64,6 +64,9 @@ class CellEngines:
         self.oracle, self.cold = started.oracle, started.cold
         self.calibration, self.rule, self.own_rule = rules.calibration, rules.rule, rules.own_rule
         self.calibration_seconds = rules.seconds
+        self.latest_seconds = (
+            0.0  # of the latest workload; its engine may have been replaced since
+        )
         self.standby = Standby(pool, cell)
         self.successors: dict[CheckedEngine, CheckedEngine] = {}  # a lost engine -> its replacement
         self.ledgers: WeakKeyDictionary[CheckedEngine, EventLedger] = WeakKeyDictionary()
@@ -125,7 +128,8 @@ class CellEngines:
         ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
         nonce, started = nonce or new_nonce([one.nonce for one in ran]), time.monotonic()
         history = self.workload_run(engine, workload, nonce, on_request=prefetch).history()
-        ran.append(Ran(workload, nonce, time.monotonic() - started))
+        self.latest_seconds = time.monotonic() - started
+        ran.append(Ran(workload, nonce, self.latest_seconds))
         began = history.steps[0].before if history.steps else Metrics()
         left = left_over(self.at_first.setdefault(engine, began), began)
         history = msgspec.structs.replace(history, left_over=left, age=self.ages.get(engine, EngineAge()))
@@ -161,11 +165,6 @@ class CellEngines:
     def runs_of(self, engine: CheckedEngine) -> tuple[Ran, ...]:
         """Return the latest runs of the engine under test. Return () for other engines, which also answer questions."""
         return tuple(self.ran.get(engine, ())) if engine is self.engine else ()
-
-    def latest_seconds(self) -> float:
-        """Return how long the latest workload took on the engine under test; 0 before the first one."""
-        ran = self.runs_of(self.engine)
-        return ran[-1].seconds if ran else 0.0
 
     def prefetch(self, planned: Outcome) -> None:
         """Query the oracle about a plain request in the background. The answer is in its memory when the judge asks.

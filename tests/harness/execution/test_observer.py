@@ -16,7 +16,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.execution import observer
-from coldproof.harness.execution.engines import cell_start
+from coldproof.harness.execution.engines import cell_engines, cell_start
 from coldproof.harness.execution.engines.cell_engines import REMEMBERED, CellEngines
 from coldproof.harness.execution.engines.cell_start import ComparisonRules, StartedEngines
 from coldproof.harness.execution.engines.pool import EnginePool
@@ -93,6 +93,18 @@ def test_a_lost_cold_engine_is_replaced_below_its_oracle() -> None:
     assert closed == [lost]
     assert cell.oracle is cell.cold is cold
     assert (cold.batches, cold.loaded) == (True, {})
+
+
+def test_how_long_a_workload_takes_is_known_after_its_engine_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hang ends the engine that it ran on. Without that time, its case was replayed in full, each time to the end."""
+    cell = engines()
+    now = iter([10.0, 46.0])
+    monkeypatch.setattr(cell_engines.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(cell, "workload_run", lambda *_, **__: SimpleNamespace(history=history))
+    assert cell.latest_seconds == 0.0
+    cell.run(cell.engine, history().workload, "once")
+    cell.engine = CheckedEngine(ScriptedEngine())
+    assert cell.latest_seconds == 36.0
 
 
 @pytest.mark.parametrize(("checker", "times"), [("conservation", 3), ("liveness", 3), ("tokens", 0), (None, 0)])
