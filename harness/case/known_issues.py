@@ -119,6 +119,7 @@ class Waivers:
             cell=issue.cell,
             signature="*" if issue.signature is None else issue.signature,
             fingerprint=issue.fingerprint,
+            says=issue.says,
             versions=issue.versions,
             reason=issue.reason,
             link=issue.link,

@@ -174,6 +174,7 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     cases: list[str] = []
     fingerprint: str | None = None
     finding: str | None = None  # the root cause, a folder of `findings/`
+    says: str | None = None  # words of what failed or of the engine's log
 
     @property
     def state_text(self) -> str:
@@ -187,7 +188,8 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def scope(self) -> str:
         """Which failures it matches."""
-        return f"{self.signature}, fingerprint {self.fingerprint}" if self.fingerprint else self.signature
+        marks = (("fingerprint", self.fingerprint), ("saying", self.says))
+        return ", ".join([self.signature, *(f"{word} {mark}" for word, mark in marks if mark)])
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

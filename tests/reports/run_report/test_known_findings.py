@@ -42,6 +42,14 @@ def test_a_run_without_replays_has_no_such_section() -> None:
     assert "known-findings" not in render_html(results(case()))
 
 
+def test_a_waiver_shows_the_words_that_it_asks_for() -> None:
+    """Two crashes of the same requests are told apart by them: in the report, the terminal and the summary."""
+    asking = waiver("used", says="KeyError: <b>")
+    assert asking.scope == "CHAT-2|lost reuse|*, saying KeyError: <b>"
+    assert "says: KeyError: &lt;b&gt;" in render_html(results(case(), waivers=[asking]))
+    assert "says: " not in render_html(results(case(), waivers=[waiver("used")]))
+
+
 def test_a_waiver_names_its_finding() -> None:
     """Below its reason and link."""
     page = render_html(results(case(), waivers=[waiver("used", finding="vllm/known-cause")]))
