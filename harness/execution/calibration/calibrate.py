@@ -16,7 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.harness.execution.calibration.noise_band import Pace, Scoring, measure_band, measure_margin
+from coldproof.harness.execution.calibration.noise_band import (
+    Pace,
+    Scoring,
+    measure_band,
+    measure_margin,
+)
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.calibration.repeats import REPEATED_NATS, Repeats, surviving_answers
 from coldproof.harness.execution.oracles.engine import EngineOracle
@@ -168,36 +173,6 @@ def noisy_rule(
         *said,
         "Only the oracle's top-2 margin at the first different token is used.",
     ]
-
-
-def second_look(
-    oracle: EngineOracle,
-    digests: list[str],
-    found: Calibration,
-    *,
-    block: int | None,
-    seconds: float = math.inf,
-    renew: Callable[[], object] | None = None,
-    dropped: Collection[RequestKind] = (),
-    on_death: Callable[[RequestKind, str], None] = lambda *_: None,
-    progress: Progress = SILENT,
-) -> tuple[Calibration, Rule] | None:
-    """Measure many more cold answers of an engine that seemed exact. Return None if it still does.
-
-    Activations that are rounded to 8 bits magnify a difference of 1e-7, but rarely: dozens of answers repeat. The
-    parameters are those of `calibrate`. Raises OracleError.
-    """
-    identities: list[str | None] = [None, *digests[:2]]
-    pace = Pace(found.answer_seconds or 0.0, SHARE * seconds)
-    block = whole_unit(block or DEFAULT_BLOCK)
-    rule, said = noisy_rule(oracle, identities, block, pace, renew, progress, dropped=dropped, on_death=on_death)
-    if rule.band is None or rule.band.all_nats <= REPEATED_NATS:
-        return None
-    said.append("The first answers were identical. A counterexample led to more of them.")
-    noisy = msgspec.structs.replace(
-        found, rule=str(rule), exact=False, noise_nats=rule.noise, band=rule.band, notes=[*found.notes, *said]
-    )
-    return noisy, rule
 
 
 def mixtures_that_hold(

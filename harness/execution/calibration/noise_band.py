@@ -157,18 +157,44 @@ def prompts_of_each(pace: Pace, identities: list[str | None], questions: int) ->
     return pace.most(all_of_each(identities), latencies=2 * questions, least=least)
 
 
+def largest_difference(
+    oracle: EngineOracle, identities: list[str | None], block: int, pace: Pace, *, progress: Progress
+) -> float | None:
+    """Return the largest difference between scores of decode and of one prefill, in nats, of a small sample.
+
+    Each prompt is answered and scored alone only, which takes a third of the time of `measure_band`. Return None if a
+    fast model should be measured in full at once. Raises OracleError if the oracle cannot answer.
+    """
+    each = prompts_of_each(pace, identities, 3 * WAYS * len(identities))
+    if each == all_of_each(identities):
+        return None
+    found = Samples()
+    with progress.counting("comparing decode with prefill", oracle, of=3 * each * len(identities)):
+        for questions in drawn_questions(oracle, identities, block, each):
+            answers = [oracle.ask_without_memo(question) for question in questions]
+            add_differences(oracle, questions, answers, found, Scoring.ALONE)
+    return max(found.scores, default=None)
+
+
+def drawn_questions(
+    oracle: EngineOracle, identities: list[str | None], block: int, each: int
+) -> Iterator[list[Question]]:
+    """Yield `each` prompts of every identity, which nobody has sent before."""
+    run = secrets.token_hex(4)
+    lengths = shapes(block, room(oracle.engine) - 1, slow=each <= LEAST)
+    for number, identity in enumerate(identities):
+        yield [
+            Question(segment_tokens(run, Segment(f"noise {number}.{i}", length)), identity, tokens)
+            for i, (length, tokens) in zip(range(each), itertools.cycle(lengths), strict=False)
+        ]
+
+
 def sampled(
     oracle: EngineOracle, identities: list[str | None], block: int, each: int, scoring: Scoring = Scoring.BOTH
 ) -> Samples:
     """Send `each` prompts of every identity. The requests of a batch have one identity; GROUND-1 tests mixtures."""
     found = Samples()
-    run = secrets.token_hex(4)
-    lengths = shapes(block, room(oracle.engine) - 1, slow=each <= LEAST)
-    for number, identity in enumerate(identities):
-        questions = [
-            Question(segment_tokens(run, Segment(f"noise {number}.{i}", length)), identity, tokens)
-            for i, (length, tokens) in zip(range(each), itertools.cycle(lengths), strict=False)
-        ]
+    for questions in drawn_questions(oracle, identities, block, each):
         drawn = [[oracle.ask_without_memo(question) for question in questions]]
         for size in BATCHES:
             drawn.append([answer for batch in in_batches(questions, size) for answer in oracle.ask_together(batch)])

@@ -12,9 +12,10 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell
-from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, second_look
+from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration
 from coldproof.harness.execution.calibration.cross_engine import calibrate_between
 from coldproof.harness.execution.calibration.progress import Progress
+from coldproof.harness.execution.calibration.second_look import second_look
 from coldproof.harness.execution.engines.dropped_kinds import DroppedKinds
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.contents import Contents

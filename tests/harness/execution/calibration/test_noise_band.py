@@ -16,7 +16,7 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, Served
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
 from coldproof.harness.execution.calibration.calibrate import TOKENS as ANSWER
-from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths, second_look
+from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths
 from coldproof.harness.execution.calibration.noise_band import (
     LEAST_EACH,
     LONGEST_ANSWER,
@@ -33,6 +33,7 @@ from coldproof.harness.execution.calibration.noise_band import (
     together,
 )
 from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail
+from coldproof.harness.execution.calibration.second_look import second_look
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import OracleError
@@ -166,8 +167,9 @@ def test_a_pace_limits_what_is_measured(latency: float, seconds: float, most: in
     assert Pace(latency).most(16, latencies=10, least=3) == 16
 
 
+@pytest.mark.parametrize("slow", [True, False])
 @pytest.mark.parametrize("long", [True, False])
-def test_a_second_look_finds_noise_that_the_first_answers_did_not_show(long: bool, tmp_path: Path) -> None:
+def test_a_second_look_finds_noise_that_the_first_answers_did_not_show(long: bool, slow: bool, tmp_path: Path) -> None:
     """Long prompts vary, and the probes are short; or nothing varies, and the rule stands."""
     wavering = noisy(5)
     longest = max(lengths(whole_unit(BLOCK))) + ANSWER
@@ -178,13 +180,50 @@ def test_a_second_look_finds_noise_that_the_first_answers_did_not_show(long: boo
     oracle = oracle_over(Tampered(vary, caching=False), tmp_path)
     found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
     assert rule.exact
-    noisy_rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK)
+    found = msgspec.structs.replace(found, answer_seconds=float(slow))
+    noisy_rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK, seconds=1.0)
     assert (noisy_rule is not None) is long
     if noisy_rule is not None:
         looked, rule = noisy_rule
         assert rule == Rule(exact=False, noise=looked.noise_nats, band=looked.band)
         assert (looked.exact, looked.rule, looked.mixtures) == (False, str(rule), found.mixtures)
         assert any("A counterexample led to more of them" in note for note in looked.notes)
+
+
+def test_a_slow_model_that_is_exact_is_not_measured_in_full(tmp_path: Path) -> None:
+    """SmolLM2 in float32: 274 s of a budget of six minutes went into a tolerance that it does not need."""
+    asked: list[int] = []
+
+    def honest(request: CompletionRequest, answer: Completion) -> Completion:
+        asked.append(request.max_tokens)
+        return answer
+
+    oracle = oracle_over(Tampered(honest, caching=False), tmp_path)
+    found, _ = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    asked.clear()
+    slow = msgspec.structs.replace(found, answer_seconds=1.0)
+    assert second_look(oracle, list(oracle.adapters), slow, block=BLOCK, seconds=1.0) is None
+    assert len(asked) == 3 * 3 * LEAST_EACH  # three identities: an answer, its scores, and the prompt's
+
+
+def test_a_second_look_survives_an_engine_that_dies_of_scores(tmp_path: Path) -> None:
+    """The full measurement finds out which scores it dies of; without any, the rule stands."""
+    oracle = oracle_over(DiesOfScores(alone=True), tmp_path)
+    deaths: list[RequestKind] = []
+    exact = report_samples.results().calibration
+    assert exact is not None
+    found = msgspec.structs.replace(exact, cell="default", answer_seconds=1.0)
+    looked = second_look(
+        oracle,
+        list(oracle.adapters),
+        found,
+        block=BLOCK,
+        seconds=1.0,
+        renew=lambda: oracle.use(DiesOfScores(alone=True)),
+        on_death=lambda kind, _: deaths.append(kind),
+    )
+    assert looked is None
+    assert deaths == [RequestKind.SCORES]
 
 
 class DiesOfScores(Tampered):
