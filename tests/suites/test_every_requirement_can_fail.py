@@ -108,36 +108,24 @@ def fast_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    ("test", "fault", "cell", "classes"),
-    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN_WITHOUT_A_MODEL],
-)
-def test_a_broken_scheduler_is_found_out(
-    fast_bench: Bench,
-    monkeypatch: pytest.MonkeyPatch,
-    test: Callable[..., None],
-    fault: str,
-    cell: Cell,
-    classes: tuple[FailureClass, ...],
-) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
-    plant(fault, monkeypatch)
-    case = fast_bench.violation(test, cell, examples=EXAMPLES)
-    assert case.failure_class in classes, case.sentence
-
-
-@pytest.mark.parametrize(
-    ("test", "fault", "cell", "classes"),
-    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN],
+    ("name", "test", "fault", "cell", "classes"),
+    [
+        pytest.param(name, *row, id=f"{requirement_of(row[0]).id}-{row[1]}")
+        for name, rows in (("fast_bench", BROKEN_WITHOUT_A_MODEL), ("bench", BROKEN))
+        for row in rows
+    ],
 )
 def test_a_broken_engine_is_found_out(
-    bench: Bench,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
+    name: str,
     test: Callable[..., None],
     fault: str,
     cell: Cell,
     classes: tuple[FailureClass, ...],
 ) -> None:
     """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    bench: Bench = request.getfixturevalue(name)
     plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=EXAMPLES)
     assert case.failure_class in classes, case.sentence

@@ -172,7 +172,7 @@ def limit_threads() -> None:
     """Apply OMP_NUM_THREADS to a process that imported torch before the variable was set: torch reads it only then."""
     if is_cpu_build():
         torch: Any = importlib.import_module("torch")
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].partition(",")[0]))  # a list is for nested regions
 
 
 def nothing() -> None:

@@ -16,12 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.harness.execution.calibration.noise_band import (
-    Pace,
-    Scoring,
-    measure_band,
-    measure_margin,
-)
+from coldproof.harness.execution.calibration.noise_band import Pace, Scoring, measure_band, measure_margin
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.calibration.repeats import REPEATED_NATS, Repeats, surviving_answers
 from coldproof.harness.execution.oracles.engine import EngineOracle

@@ -34,7 +34,8 @@ MOST_DISTINCT = 0.25  # of its values differ, if they come in steps
 STEP_DIGITS = 4  # decimal places to which equal values agree
 DEVIATIONS = 2.0  # standard errors that are added to the scale
 # How far shapes of numeric noise lie from zero. Normal noise whose scale varies from position to position, also as a
-# lognormal, keeps the stated rate about as often as without this; the largest of a hundred thresholds is a thirtieth.
+# lognormal, keeps the stated rate about as often as without this weighing, and the largest of a hundred thresholds is a
+# thirtieth of the largest without it.
 KNOWN_SPREAD = 0.15
 
 

@@ -112,9 +112,11 @@ def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> Compari
         if isinstance(started.oracle, OtherEngine):
             calibration, rule = rules_between(pool, cell, started, started.oracle, calibration, progress)
     except OracleError as problem:
-        if started.cold.engine.alive():
+        engine = started.cold.engine
+        log = "" if started.cold_engine is None or engine.alive() else engine.log_tail()
+        if not log:  # that of a server of the user is not known
             raise
-        raise OracleError(f"{problem}. {ended_early(started.cold.engine.log_tail())}") from problem
+        raise OracleError(f"{problem}. {ended_early(log)}") from problem
     return ComparisonRules(
         calibration=calibration,
         rule=msgspec.structs.replace(rule, lossy=cell.lossy),

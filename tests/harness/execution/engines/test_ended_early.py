@@ -21,7 +21,9 @@ INFO: "POST /v1/completions HTTP/1.1" 500 Internal Server Error
 """
 
 
-def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool, log: str = LOG) -> str:
+def said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool, log: str = LOG, own_cold_engine: bool = True
+) -> str:
     """What a calibration raises whose cold engine cannot answer."""
 
     def fail(*_: Any) -> NoReturn:
@@ -30,7 +32,7 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool, log: s
     monkeypatch.setattr(cell_start, "own_rules", fail)
     engine = SimpleNamespace(alive=lambda: alive, log_tail=lambda: log)
     pool: Any = SimpleNamespace(log=EventLog(tmp_path / "events.ndjson"))
-    started: Any = SimpleNamespace(cold=SimpleNamespace(engine=engine))
+    started: Any = SimpleNamespace(cold=SimpleNamespace(engine=engine), cold_engine=engine if own_cold_engine else None)
     with pytest.raises(OracleError) as raised:
         cell_start.find_rules(pool, CELLS["default"], started)
     return str(raised.value)
@@ -53,3 +55,11 @@ def test_a_log_without_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_an_engine_that_lives_is_not_said_to_have_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It refused, or answered nonsense."""
     assert said(monkeypatch, tmp_path, alive=True) == "the cold-engine oracle cannot answer: HTTP 500"
+
+
+@pytest.mark.parametrize("without", [{"own_cold_engine": False}, {"log": ""}])
+def test_nothing_is_said_of_an_engine_that_was_not_started_as_the_cold_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: dict[str, Any]
+) -> None:
+    """The engine under test has a cache, and a server of the user has no log here."""
+    assert said(monkeypatch, tmp_path, alive=False, **without) == "the cold-engine oracle cannot answer: HTTP 500"
