@@ -42,6 +42,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool | None
     # Every layer keeps every block. Otherwise hits are required only for a whole prompt that is sent again.
     uniform: bool = True
+    # Requests are admitted as soon as they fit, in the order of their priorities and arrivals.
+    in_order: bool = True
     most_requests: int | None = None  # the maximum number of running requests
     step_tokens: int | None = None  # the maximum number of tokens that one step computes, over all requests
     # The engine keeps this number of whole sequences instead of blocks. Only hits on the previous request are required.

@@ -18,6 +18,7 @@ from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.process import log_tail
 from coldproof.adapters.common.stepping import SteppedEngine
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
+from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.weights import WeightRoute
@@ -65,6 +66,8 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             "fields": json.dumps(fields(options)),
         }
         self.shape = shape(parts)
+        self._recorder = parts.loop.hooks.steps
+        self._recorder.pool_blocks = self.shape.pool_blocks
         self.capabilities = capabilities(parts)
         self._adapters = PeftAdapters(parts.model, self.base_model)
         self._failure = ""  # why the engine has terminated
@@ -143,6 +146,10 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
                 pool_usage=loop.usage(),
             )
 
+    def take_steps(self) -> tuple[EngineStep, ...] | None:
+        """Return and remove the recorded steps of the scheduler; None without a cache."""
+        return self._recorder.take() if self.options.caching else None
+
     def alive(self) -> bool:
         """Return whether the engine can serve: it has not been stopped, and its loop has not failed."""
         return not self._failure
@@ -178,7 +185,7 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
         self._adapters.known(request.model)
         prompt = request.prompt if request.messages is None else self.render(request.messages)
         one = TransformersRequest(
-            request, prompt, name=f"{next(self._numbers):08d}", step=self.steps, stage=self._stage
+            request, prompt, name=f"{next(self._numbers):08d}{request.tag}", step=self.steps, stage=self._stage
         )
         self._live[one.name] = one
         self._queue.append(one)
@@ -195,7 +202,7 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
     def _pass(self) -> None:
         """Execute one step. Runs in the driver's thread."""
         self._admit()
-        loop = self.parts.loop
+        loop, self._recorder.at = self.parts.loop, self.clock()
         if self._cancelled or any(one.inside for one in self._live.values()):
             loop.step()
         self.steps += 1

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent
 from coldproof.adapters.transformers.releases import fatal_error, pause_of, usage
+from coldproof.adapters.transformers.steps import StepRecorder
 
 PATIENCE = 60.0  # seconds, for one call of the engine
 STOP_SECONDS = 5.0
@@ -59,7 +60,7 @@ class Driver:
 
 
 class EngineHooks:
-    """Records what the engine does not report: prefix hits, preemptions, and which requests have been in a batch.
+    """Records what the engine does not report: hits, preemptions, steps, and which requests have been in a batch.
 
     The scheduler's active requests do not show the latter: a request that shares blocks is active before it is in a
     batch. The hooks wrap methods of this engine and do not change what they do.
@@ -69,6 +70,7 @@ class EngineHooks:
         self.hits: dict[str, int] = {}  # request -> cached tokens when it was scheduled for the first time
         self.queued: Counter[str] = Counter()
         self.started: set[str] = set()
+        self.steps = StepRecorder(processor.cache)
         search, queue_up = processor.cache.search_prefix_match, processor.scheduler.add_waiting_request
         choose = processor.scheduler.schedule_batch
 
@@ -86,7 +88,10 @@ class EngineHooks:
 
         def schedule_batch(*limits: int) -> Any:
             chosen = choose(*limits)
-            self.started |= {future.state.request_id for future in chosen[0] or ()}
+            batch = chosen[0] or ()
+            begun = {future.state.request_id for future in batch} - self.started
+            self.steps.record(batch, {name: self.preemptions(name) > 0 for name in begun})
+            self.started |= begun
             return chosen
 
         processor.scheduler.schedule_batch = schedule_batch
@@ -102,6 +107,7 @@ class EngineHooks:
         self.hits.pop(request_id, None)
         self.queued.pop(request_id, None)
         self.started.discard(request_id)
+        self.steps.forget(request_id)
 
 
 class Loop:

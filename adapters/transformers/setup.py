@@ -247,5 +247,6 @@ def shape(parts: PipelineParts) -> EngineShape:
         prefix_caching=cache.use_prefix_sharing,
         drops_all_below=math.ceil(parts.loop.processor.scheduler.safety_margin * cache.num_blocks),
         uniform=attention_kinds(cache) == ["full_attention"],
+        in_order=False,  # requests that do not fit are passed over, and a part of the pool is kept free
         most_requests=config.max_requests_per_batch,
     )

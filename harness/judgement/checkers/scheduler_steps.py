@@ -1,10 +1,11 @@
 """Checks what the scheduler of an engine shows in each of its steps: gauges, limits, hits, and the order of admissions.
 
-Only for engines whose steps are recorded (vLLM in process). vLLM documents that requests are handled in the order of
-their arrival, or by priority and then arrival (`SchedulerConfig.policy`), and that its gauges are the number of running
-and of waiting requests and the fraction of used KV blocks (the metrics `num_requests_running`, `num_requests_waiting`,
+Only for engines whose steps are recorded. vLLM documents that requests are handled in the order of their arrival, or by
+priority and then arrival (`SchedulerConfig.policy`), and that its gauges are the number of running and of waiting
+requests and the fraction of used KV blocks (the metrics `num_requests_running`, `num_requests_waiting`,
 `kv_cache_usage_perc`). A step has at most `max_num_batched_tokens` tokens and `max_num_seqs` requests. The cached-token
 count of a request (`RequestOutput.num_cached_tokens`) is the number of prompt tokens that it does not compute.
+Transformers passes over requests that do not fit (`Scheduler._process_candidates`), so that no order is judged there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def check_steps(history: History, *, exclusive: bool) -> list[Finding]:
     if not exclusive or history.engine_lost is not None or not history.engine_steps:
         return []
     gauges = [*wrong_usage(history), *wrong_queue(history), *exceeded_limit(history), *failed_reset(history)]
-    return [*gauges, *wrong_count(history), *wrong_admission(history), *needless_wait(history)]
+    findings = [*gauges, *wrong_count(history)]
+    if not history.shape.in_order:
+        return findings
+    return [*findings, *wrong_admission(history), *needless_wait(history)]
 
 
 def wrong_usage(history: History) -> list[Finding]:

@@ -17,6 +17,7 @@ from support.start_options import start_options
 from coldproof.adapters.common.stepping import disconnects
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent, EngineStartError, RequestRefused, Served
+from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.requests import (
     Abort,
     Arrival,
@@ -98,11 +99,13 @@ class TestDriver:
 
 
 class Scheduling:
-    """A scheduler and a cache that find so many tokens, one lookup after the other."""
+    """A scheduler and a cache of 24 blocks that find so many tokens, one lookup after the other."""
 
     def __init__(self, *found: int) -> None:
         self.found, self.added = list(found), list[str]()
-        self.cache = SimpleNamespace(search_prefix_match=lambda _name, _ids: self.found.pop(0))
+        self.cache = SimpleNamespace(
+            search_prefix_match=lambda _name, _ids: self.found.pop(0), get_num_free_blocks=lambda: 20, num_blocks=24
+        )
         self.batches: list[list[Any] | None] = []
         self.scheduler = SimpleNamespace(
             add_waiting_request=lambda state: self.added.append(state.request_id),
@@ -135,7 +138,10 @@ def test_the_last_token_of_a_prompt_is_never_a_hit() -> None:
 def test_who_was_in_a_batch_since_it_was_let_in_has_begun() -> None:
     """One that only shares somebody's blocks has not; one that was thrown out has not any more."""
     engine = Scheduling()
-    one, two = (SimpleNamespace(request_id=name) for name in "ab")
+    one, two = (
+        SimpleNamespace(request_id=name, position_offset=5, tokens_to_process=[1], remaining_prefill_tokens=[])
+        for name in "ab"
+    )
     engine.batches = [None, [SimpleNamespace(state=one)], [SimpleNamespace(state=two)]]
     watched = EngineHooks(engine)
     begun = []
@@ -417,6 +423,47 @@ class TestEngine:
         assert counted > 0
         assert warm.metrics().since(before).preemptions == counted
         assert [ids(answer) for answer in answers] == [ids(cold.complete(one.request)) for one in crowd()]
+
+    def test_its_steps_are_recorded(self, warm: TransformersEngine) -> None:
+        """A prompt in three chunks of at most 64 tokens, then a hit of it and, in one step with it, another prompt."""
+        assert warm.reset_cache()
+        warm.take_steps()
+        first = warm.complete(asked(6, 150, 4))
+        (admission,) = (one for step in self.steps(warm) for one in step.admitted)
+        assert (admission.hit, admission.resumed) == (first.cached_tokens, False)
+        again, other = completed(serve(warm, Arrival(asked(6, 150, 4)), Arrival(asked(7, 30, 4))))
+        step = self.steps(warm)[0]
+        assert [(one.start, one.end, one.target) for one in step.chunks] == [(144, 150, 150), (0, 30, 30)]
+        assert [one.hit for one in step.admitted] == [again.cached_tokens, other.cached_tokens] == [144, 0]
+        assert step.free == 24 - 12
+
+    def test_prefill_and_decode_are_told_apart(self, warm: TransformersEngine) -> None:
+        """Steps in which requests only decode are not recorded; those beside a prompt are counted."""
+        assert warm.reset_cache()
+        warm.take_steps()
+        serve(warm, Arrival(asked(8, 20, 30)), Arrival(asked(9, 100, 4), offset_ms=100))
+        steps = self.steps(warm)
+        assert [[(one.start, one.end) for one in step.chunks] for step in steps] == [[(0, 20)], [(0, 63)], [(63, 100)]]
+        assert [step.decoding for step in steps] == [0, 1, 1]
+
+    def test_preempted_requests_are_resumed_and_blocks_evicted(self, warm: TransformersEngine) -> None:
+        """As often as requests were preempted; a full pool loses all blocks that no request uses."""
+        assert warm.reset_cache()
+        warm.take_steps()
+        warm.complete(asked(10, 100, 4))
+        answers = completed(serve(warm, *crowd()))
+        steps = self.steps(warm)
+        resumed = sum(one.resumed for step in steps for one in step.admitted)
+        assert resumed == sum(answer.preemptions or 0 for answer in answers) > 0
+        evictions = [step for step in steps if step.evicted]
+        assert evictions
+        assert (evictions[0].evicted, evictions[0].evicted_first) == (6, 1)
+
+    def steps(self, engine: TransformersEngine) -> tuple[EngineStep, ...]:
+        """What it has recorded."""
+        steps = engine.take_steps()
+        assert steps is not None
+        return steps
 
     def test_a_run_repeats_exactly(self, warm: TransformersEngine) -> None:
         """Tokens, times, cached tokens, preemptions: with arrivals and an abort on their steps."""

@@ -158,6 +158,8 @@ def test_the_more_urgent_may_overtake_and_the_less_urgent_may_not() -> None:
     assert checked(one(0), one(1), steps=overtakes, priorities=(0, -5)) == []
     assert len(checked(one(0), one(1), steps=overtakes, priorities=(-5, 0))) == 1
     assert len(checked(one(0), one(1), steps=overtakes, priorities=(5, 5))) == 1
+    unordered = shape(pool_blocks=POOL, in_order=False)
+    assert checked(one(0), one(1), steps=overtakes, priorities=(-5, 0), shape=unordered) == []
 
 
 def test_the_more_urgent_is_admitted_first_although_it_was_sent_later() -> None:
