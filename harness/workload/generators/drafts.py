@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, stems
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
-from coldproof.harness.workload.tokens import NONCE_TOKENS
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
 TENANT = "tenant"
 ECHO = 6  # tokens of the beginning at a prompt's end: n-gram drafts continue as the beginning does
@@ -76,9 +76,19 @@ def prompt_of(draw: st.DrawFn, limits: WorkloadLimits, prelude: Segment, tail: s
 
 
 def request(draw: st.DrawFn, limits: WorkloadLimits, adapter: str | None, prompt: Prompt) -> Request:
-    """Return a request whose answer takes several steps with drafts, or fills a block."""
-    tokens = draw(st.sampled_from(limits.sizes((16, 16, limits.unit + 2, 9), least=16)))
+    """Return a request whose answer takes several steps with drafts, ends with a block, or fills one."""
+    tokens = draw(
+        st.sampled_from(limits.sizes((16, to_the_end_of_a_block(limits, prompt), limits.unit + 2, 9), least=16))
+    )
     return Request(prompt=prompt, adapter=adapter, max_tokens=tokens)
+
+
+def to_the_end_of_a_block(limits: WorkloadLimits, prompt: Prompt) -> int:
+    """Return the length of an answer of a few tokens that ends with a block, where the prompt's length is known."""
+    if prompt.continues is not None:
+        return 16
+    rest = -new_prompt_length(prompt) % limits.unit
+    return rest if rest > LAST_TOKENS else rest + limits.unit
 
 
 def without_hits(measured: list[Request]) -> list[Burst]:
