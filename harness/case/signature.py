@@ -16,6 +16,8 @@ from coldproof.harness.judgement.reference_cache import outgrows
 from coldproof.harness.workload.steps import Burst, Restart, RestoreState, Route, SetAdapter, adapter_changes
 from coldproof.reports.schema.verdict import FailureClass
 
+FEWER_DRAFTS = "fewer drafts accepted"
+
 
 def signature(history: History, failure_class: FailureClass, about: int | None = None) -> str:
     """Return the signature: failure class; routes of adapter changes; whether a path was reused; whether requests were
@@ -35,7 +37,7 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
     if failure_class is FailureClass.ACCOUNTING and late_announcements(history):
         more += "; announced late"
     if failure_class is FailureClass.LOST_REUSE and lost_drafts(history, about):
-        more += "; fewer drafts accepted"
+        more += f"; {FEWER_DRAFTS}"
     more += "".join(f"; {one}" for one in differences_of_rows(history, about))
     if any(outcome.request == about and outcome.overlapped for outcome in history.outcomes):
         more += "; overlaps the change"
