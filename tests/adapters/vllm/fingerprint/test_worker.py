@@ -166,7 +166,14 @@ def test_a_draft_models_own_slots_decide_only_about_its_drafts(start: Start) -> 
     """What is lost of them changes no answer, no read of the model, and the acceptance; a reset brings it back."""
     config = {"method": "draft_model", "model": str(tiny_model(CACHED)), "num_speculative_tokens": 3}
     engine = start(
-        "--max-model-len", "512", "--max-num-batched-tokens", "48", "--speculative-config", json.dumps(config)
+        "--max-model-len",
+        "512",
+        "--max-num-batched-tokens",
+        "48",
+        "--max-num-seqs",
+        "8",
+        "--speculative-config",
+        json.dumps(config),
     )
     tokens = prompt("a", 100)
 
