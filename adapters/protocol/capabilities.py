@@ -41,6 +41,7 @@ class Capability(enum.StrEnum):
     METRICS = "metrics"
     HIT_COUNTERS = "lookup and hit counters"
     PREEMPTION_COUNTS = "preemption counts"
+    DRAFT_COUNTS = "counts of drafted and accepted tokens"
     POOL_USAGE = "pool usage gauge"
     KV_EVENTS = "published KV events"
     EVENT_RESTARTS = "KV events of a restarted engine"
@@ -102,6 +103,7 @@ OPTIONAL_ABSENT = {
     Capability.TOWER_ADAPTERS: "the adapter sends no images",
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
+    Capability.DRAFT_COUNTS: "the adapter reads no counts of drafted tokens",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
     **dict.fromkeys(
         (Capability.DOORS, Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR),

@@ -9,7 +9,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Monotonic counters and gauges of the engine at one moment. None: the engine does not publish it.
 
     `external_hit_tokens`: tokens loaded from a second tier; `hit_tokens` does not include them. `resumed_hit_tokens`:
-    the same for requests that resume after a preemption; the other two do not include them.
+    the same for requests that resume after a preemption; the other two do not include them. `drafted_tokens`: tokens
+    that speculative decoding proposed and the model verified; `accepted_tokens`: those of them that were right.
     """
 
     queried_tokens: float | None = None
@@ -19,6 +20,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     resumed_hit_tokens: float | None = None
     failed_loads: float | None = None
     preemptions: float | None = None
+    drafted_tokens: float | None = None
+    accepted_tokens: float | None = None
     running: float | None = None
     waiting: float | None = None
     pool_usage: float | None = None

@@ -33,6 +33,7 @@ NO_EVENTS = "Coldproof reads KV events only from servers that it starts with KV 
 METRIC_FIELDS = {
     Capability.HIT_COUNTERS: "hit_tokens",
     Capability.PREEMPTION_COUNTS: "preemptions",
+    Capability.DRAFT_COUNTS: "accepted_tokens",
     Capability.POOL_USAGE: "pool_usage",
 }
 CACHE_FIELDS = (

@@ -18,6 +18,8 @@ COUNTERS = {
     "vllm:external_prefix_cache_hits": "external_hit_tokens",
     FAILED_LOADS_COUNTER: "failed_loads",
     "vllm:num_preemptions": "preemptions",
+    "vllm:spec_decode_num_draft_tokens": "drafted_tokens",
+    "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "pool_usage",

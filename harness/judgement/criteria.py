@@ -38,6 +38,10 @@ CHECKS = {  # the gravest first: findings are reported in this order
         "more tokens than were looked up. Where the engine's steps are recorded: a count that is not the number of "
         "tokens that a request did not compute."
     ),
+    "drafts": (
+        "Fewer drafts of speculative decoding accepted for a request that hit than for the same prompt and answer "
+        "without a hit, each alone; less than half of them if answers need not be exact."
+    ),
     "concurrency": (
         "Identical prompts that wait although the pool has room for them to run concurrently with shared blocks. Where "
         "the engine's steps are recorded: any request that waits although nothing is short."

@@ -16,6 +16,7 @@ from coldproof.harness.judgement.checkers.block_hashes import check_hashes
 from coldproof.harness.judgement.checkers.block_pool import check_concurrency, check_conservation, check_gauge
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
 from coldproof.harness.judgement.checkers.doors import check_doors
+from coldproof.harness.judgement.checkers.drafts import check_drafts
 from coldproof.harness.judgement.checkers.kv_events import check_events
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
@@ -140,6 +141,7 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_weights(history, answers, rule),
         *check_bounds(history),
         *check_accounting(history, exclusive=exclusive),
+        *check_drafts(history, rule, exclusive=exclusive),
         *check_concurrency(history),
         *check_order(history),
         *check_conservation(history, exclusive=exclusive),

@@ -17,6 +17,7 @@ import msgspec
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.history.content import carry_the_same_until
+from coldproof.harness.history.drafts import counts_drafts
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
 from coldproof.harness.history.records import (
     History,
@@ -126,7 +127,7 @@ def at_least(
     reset = max((*resets, *(at for at in restart_times(history) if at < outcome.finished)), default=-math.inf)
     shared = (
         min(
-            common_prefix(written_tokens(other), outcome.prompt),
+            common_prefix(published_tokens(history, other), outcome.prompt),
             kept(other, outcome),
             carry_the_same_until(other, outcome),
         )
@@ -143,6 +144,14 @@ def at_least(
         and (history.shape.uniform or other.prompt == outcome.prompt)
     )
     return int(min(max(shared, default=0), len(outcome.prompt) - 1)) // block * block
+
+
+def published_tokens(history: History, other: Outcome) -> tuple[int, ...]:
+    """Return the tokens of a request in blocks that an engine must have published. With speculative decoding, it may
+    leave out the drafts that the last step accepted: vLLM publishes a step's blocks before it verifies the drafts.
+    """
+    written = written_tokens(other)
+    return written[: max(len(other.prompt), len(written) - AHEAD)] if counts_drafts(history) else written
 
 
 def changed_between(history: History, first: Outcome, then: Outcome) -> bool:

@@ -38,6 +38,7 @@ AREA_TITLES = {
     "PRESS": "memory pressure and eviction",
     "REUSE": "expected cache hits",
     "SALT": "cache salts",
+    "SPEC": "speculative decoding",
     "SURFACE": "response options",
     "TIER": "second KV tier",
     "WEIGHT": "weights that change",

@@ -16,6 +16,7 @@ from coldproof.harness.workload.generators.ageing import (
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.crossed import answers_then_turns, crossed
 from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
+from coldproof.harness.workload.generators.drafts import hits_left_beside_a_full_context, hits_with_drafts
 from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
 from coldproof.harness.workload.generators.image_caches import (
@@ -143,6 +144,8 @@ USUAL: dict[str, Family] = {
     "conversations with rows": conversations_with_rows,
     "doors": lambda on: at_two_doors(on, with_adapter=True),
     "impossible priorities": impossible_priorities,
+    "drafts": lambda on: hits_with_drafts(on, with_adapter=True),
+    "drafts beside a full context": hits_left_beside_a_full_context,
     "images": lambda on: near_images(on, with_adapter=True),
     "images under one name": lambda on: near_images(on, with_adapter=False, named=True),
     "images in other files": images_sent_otherwise,

@@ -7,6 +7,7 @@ from coldproof.adapters.vllm.faults.blocks import ageing, leaks, lost_hits, rare
 from coldproof.adapters.vllm.faults.content import (
     adapter_states,
     cache_groups,
+    drafts,
     group_states,
     lora_weights,
     published_blocks,
@@ -43,6 +44,7 @@ MECHANISMS = (
     image_caches,
     lora_weights,
     published_blocks,
+    drafts,
     references,
     lost_hits,
     cached_tokens,

@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import (
 from coldproof.adapters.vllm.fingerprint.topology import STATES_AT_BLOCK_ENDS, LayerKind, Layers, Topology
 
 DIGEST_BYTES = 8
+DRAFT_LAYER = "draft_model.layers."  # as vLLM names the layers of a draft model
 FULL_REQUESTS = 8  # the default pool holds this many requests of maximum length
 LEAST_BLOCKS = 2048  # the minimum default pool, which small workloads never fill
 
@@ -33,6 +34,12 @@ def layer_specs(topology: Topology, default_block: int) -> dict[str, tuple[Layer
     largest = max(row.block or default_block for row in topology)
     rows = [row for row in topology for _ in range(row.layers)]
     return {f"layers.{i}.attn": (row, spec_of(row, row.block or default_block, largest)) for i, row in enumerate(rows)}
+
+
+def draft_layers(layers: dict[str, tuple[Layers, KVCacheSpec]], block: int) -> dict[str, tuple[Layers, KVCacheSpec]]:
+    """Return the layer of a draft model, with full attention, in the form of `layers`, which come before it."""
+    row = Layers(kind=LayerKind.FULL, layers=1)
+    return {f"{DRAFT_LAYER}{len(layers)}.attn": (row, spec_of(row, block, block))}
 
 
 def spec_of(row: Layers, block: int, largest: int) -> KVCacheSpec:

@@ -31,6 +31,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     token_at_rank,
     wrong_read_drift,
 )
+from coldproof.adapters.vllm.fingerprint.draft_model import DraftModel
 from coldproof.adapters.vllm.fingerprint.images import EncoderCache, Item
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots, first_run
 from coldproof.adapters.vllm.fingerprint.lora import Loras
@@ -58,6 +59,11 @@ class RequestStep(msgspec.Struct):
     drift: int
     states: list[int] = []
 
+    @property
+    def computed_end(self) -> int:
+        """Return the end of the positions whose tokens are part of the request, once its tokens are sampled."""
+        return min(self.end, self.sequence.length - 1) if self.states else self.end
+
 
 class Runner:
     """The requests of the scheduler and the KV tensors that they share."""
@@ -68,9 +74,11 @@ class Runner:
         blocks: int,
         tensors: dict[str, torch.Tensor],
         slots: dict[str, LayerSlots],
+        draft_model: DraftModel,
         loras: Loras | None,
     ) -> None:
         self.config, self.blocks, self.tensors, self.slots, self.loras = config, blocks, tensors, slots, loras
+        self.draft_model = draft_model
         self.sequences: dict[str, Sequence] = {}
         self.prompt_scores: dict[str, LogprobsTensors] = {}
         self.writes = WriteHistory()
@@ -295,11 +303,11 @@ class Runner:
         """Propose draft tokens for each request, some of them wrong on purpose."""
         if not self.draft_count:
             return
-        ends = [
-            (one.sequence, one.sequence.expected(one.sequence.seed or 0)) for one in self.request_steps if one.states
-        ]
-        drafts = [draft_tokens(sequence, int(digests[-1]), self.draft_count) for sequence, digests in ends]
-        self.drafts = DraftTokenIds([sequence.name for sequence, _ in ends], drafts)
+        drifts = self.draft_model.compute((one.sequence, one.start, one.computed_end) for one in self.request_steps)
+        ends = [one.sequence for one in self.request_steps if one.states]
+        states = [(int(sequence.expected(sequence.seed or 0)[-1]) + drifts[sequence.name]) & MASK for sequence in ends]
+        drafts = [draft_tokens(one, state, self.draft_count) for one, state in zip(ends, states, strict=True)]
+        self.drafts = DraftTokenIds([sequence.name for sequence in ends], drafts)
 
 
 def draft_tokens(sequence: Sequence, state: int, count: int) -> list[int]:

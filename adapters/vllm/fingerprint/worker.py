@@ -27,9 +27,10 @@ from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.vllm.fingerprint.connectors.simple_offload import use_host_memory
+from coldproof.adapters.vllm.fingerprint.draft_model import METHODS, DraftModel, has_draft_model
 from coldproof.adapters.vllm.fingerprint.images import keep_digests
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
-from coldproof.adapters.vllm.fingerprint.kv_specs import layer_specs, pool_bytes
+from coldproof.adapters.vllm.fingerprint.kv_specs import DRAFT_LAYER, draft_layers, layer_specs, pool_bytes
 from coldproof.adapters.vllm.fingerprint.lora import Loras
 from coldproof.adapters.vllm.fingerprint.model_step import Runner
 from coldproof.adapters.vllm.fingerprint.topology import (
@@ -61,7 +62,7 @@ class UnsupportedError(ValueError):
 
 @transfers_weights
 class FingerprintWorker(WorkerBase):
-    """One worker process on the CPU. Raises UnsupportedError for parallelism, pooling and draft models."""
+    """One worker process on the CPU. Raises UnsupportedError for parallelism, pooling and heads that draft."""
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **named: Any) -> None:
         super().__init__(vllm_config, *args, **named)
@@ -72,6 +73,9 @@ class FingerprintWorker(WorkerBase):
         self.changed = EngineChange(options.get(CHANGED, EngineChange.NOTHING))
         self.layers = layer_specs(self.topology, vllm_config.cache_config.block_size)
         check_states(self.topology, vllm_config)
+        if has_draft_model(vllm_config):
+            check_draft_model(self.topology, vllm_config)
+            self.layers |= draft_layers(self.layers, vllm_config.cache_config.block_size)
         self.loras = Loras(vllm_config.lora_config) if vllm_config.lora_config else None
         self.kv_caches: dict[str, torch.Tensor] = {}
         self.runner: Runner | None = None
@@ -136,7 +140,8 @@ class FingerprintWorker(WorkerBase):
             context = self.vllm_config.compilation_config.static_forward_context
             context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in self.kv_caches.items()})
             get_kv_transfer_group().register_kv_caches(self.kv_caches)
-        self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, self.loras)
+        drafts = DraftModel({name: slots.pop(name) for name in list(slots) if name.startswith(DRAFT_LAYER)})
+        self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, drafts, self.loras)
         self.runner.version = list(EngineChange).index(self.changed) * DIFFERENCE
         self.runner.weights = None if self.changed is EngineChange.NOTHING else self.changed.value
 
@@ -277,12 +282,22 @@ def check_config(config: VllmConfig) -> None:
         "does not support tensor, pipeline or context parallelism": config.parallel_config.world_size > 1,
         "does not support async scheduling: add --no-async-scheduling": config.scheduler_config.async_scheduling,
         "supports text generation only": config.model_config.runner_type != "generate",
-        f"supports the speculative method 'ngram' only, not {method!r}": method != "ngram",
+        f"supports the speculative methods {' and '.join(METHODS)} only, not {method!r}": method not in METHODS,
         "does not support encoder-decoder models": config.model_config.is_encoder_decoder,
     }
     for reason, applies in refusals.items():
         if applies:
             raise UnsupportedError(f"the fingerprint worker {reason}")
+
+
+def check_draft_model(topology: Topology, config: VllmConfig) -> None:
+    """Raise UnsupportedError where this worker cannot emulate a draft model: it has one kind of blocks, and a connector
+    would save its layers before it has written them.
+    """
+    if topology != FULL_ATTENTION:
+        raise UnsupportedError("the fingerprint worker has a draft model only with full attention in all layers")
+    if config.kv_transfer_config is not None:
+        raise UnsupportedError("the fingerprint worker has no draft model with a KV connector")
 
 
 def check_states(topology: Topology, config: VllmConfig) -> None:

@@ -84,6 +84,7 @@ def capabilities(
             transfers=weight_transfer_config(settings) is not None,
         ),
         Capability.PERSISTENT_KV: persistent,
+        Capability.DRAFT_COUNTS: drafts_support(settings.speculative_config),
         Capability.EMBEDDING_ROWS: rows_support(settings.model_config),
         **image_support(image_shape(settings.model_config)),
         Capability.TOWER_ADAPTERS: tower_support(image_shape(settings.model_config), settings.lora_config),
@@ -93,6 +94,13 @@ def capabilities(
         ),
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
     }
+
+
+def drafts_support(speculative: Any) -> Support:
+    """Return whether drafted and accepted tokens are counted, which they are with speculative decoding."""
+    if speculative is None:
+        return Support(False, "speculative decoding is not enabled")
+    return Support(True, f"the engine counts the drafts of speculative decoding, method {speculative.method}")
 
 
 def image_support(shape: ImageShape | None) -> dict[Capability, Support]:

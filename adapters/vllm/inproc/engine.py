@@ -177,6 +177,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                 queried_tokens=parts.stats.queried_tokens,
                 hit_tokens=parts.stats.hit_tokens,
                 **self._second_tier_counters(parts),
+                **self._draft_counters(parts),
                 preemptions=self._past_preemptions + sum(one.preemptions for one in self._live.values()),
                 running=running,
                 waiting=waiting,
@@ -209,6 +210,12 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
             return {}
         names = ("external_queried_tokens", "external_hit_tokens", "resumed_hit_tokens", "failed_loads")
         return {name: getattr(parts.stats, name) for name in names}
+
+    def _draft_counters(self, parts: InprocEngineParts) -> dict[str, int]:
+        """Return the counters of speculative decoding; empty for an engine without it, whose server has none."""
+        if not self.capabilities[Capability.DRAFT_COUNTS].present:
+            return {}
+        return {name: getattr(parts.stats, name) for name in ("drafted_tokens", "accepted_tokens")}
 
     def alive(self) -> bool:
         """Return whether the engine can serve: it has not been stopped, and no step has failed."""

@@ -62,6 +62,7 @@ class StatCounters:
     def __init__(self) -> None:
         self.queried_tokens = self.hit_tokens = 0
         self.external_queried_tokens = self.external_hit_tokens = self.resumed_hit_tokens = self.failed_loads = 0
+        self.drafted_tokens = self.accepted_tokens = 0
         self._last: Any = None
 
     def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
@@ -77,6 +78,10 @@ class StatCounters:
             self.external_hit_tokens += external.hits
             self.resumed_hit_tokens += external.preempted_hits
         self.failed_loads += (scheduler_stats.kv_connector_stats or {}).get(FAILED_LOADS, 0)
+        drafts = scheduler_stats.spec_decoding_stats
+        if drafts is not None:
+            self.drafted_tokens += drafts.num_draft_tokens
+            self.accepted_tokens += drafts.num_accepted_tokens
 
     def nothing(self, *_: Any, **__: Any) -> None:
         """Ignore the other calls of vLLM's interface for statistics."""

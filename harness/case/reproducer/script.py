@@ -23,6 +23,7 @@ from coldproof.adapters.server.completions import RANK_HEADER, option_fields
 from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.spec.generated_models import MAKERS
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, source_of
+from coldproof.harness.case.signature import FEWER_DRAFTS
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
 from coldproof.harness.workload.steps import (
     Burst,
@@ -93,6 +94,7 @@ def reproducer(case: Case) -> str:
         ignored=was_ignored(case, workload),
         ends=case.failure_class is FailureClass.CRASH and "self.url" in of_engine,
         doors=any(request.door for _, _, request in workload.requests()),
+        drafts=case.signature.endswith(FEWER_DRAFTS),
         ranks=any(request.rank is not msgspec.UNSET for _, _, request in workload.requests()),
         rank_header=RANK_HEADER,
         at_most=repr(most_cached(case, row) if row is not None and by_count else None),

@@ -12,6 +12,7 @@ from coldproof.harness.history.records import History, Identity, Outcome, assume
 from coldproof.harness.judgement.checkers.tokens import differs
 from coldproof.harness.judgement.evidence.cache import control_facts, pressure_facts, reuse_facts, surface_facts
 from coldproof.harness.judgement.evidence.doors import door_facts
+from coldproof.harness.judgement.evidence.drafts import draft_facts
 from coldproof.harness.judgement.evidence.embeddings import embedding_facts
 from coldproof.harness.judgement.evidence.engine_features import event_facts, mode_facts, tier_facts
 from coldproof.harness.judgement.evidence.image_caches import image_cache_facts
@@ -63,6 +64,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **image_cache_facts(history),
         **weight_facts(history),
         **rank_facts(history),
+        **draft_facts(history),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,6 +160,39 @@ def test_chunks_drafts_and_small_blocks(flags: tuple[str, ...], start: Start) ->
             assert isinstance(one.result, Completion)
             assert ids(one.result) == expected(tokens, count=40)
     assert engine.wrong_reads() == ()
+
+
+def test_a_draft_models_own_slots_decide_only_about_its_drafts(start: Start) -> None:
+    """What is lost of them changes no answer, no read of the model, and the acceptance; a reset brings it back."""
+    config = {"method": "draft_model", "model": str(tiny_model(CACHED)), "num_speculative_tokens": 3}
+    engine = start(
+        "--max-model-len",
+        "512",
+        "--max-num-batched-tokens",
+        "48",
+        "--max-num-seqs",
+        "8",
+        "--speculative-config",
+        json.dumps(config),
+    )
+    tokens = prompt("a", 100)
+
+    def accepted() -> float:
+        before = engine.metrics().accepted_tokens or 0
+        assert ids(engine.complete(asked(tokens, count=40))) == expected(tokens, count=40)
+        return (engine.metrics().accepted_tokens or 0) - before
+
+    cold = accepted()
+    assert accepted() == cold > 10
+    assert engine._parts is not None
+    worker = engine._parts.core.model_executor.driver_worker.worker
+    assert len(worker.runner.draft_model.layers) == 1
+    for layer in worker.runner.draft_model.layers.values():
+        layer.slots[:] = 0
+    assert accepted() < cold / 4
+    assert engine.wrong_reads() == ()
+    assert engine.reset_cache()
+    assert accepted() == cold
 
 
 def test_drafts_are_accepted_and_rejected(start: Start) -> None:

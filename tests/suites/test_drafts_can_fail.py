@@ -1,0 +1,71 @@
+"""SPEC-1 can fail: a real vLLM with speculative decoding is broken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.faults import plant
+from support.faulty_runs import EXAMPLES, LOST, WRONG, Bench, opened
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.suites import test_drafts as drafts
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+N_GRAM, DRAFT_MODEL = CELLS["speculative"], CELLS["speculative-model"]
+MORE = 3 * EXAMPLES  # for what few of the workloads show
+BROKEN: list[tuple[str, Cell, tuple[FailureClass, ...], int]] = [
+    ("a-hit-lacks-the-draft-models-kv", DRAFT_MODEL, LOST, EXAMPLES),
+    ("the-last-block-of-a-hit-lacks-the-draft-models-kv", DRAFT_MODEL, LOST, EXAMPLES),
+    ("a-request-that-hit-gets-no-drafts", DRAFT_MODEL, LOST, EXAMPLES),
+    ("the-drafts-of-a-hit-are-shifted", DRAFT_MODEL, LOST, EXAMPLES),
+    ("the-drafts-of-a-hit-are-not-verified", DRAFT_MODEL, WRONG, EXAMPLES),
+    ("the-drafts-of-a-hit-are-not-verified", N_GRAM, WRONG, EXAMPLES),
+    ("the-slot-of-a-rejected-draft-is-published", N_GRAM, WRONG, MORE),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """With the worker that has no model."""
+    with opened(tmp_path_factory.mktemp("drafts") / "report", "fingerprint") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("fault", "cell", "classes", "examples"), [pytest.param(*row, id=f"{row[0]}-{row[1].name}") for row in BROKEN]
+)
+def test_a_broken_engine_is_found_out(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    cell: Cell,
+    classes: tuple[FailureClass, ...],
+    examples: int,
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    plant(fault, monkeypatch)
+    case = bench.violation(drafts.test_drafts_on_a_hit, cell, examples=examples)
+    assert case.failure_class in classes, case.sentence
+    assert case.signature.endswith("; fewer drafts accepted") is (classes is LOST), case.signature
+
+
+@pytest.mark.parametrize("cell", [N_GRAM, DRAFT_MODEL], ids=["n-grams", "draft model"])
+@pytest.mark.parametrize("test", [drafts.test_drafts_on_a_hit, drafts.test_drafts_on_a_hit_left_beside_a_full_context])
+def test_vllms_scheduler_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """Nothing is found without a fault. The fingerprint worker drafts in every step, as vLLM's worker does not."""
+    verdict, reason, cases = bench.verdict(test, cell, examples=40)
+    assert (verdict, cases) == (Verdict.CONFORMS, []), reason
+
+
+def test_vllms_draft_model_is_found_out(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Without a fault, with a real draft model: vLLM runs it for no request of a step in which one is too long for it.
+    This is a known issue.
+    """
+    with opened(tmp_path_factory.mktemp("draft model") / "report") as made:
+        conforming, reason, _ = made.verdict(drafts.test_drafts_on_a_hit, DRAFT_MODEL, examples=EXAMPLES)
+        assert conforming is not Verdict.VIOLATED, reason
+        case = made.violation(drafts.test_drafts_on_a_hit_left_beside_a_full_context, DRAFT_MODEL, examples=EXAMPLES)
+    assert case.signature == "lost reuse; no reload; fewer drafts accepted"
