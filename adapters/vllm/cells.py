@@ -9,7 +9,7 @@ SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
 FINGERPRINT = "fingerprint"  # the name of the worker that computes digests instead of a model
 MOST_REQUESTS, CHUNK_TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
 CHUNK_OF_ONE = "--long-prefill-token-threshold"
-DATA_RANKS, TENSOR_RANKS = "--data-parallel-size", "--tensor-parallel-size"
+DATA_RANKS, TENSOR_RANKS, STAGES = "--data-parallel-size", "--tensor-parallel-size", "--pipeline-parallel-size"
 Variables = tuple[tuple[str, str], ...]  # of the environment, with their values
 # vLLM's default where Triton is usable, so on GPUs. Its scheduler describes resumed requests to the worker as new ones.
 RUNNER_V1, RUNNER_V2 = ((("VLLM_USE_V2_MODEL_RUNNER", number),) for number in "01")
@@ -55,7 +55,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     @property
     def model_ranks(self) -> int:
         """Return the number of ranks over which the model is spread."""
-        return self.number(TENSOR_RANKS) or 1
+        return (self.number(TENSOR_RANKS) or 1) * (self.number(STAGES) or 1)
 
     def number(self, flag: str) -> int | None:
         """Return the number that follows a flag; None without the flag."""
@@ -237,6 +237,15 @@ RANK_CELLS = (
         numeric=False,
     ),
     rank_cell("tp2", "each layer is spread over two ranks (tensor parallel 2)", TENSOR_RANKS, "2", numeric=True),
+    VllmCell(
+        name="pp2",
+        about="each of two ranks has half of the layers (pipeline parallel 2); on a CPU vLLM 0.32.0 ends in eager mode",
+        arguments=(STAGES, "2"),
+        areas=("DIST-2",),
+        numeric=True,
+        in_process=False,
+        on_request=True,
+    ),
 )
 
 CONNECTOR = VllmCell(

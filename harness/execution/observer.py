@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.engines.deaths import ends_soon
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import OracleError
@@ -38,6 +41,8 @@ class Observer:
         """
         engine = self.engines.live_engine(engine)
         history = self.engines.run(engine, workload, nonce)
+        if self.engines.ended:
+            history = with_end(history, engine)
         attached = self.engines.pool.options.attached
         # An attached server that stalled may continue after its requests were aborted. Then it can still be judged.
         if history.engine_lost is not None and not (attached and engine.alive()):
@@ -77,3 +82,11 @@ class Observer:
             self.renewed += 1
             pool.log.emit("phase", words="restarting the engine: the failure may have corrupted its state")
             self.engines.replace_lost(engine, lost=False)
+
+
+def with_end(history: History, engine: CheckedEngine) -> History:
+    """Return the history of an engine that ends after its answer "internal error", with that end and its log."""
+    failed = any(outcome.error is not None and not outcome.refused for outcome in history.outcomes)
+    if history.engine_lost is not None or not failed or not ends_soon(engine):
+        return history
+    return msgspec.structs.replace(history, engine_lost="the process has ended", log_tail=engine.log_tail())

@@ -82,6 +82,7 @@ class Trial:
         self.causes: frozenset[str] = frozenset()  # signatures of what the run has confirmed before
         self.hurried = False  # the run has spent much of its time on proofs: a counterexample gets less of it
         self.out_of_time = ""  # why not even one example was drawn
+        self.obstacle = ""  # why nothing can be compared in its cell
         self.known: list[Case] = []  # of replayed findings that fail, and that a known issue waives
         self.regression = ""  # the counterexample is of a finding that is recorded as fixed
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence

@@ -51,6 +51,8 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     """Return the verdict and the reason for a trial in which no finding counts by the rule."""
     if problem is not None:
         return Verdict.ERROR, f"{type(problem).__name__}: {problem}"
+    if trial.obstacle and not trial.known:  # with examples, plain requests were sent, and no fresh engine ended at them
+        return Verdict.ERROR if trial.examples else Verdict.NOT_EXERCISED, trial.obstacle
     if trial.noise:
         if not rule.exact and rule.noise is None:
             return Verdict.INCONCLUSIVE, f"{trial.noise} differences, none of which counts: {rule.why}"
@@ -71,6 +73,17 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
         reason += f"; {trial.explained} answers diverged from the cold answers, with scores within the noise tolerance"
     reason = f"{reason}; {trial.remark}" if trial.remark else reason
     return Verdict.CONFORMS, f"{reason}; {describe_lossy(trial)}" if trial.lossy else reason
+
+
+def verdict_after_end(case: Case) -> tuple[Verdict, str]:
+    """Return the verdict and reason of a trial of an engine that ends at a plain request, which is the failure `case`.
+
+    If a known issue waives that, it waives what cannot be tested because of it.
+    """
+    reason = f"the engine ends at a plain request (case {case.id}), so that nothing can be compared"
+    if case.known_issue is not None:
+        return Verdict.KNOWN_ISSUE, f"{case.known_issue}; {reason}"
+    return Verdict.NOT_EXERCISED, reason
 
 
 def narrowed_verdict(verdict: Verdict, reason: str, trial: Trial) -> tuple[Verdict, str]:

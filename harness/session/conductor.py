@@ -214,7 +214,7 @@ class ConformanceRun:
             self.suites_began = time.monotonic()
         waivers = self.waivers(engines.engine.version)
         may_occur = [one for one in self.issues if waivers.in_force(one) and cell.covers(one.requirement)]
-        if not all(self.options.waives_at_once(issue.requirement) for issue in may_occur):
+        if not engines.ended and not all(self.options.waives_at_once(issue.requirement) for issue in may_occur):
             engines.standby.order(caching=True)  # confirming a known issue will need it, and starting is slow
         return sut
 

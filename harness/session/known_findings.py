@@ -25,6 +25,7 @@ from coldproof.harness.judgement.trial import Failing, Trial
 from coldproof.harness.options import FIRST, ONLY, Options
 from coldproof.harness.session.budget import TrialEnded
 from coldproof.harness.session.system_under_test import SystemUnderTest, raise_violation
+from coldproof.harness.workload.request_kinds import is_plain_request
 from coldproof.harness.workload.steps import lives_of
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.findings import FindingReplay, ReplayResult
@@ -125,6 +126,9 @@ class KnownFindings:
         ours = {name: files.digest for name, files in engines.contents.items()}
         if case is None or not case.contents.items() <= ours.items():
             return "the case uses other adapters than this run"
+        if engines.ended:
+            plain = finding.workload is not None and is_plain_request(finding.workload)
+            return "" if plain else "the engine ended at its first requests"
         if absent := sut.unmet_needs(requirement):
             return "; ".join(map(str, absent))
         if finding.workload is not None and engines.pool.dropped.without(finding.workload, requirement.needs)[1]:

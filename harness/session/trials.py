@@ -14,10 +14,12 @@ import pytest
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
-from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
+from coldproof.harness.judgement.requirement import Absent, Requirement
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import (
     narrowed_verdict,
+    verdict_after_end,
     verdict_of_case,
     verdict_with_known,
     verdict_without_case,
@@ -27,6 +29,7 @@ from coldproof.harness.session.budget import OUT_OF_TIME
 from coldproof.harness.session.known_findings import KnownFindings
 from coldproof.harness.session.rounds import in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
 from coldproof.reports.schema.case import Case
@@ -80,15 +83,18 @@ class TrialRunner:
         self.proving = 0.0  # seconds spent on minimising, confirming and diagnosing counterexamples so far
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
+        self.ended_cells: dict[str, Case | None] = {}  # cells whose engine ended at once, with the case about it
 
     def begin(self, sut: SystemUnderTest, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
         """Begin a trial, and return the function to run: the test, a replay, or nothing if the engine lacks a need."""
+        trial.obstacle = sut.engines.ended
         self.replay_findings(sut, trial)
         trial.hurried = self.proving > PROOF_SHARE * sut.budget.total
         sut.begin(trial)
-        self.release_unsupported(sut)
         engines, budget = sut.engines, sut.budget
-        absent = sut.unmet_needs(trial.requirement)
+        if not trial.obstacle:
+            self.release_unsupported(sut)
+        absent = self.absent_needs(sut, trial)
         trial.absent = [one.capability for one in absent if one.capability is not None]
         if not absent:
             self.set_least(trial)
@@ -110,10 +116,33 @@ class TrialRunner:
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
             return lambda **_: self.replay(sut, trial)
+        if trial.obstacle:
+            return self.findings.before(self.plain_requests(sut, trial), sut, trial)
         if self.options.profile == SOAK:
             return self.findings.before(in_rounds(test, self.options.seed, lambda: budget.is_spent(trial)), sut, trial)
         again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
         return self.findings.before(after_probes(again, sut, sut.probes(trial.requirement)), sut, trial)
+
+    def absent_needs(self, sut: SystemUnderTest, trial: Trial) -> list[Absent]:
+        """Return what a trial needs and the engine lacks. Of one that ended at its first requests, nothing is known."""
+        return [] if trial.obstacle else sut.unmet_needs(trial.requirement)
+
+    def plain_requests(self, sut: SystemUnderTest, trial: Trial) -> Callable[..., None]:
+        """Return the test of a trial in a cell whose engine ended at its first requests: plain requests, in one trial
+        of the cell, so that their failure becomes a case. Without a cache, the failure is GROUND-1's.
+        """
+        of_cold_engine = not sut.engines.calibration.probes
+        ground = of_cold_engine and any(one.without_cache for cell, one in self.plan.expected if cell == trial.cell)
+        if trial.cell in self.ended_cells or ground != trial.requirement.without_cache:
+            return lambda **_: None
+        self.ended_cells[trial.cell] = None
+        check = sut.check_without_cache if trial.requirement.without_cache else sut.check
+
+        def sent(**_: Any) -> None:
+            for workload in plain_requests(lengths(sut.limits.block), TOKENS):
+                check(workload)
+
+        return sent
 
     def replay_findings(self, sut: SystemUnderTest, trial: Trial) -> None:
         """At the first trial of a cell, replay the cell's findings. Workers that share the tests replay their own.
@@ -174,7 +203,7 @@ class TrialRunner:
 
     def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
-        absent = sut.unmet_needs(trial.requirement)
+        absent = self.absent_needs(sut, trial)
         trial.out_of_time = "" if sut.budget.time_left() else OUT_OF_TIME
         case = None
         trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
@@ -200,10 +229,15 @@ class TrialRunner:
             _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
             waivers = self.waivers(sut.engines.engine.version)
             without_case = verdict_without_case(trial, problem, rule)
+            ended = self.ended_cells.get(trial.cell)
+            if ended is not None and problem is None and not trial.examples:
+                without_case = verdict_after_end(ended)
             if not trial.known:
                 without_case = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
             verdict, reason = verdict_with_known(*narrowed_verdict(*without_case, trial), trial)
             case = next(iter(trial.known), None)
+        if trial.obstacle and case is not None and verdict in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
+            self.ended_cells[trial.cell] = case
         sut.end()
         self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
         raise_outcome(verdict, trial, reason, problem, allowed_verdicts(self.options))

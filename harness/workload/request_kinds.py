@@ -6,11 +6,12 @@ The kinds are in an order: a workload that an engine survives without one kind n
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.requests import ResponseOptions
+from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Unload, Workload
 from coldproof.harness.workload.transform import change_requests, one_request_per_burst, without_steps
 
@@ -97,6 +98,20 @@ def may_be_the_cause(kind: RequestKind, workload: Workload) -> bool:
         for step in workload.steps
     )
     return kind is not RequestKind.ADAPTER or (plain and sum(1 for _ in workload.requests()) <= 2)
+
+
+def plain_requests(lengths: Iterable[int], tokens: int) -> list[Workload]:
+    """Return workloads of one request to the base model each, without any option. `lengths`: of the prompts."""
+    prompts = (Prompt((Segment("stem", length),)) for length in lengths)
+    return [Workload((Burst(requests=(Request(prompt=prompt, max_tokens=tokens),)),)) for prompt in prompts]
+
+
+def is_plain_request(workload: Workload) -> bool:
+    """Return whether a workload is one request to the base model, without any option."""
+    match workload.steps:
+        case (Burst(requests=(Request(adapter=None, surface=surface, abort=None),), meanwhile=None),):
+            return surface == PLAIN
+    return False
 
 
 def probe_of(kind: RequestKind, length: int) -> Workload | None:

@@ -1,7 +1,7 @@
 """A plugin with an engine `deadly` in two cells, which dies of one kind of request, with or without its cache.
 
-COLDPROOF_DEADLY names the kind. The time of each death is a line of the file COLDPROOF_DEADLY_TIMES. With
-COLDPROOF_DEADLY_NOISE its scores vary, so that the calibration measures them.
+COLDPROOF_DEADLY names the kind, or says "every request". The time of each death is a line of the file
+COLDPROOF_DEADLY_TIMES. With COLDPROOF_DEADLY_NOISE its scores vary, so that the calibration measures them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.request_kinds import RequestKind
 
-KIND = RequestKind(os.environ["COLDPROOF_DEADLY"])
+EVERY = "every request"
+KIND = None if os.environ["COLDPROOF_DEADLY"] == EVERY else RequestKind(os.environ["COLDPROOF_DEADLY"])
 NOISE = 0.01 if os.environ.get("COLDPROOF_DEADLY_NOISE") else 0.0
 TIMES = Path(os.environ["COLDPROOF_DEADLY_TIMES"])
 OFFERED = (Capability.SEVERAL_ANSWERS, Capability.STOP_STRINGS, Capability.STRUCTURED_OUTPUT)
@@ -48,7 +49,7 @@ class DeadlyEngine(ScriptedEngine):
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """Die of the request, or answer it."""
         asked = request.surface
-        if {
+        if KIND is None or {
             RequestKind.SCORES: asked.prompt_logprobs,
             RequestKind.SEVERAL: asked.answers > 1,
             RequestKind.STOP: bool(asked.stop),

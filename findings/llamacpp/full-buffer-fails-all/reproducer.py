@@ -188,6 +188,9 @@ class Story:
             print(f"  allowed: {cached_at_least or 0} to {cached_at_most}")
             return not (cached_at_least or 0) <= mine.cached <= cached_at_most
         print(f"  answer   {mine.ids}")
+        if self.has_ended():
+            print("  the engine has ended")
+            return True
         found = []
         for content in dict.fromkeys(self.versions[number]):
             cold = self.cold(number, content)
@@ -195,6 +198,13 @@ class Story:
             whose = "base model" if content is None else f"adapter content {content}"
             print(f"  cold     {cold.ids}  ({whose})  differs in: {', '.join(found[-1]) or 'nothing'}")
         return all(found)
+
+    def has_ended(self):
+        """Return whether the server, or the engine behind it, has ended."""
+        try:
+            return requests.get(self.url + "/health", timeout=10).status_code >= 500
+        except requests.RequestException:
+            return True
 
 
 class Server(Story):

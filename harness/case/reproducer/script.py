@@ -59,6 +59,14 @@ TEMPLATE, ENGINE_TEMPLATE = "script.py.j2", "engine.py.j2"
 CACHED_COUNT_FAILURES = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_STATE)
 
 
+def may_have_ended(case: Case, row: RequestRow | None) -> bool:
+    """Return whether the engine may have ended in a case. A crash that also happens without a cache is of the class
+    NOT_THE_CACHE; its failing request (`row`) has an error in place of an answer.
+    """
+    failed = row is not None and bool(row.error)
+    return case.failure_class is FailureClass.CRASH or (case.failure_class is FailureClass.NOT_THE_CACHE and failed)
+
+
 def reproducer(case: Case) -> str:
     """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
     workload = recorded_workload(case)
@@ -92,7 +100,7 @@ def reproducer(case: Case) -> str:
         scenario="\n".join(f"    {line}" for line in scenario(workload)),
         failing=repr(case.failing_request),
         ignored=was_ignored(case, workload),
-        ends=case.failure_class is FailureClass.CRASH and "self.url" in of_engine,
+        ends="self.url" in of_engine and may_have_ended(case, row),
         doors=any(request.door for _, _, request in workload.requests()),
         drafts=case.signature.endswith(FEWER_DRAFTS),
         ranks=any(request.rank is not msgspec.UNSET for _, _, request in workload.requests()),

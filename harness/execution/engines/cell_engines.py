@@ -63,7 +63,7 @@ class CellEngines:
         self.engine, self.oracle_engine = started.tested, started.cold_engine
         self.oracle, self.cold = started.oracle, started.cold
         self.calibration, self.rule, self.own_rule = rules.calibration, rules.rule, rules.own_rule
-        self.calibration_seconds = rules.seconds
+        self.calibration_seconds, self.ended = rules.seconds, rules.ended
         self.latest_seconds = 0.0  # of the latest workload; its engine may have been replaced since
         self.standby = Standby(pool, cell)
         self.successors: dict[CheckedEngine, CheckedEngine] = {}  # a lost engine -> its replacement

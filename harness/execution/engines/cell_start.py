@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from coldproof.harness.execution.calibration.calibrate import calibrate, earlier
 from coldproof.harness.execution.calibration.cross_engine import calibrate_between
 from coldproof.harness.execution.calibration.progress import Progress
 from coldproof.harness.execution.calibration.second_look import second_look
+from coldproof.harness.execution.engines.deaths import ends_soon, last_error
 from coldproof.harness.execution.engines.dropped_kinds import DroppedKinds
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.contents import Contents
@@ -29,8 +29,6 @@ from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, SAME_ENGINE, Usa
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.schema.results import Calibration
 
-ERROR_LINE = re.compile(r"\b\w*(Error|Exception): ")  # the last line of a Python traceback
-
 
 class StartedEngines(msgspec.Struct, frozen=True, kw_only=True):
     """The engines of a cell and the oracles over them. `cold_engine` is None if no second engine is started."""
@@ -42,12 +40,16 @@ class StartedEngines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparisonRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a calibration: the rule for the oracle's answers and the one for the engine's own cold answers."""
+    """The result of a calibration: the rule for the oracle's answers and the one for the engine's own cold answers.
+
+    `ended`: that an engine ended at its first requests, so that nothing can be compared; empty if both live.
+    """
 
     calibration: Calibration
     rule: Rule
     own_rule: Rule
     seconds: float = 0.0
+    ended: str = ""
 
 
 def start_engines(pool: EnginePool, cell: Cell) -> StartedEngines:
@@ -102,7 +104,8 @@ def usable_contents(pool: EnginePool, cell: Cell, engine: CheckedEngine) -> Cont
 def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> ComparisonRules:
     """Calibrate the engines of a cell. Cells with the same cold answers share one calibration.
 
-    Raises OracleError, or UsageError for an earlier calibration that does not fit.
+    Where the cold engine ends at its first requests, the rules say so. Raises OracleError where it does not answer and
+    lives, or UsageError for an earlier calibration that does not fit.
     """
     began = time.monotonic()
     progress = Progress(pool.log.emit)
@@ -113,26 +116,46 @@ def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> Compari
             calibration, rule = rules_between(pool, cell, started, started.oracle, calibration, progress)
     except OracleError as problem:
         engine = started.cold.engine
-        log = "" if started.cold_engine is None or engine.alive() else engine.log_tail()
-        if not log:  # that of a server of the user is not known
+        if started.cold_engine is None or pool.options.attached or not ends_soon(engine):
             raise
-        raise OracleError(f"{problem}. {ended_early(log)}") from problem
+        said = ended_early(engine.log_tail(), "without its prefix cache")
+        return no_rules(cell, started, f"{problem}. {said}")
+    # A server that ended at its first probe still answers for seconds, and refuses all.
+    refuses = started.tested.capabilities[Capability.TOKEN_PROMPTS].present is not True
+    lost = not pool.options.attached and (ends_soon(started.tested) if refuses else not started.tested.alive())
     return ComparisonRules(
         calibration=calibration,
         rule=msgspec.structs.replace(rule, lossy=cell.lossy),
         own_rule=own_rule,
         seconds=round(time.monotonic() - began, 2),
+        ended=ended_early(started.tested.log_tail(), "with its prefix cache") if lost else "",
     )
 
 
-def ended_early(log_tail: str) -> str:
-    """Say that an engine ended at its first requests, with the last error in its log."""
-    errors = [line for line in log_tail.splitlines() if ERROR_LINE.search(line) and "EngineDeadError" not in line]
-    last = f" with {errors[-1].strip()}" if errors else ""
+def no_rules(cell: Cell, started: StartedEngines, ended: str) -> ComparisonRules:
+    """Return the rules of a cell whose cold engine ended: no answer can be compared."""
+    rule = Rule(exact=False, why="the engine without its cache ended at its first requests")
+    calibration = Calibration(
+        cell=cell.name,
+        oracle=started.cold.name,
+        rule=str(rule),
+        exact=False,
+        noise_nats=None,
+        probes=0,
+        differing=0,
+        mixtures={},
+        notes=[ended],
+    )
+    return ComparisonRules(calibration=calibration, rule=rule, own_rule=rule, ended=ended)
+
+
+def ended_early(log_tail: str, which: str) -> str:
+    """Say that an engine ended at its first requests, with the last error in its log. `which`: of the engines."""
+    error = last_error(log_tail)
+    last = f" with {error}" if error else ""
     return (
-        f"The engine ended{last} at one of its first requests, without its prefix cache, so that nothing can be "
-        "tested. Its log is in the folder of the report (engine-*-cold.log); send it a prompt with the same flags to "
-        "see the same without Coldproof"
+        f"The engine ended{last} at one of its first requests, {which}, so that nothing can be compared. Its log is in "
+        "the folder of the report (engine-*.log)"
     )
 
 

@@ -52,9 +52,11 @@ def overtaken_requests(history: History) -> list[Finding]:
     """Return a finding for the first preempted request that had to wait for one that was sent after it.
 
     Only where the engine documents the order, and for pairs that differ in nothing that could let one wait alone:
-    a request can wait for an adapter slot, a grammar, or KV from a second tier.
+    a request can wait for an adapter slot, a grammar, or KV from a second tier. Where chunks end at the blocks of a state,
+    a longer prompt that was resumed first may have its token later.
     """
-    if not history.shape.resumes_first or history.shape.second_tier:
+    shape = history.shape
+    if not shape.resumes_first or shape.second_tier or not shape.uniform:
         return []
     urgency = {number: request.priority for number, _, request in history.workload.requests()}
     for outcome, other in itertools.permutations(history.outcomes, 2):

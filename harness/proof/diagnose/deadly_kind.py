@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
+from coldproof.harness.execution.engines.deaths import ends_soon
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.proof.confirm.confirm import Observe
@@ -16,8 +16,6 @@ from coldproof.harness.workload.validity import is_valid
 
 SURVIVALS = 4  # runs without the kind that one engine has to survive before it dies of the workload with it
 TRIES = 3  # runs of the workload in which it has to die: whether two requests meet in one step may be a matter of time
-DEATH_SECONDS = 5.0  # a server may answer "internal error" a moment before its process ends
-POLL_SECONDS = 0.1
 
 
 def got_no_answer(judgement: Judgement) -> bool:
@@ -27,12 +25,7 @@ def got_no_answer(judgement: Judgement) -> bool:
 
 def has_died(engine: CheckedEngine, judgement: Judgement) -> bool:
     """Return whether the engine died of the workload that was judged."""
-    if not got_no_answer(judgement):
-        return False
-    until = time.monotonic() + DEATH_SECONDS
-    while judgement.history.engine_lost is None and engine.alive() and time.monotonic() < until:
-        time.sleep(POLL_SECONDS)
-    return judgement.history.engine_lost is not None or not engine.alive()
+    return got_no_answer(judgement) and (judgement.history.engine_lost is not None or ends_soon(engine))
 
 
 def deadly_kind(

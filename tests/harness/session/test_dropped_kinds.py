@@ -14,7 +14,7 @@ from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
 KNOWN = """
@@ -116,3 +116,29 @@ def test_an_engine_that_dies_of_logprobs_is_compared_by_its_tokens(tmp_path: Pat
     assert (dropped.kind, dropped.requirement, dropped.case) == ("logprobs", "", "")
     assert deaths(tmp_path, events)[1] == 0
     assert [one.verdict for one in results.requirements] == [Verdict.CONFORMS]
+
+
+@pytest.mark.parametrize(
+    ("requirements", "violated"), [("GROUND-1,REUSE-1", "GROUND-1"), ("REUSE-1,REUSE-3", "REUSE-1")]
+)
+def test_an_engine_that_dies_of_a_plain_request_leaves_a_case(requirements: str, violated: str, tmp_path: Path) -> None:
+    """Of one request, with a reproducer: the failure is GROUND-1's, or of the first requirement of each cell."""
+    results, _ = ran(tmp_path, "every request", requirements)
+    assert results.exit_code == 1
+    assert {case.requirement for case in results.cases} == {violated}
+    for case in results.cases:
+        assert len(case.requests) == 1
+        assert case.failure_class is FailureClass.NOT_THE_CACHE
+        assert case.reproduction.fresh_failed
+        assert (tmp_path / "cases" / f"{case.id}.py").is_file()
+    others = {one.verdict for one in results.requirements if one.id != violated}
+    assert others == {Verdict.NOT_EXERCISED}
+
+
+def test_a_waived_death_of_a_plain_request_waives_what_it_keeps_from_being_tested(tmp_path: Path) -> None:
+    """A cell in which an engine cannot answer at all is a known issue as a whole."""
+    issues = tmp_path / "known.toml"
+    issues.write_text(KNOWN.format(requirement="GROUND-1"))
+    results, _ = ran(tmp_path / "out", "every request", "GROUND-1,REUSE-1", "--known-issues", str(issues))
+    assert {one.verdict for one in results.requirements} == {Verdict.KNOWN_ISSUE}
+    assert results.exit_code == 0

@@ -306,6 +306,15 @@ def test_an_engine_that_has_ended_is_the_bug_of_a_crash(
     assert ("the engine has ended" in said) is (code == THERE)
 
 
+@pytest.mark.parametrize(("error", "code"), [("HTTP 500", THERE), ("", GONE)])
+def test_a_crash_that_does_not_need_the_cache_is_told_by_its_error(error: str, code: int, play: Play) -> None:
+    """The class of its case says that the cache is not the cause; an answer that is only wrong is compared."""
+    case = case_of(*STORIES["a chat again"], failure_class=FailureClass.NOT_THE_CACHE)
+    rows = [msgspec.structs.replace(row, error=error) for row in case.requests]
+    done, said = play(msgspec.structs.replace(case, requests=rows), ended=True)
+    assert done == code, said
+
+
 def test_what_is_wrong_with_no_single_request_cannot_be_tried(play: Play) -> None:
     """A counter or a gauge: the scenario is played, and the script says where to look."""
     case = case_of(burst(SHORT), failing_request=None, first_difference=None, failure_class=FailureClass.ACCOUNTING)

@@ -1,4 +1,4 @@
-"""An engine that ends at its first requests: the run says so, with the engine's own error."""
+"""An engine that ends at its first requests: its cell opens without a rule, and says so with the engine's own error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines import cell_start
+from coldproof.harness.execution.engines.cell_start import ComparisonRules
 from coldproof.harness.judgement.oracle import OracleError
 
 LOG = """\
@@ -21,45 +22,58 @@ INFO: "POST /v1/completions HTTP/1.1" 500 Internal Server Error
 """
 
 
-def said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool, log: str = LOG, own_cold_engine: bool = True
-) -> str:
-    """What a calibration raises whose cold engine cannot answer."""
+def found(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    alive: bool,
+    log: str = LOG,
+    own_cold_engine: bool = True,
+    attached: bool = False,
+) -> ComparisonRules:
+    """What a calibration finds whose cold engine cannot answer."""
 
     def fail(*_: Any) -> NoReturn:
         raise OracleError("the cold-engine oracle cannot answer: HTTP 500")
 
     monkeypatch.setattr(cell_start, "own_rules", fail)
+    monkeypatch.setattr("coldproof.harness.execution.engines.deaths.DEATH_SECONDS", 0.2)
     engine = SimpleNamespace(alive=lambda: alive, log_tail=lambda: log)
-    pool: Any = SimpleNamespace(log=EventLog(tmp_path / "events.ndjson"))
-    started: Any = SimpleNamespace(cold=SimpleNamespace(engine=engine), cold_engine=engine if own_cold_engine else None)
-    with pytest.raises(OracleError) as raised:
-        cell_start.find_rules(pool, CELLS["default"], started)
-    return str(raised.value)
+    options = SimpleNamespace(attached=attached)
+    pool: Any = SimpleNamespace(log=EventLog(tmp_path / "events.ndjson"), options=options)
+    cold = SimpleNamespace(engine=engine, name="cold-engine")
+    started: Any = SimpleNamespace(cold=cold, cold_engine=engine if own_cold_engine else None)
+    return cell_start.find_rules(pool, CELLS["default"], started)
 
 
 def test_the_last_error_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The engine's own, not the one of the server in front of it."""
-    words = said(monkeypatch, tmp_path, alive=False)
-    assert words.startswith("the cold-engine oracle cannot answer: HTTP 500. The engine ended with ")
-    assert "KeyError: 'cmpl-1'" in words
-    assert "EngineDeadError" not in words
-    assert "engine-*-cold.log" in words
+    """The engine's own, not the one of the server in front of it. No answer counts by the rule."""
+    rules = found(monkeypatch, tmp_path, alive=False)
+    assert rules.ended.startswith("the cold-engine oracle cannot answer: HTTP 500. The engine ended with ")
+    assert "KeyError: 'cmpl-1'" in rules.ended
+    assert "EngineDeadError" not in rules.ended
+    assert "engine-*.log" in rules.ended
+    assert not rules.rule.counts(1000.0)
 
 
 def test_a_log_without_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The sentence stands without it."""
-    assert "The engine ended at one of its first requests" in said(monkeypatch, tmp_path, alive=False, log="Killed\n")
+    assert (
+        "The engine ended at one of its first requests"
+        in found(monkeypatch, tmp_path, alive=False, log="Killed\n").ended
+    )
 
 
-def test_an_engine_that_lives_is_not_said_to_have_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_engine_that_lives_has_not_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It refused, or answered nonsense."""
-    assert said(monkeypatch, tmp_path, alive=True) == "the cold-engine oracle cannot answer: HTTP 500"
+    with pytest.raises(OracleError, match=r"HTTP 500$"):
+        found(monkeypatch, tmp_path, alive=True)
 
 
-@pytest.mark.parametrize("without", [{"own_cold_engine": False}, {"log": ""}])
+@pytest.mark.parametrize("without", [{"own_cold_engine": False}, {"attached": True}])
 def test_nothing_is_said_of_an_engine_that_was_not_started_as_the_cold_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: dict[str, Any]
 ) -> None:
-    """The engine under test has a cache, and a server of the user has no log here."""
-    assert said(monkeypatch, tmp_path, alive=False, **without) == "the cold-engine oracle cannot answer: HTTP 500"
+    """The engine under test has a cache, and a server of the user cannot be started again."""
+    with pytest.raises(OracleError, match=r"HTTP 500$"):
+        found(monkeypatch, tmp_path, alive=False, **without)

@@ -181,5 +181,6 @@ def test_what_may_come_first_overtakes_nobody(first: Outcome, other: Outcome) ->
 def test_without_a_documented_order_nobody_is_overtaken() -> None:
     """Nor where the urgent pass, or a second tier's loads decide."""
     assert overtaken(WAITED, OVERTAKER, resumes_first=False) == []
+    assert overtaken(WAITED, OVERTAKER, uniform=False) == []  # its chunks may end at the blocks of a state
     assert overtaken(WAITED, OVERTAKER, second_tier=True) == []
     assert overtaken(WAITED, OVERTAKER, priorities=(1, -1)) == []

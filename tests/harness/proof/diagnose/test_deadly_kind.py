@@ -125,7 +125,7 @@ def test_requests_that_meet_only_sometimes_have_a_few_tries() -> None:
 
 def test_an_error_of_an_engine_that_lives_on_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
     """It refuses these requests, and can be sent them again."""
-    monkeypatch.setattr("coldproof.harness.proof.diagnose.deadly_kind.DEATH_SECONDS", 0.2)
+    monkeypatch.setattr("coldproof.harness.execution.engines.deaths.DEATH_SECONDS", 0.2)
     seen = judgement("new", failed=False)
     found = Finding(checker="liveness", failure_class=FailureClass.API, sentence="HTTP 500.")
     assert not has_died(CheckedEngine(ScriptedEngine()), msgspec.structs.replace(seen, findings=(found,)))
