@@ -121,6 +121,8 @@ def at_least(
     surface = outcome.surface
     if history.shape.ranks > 1 and not isinstance(outcome.residence.rank, int):
         return 0
+    if outcome.aborted is not None and not outcome.tokens:  # perhaps before it was looked up: vLLM then reports 0 hits
+        return 0
     if not history.shape.prefix_caching or outcome.overlapped or surface.prompt_logprobs or surface.answers > 1:
         return 0
     resets = [r.ended for r in history.resets if r.began < outcome.finished]

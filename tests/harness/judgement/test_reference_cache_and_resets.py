@@ -118,6 +118,15 @@ def test_an_aborted_request_hides_no_earlier_promise() -> None:
     assert last(outcome(0, PROMPT), cut, outcome(2, PROMPT)) == OWED
 
 
+@pytest.mark.parametrize(("tokens", "owed"), [((), 0), ((7,), 32)])
+def test_a_request_that_the_engine_aborts_before_its_first_token_owes_nothing(
+    tokens: tuple[int, ...], owed: int
+) -> None:
+    """A pause may abort it while it waits: it was never looked up, and the engine reports no hit."""
+    cut = outcome(1, PROMPT, tokens, aborted=Stage.UNSEEN if not tokens else Stage.DECODE, cached_tokens=0)
+    assert last(outcome(0, PROMPT), cut).at_least == owed
+
+
 def test_several_answers_share_their_prompt_among_themselves() -> None:
     """A cold prompt may be hit by all but the first of them, and nothing is owed for it; later ones owe as ever."""
     assert last(outcome(0, PROMPT, surface=SEVERAL)) == FREE

@@ -6,10 +6,10 @@ from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import module
-from coldproof.adapters.vllm.faults.patching import acted, around
+from coldproof.adapters.vllm.faults.patching import acted, around, before
 
 FAULTS, fault = collector("ranks")
-DATA = ("dp2",)
+DATA, TENSOR = ("dp2",), ("tp2",)
 ONE_RANK = "the class of changes that reach one of several ranks"
 
 
@@ -76,3 +76,22 @@ def the_chosen_rank_is_ignored(patch: Patch) -> None:
             acted()
             request.data_parallel_rank = 0
         return original(this, request)
+
+
+@fault(
+    "DIST-2",
+    stands_for="the class of ranks of one layer that disagree about which blocks are cached",
+    cells=TENSOR,
+    workers=("model",),
+)
+def one_rank_reads_another_block(patch: Patch) -> None:
+    """On a hit, the second rank of each layer reads its part of the first block from the last block of the request."""
+    parallel = module("distributed.parallel_state")
+
+    @before(patch, module("v1.worker.gpu_model_runner").GPUModelRunner, "_update_states")
+    def update(_runner: Any, scheduled: Any) -> None:
+        for new in scheduled.scheduled_new_reqs if parallel.get_tensor_model_parallel_rank() else ():
+            blocks = new.block_ids[0]
+            if new.num_computed_tokens and len(blocks) > 1:
+                acted()
+                blocks[0] = blocks[-1]
