@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import EXAMPLES, LOST, WRONG, Bench, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, WRONG, Bench, opened
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -23,7 +23,7 @@ BROKEN: list[tuple[str, Cell, tuple[FailureClass, ...], int]] = [
     ("the-drafts-of-a-hit-are-shifted", DRAFT_MODEL, LOST, EXAMPLES),
     ("the-drafts-of-a-hit-are-not-verified", DRAFT_MODEL, WRONG, EXAMPLES),
     ("the-drafts-of-a-hit-are-not-verified", N_GRAM, WRONG, EXAMPLES),
-    ("the-slot-of-a-rejected-draft-is-published", N_GRAM, WRONG, MORE),
+    ("the-slot-of-a-rejected-draft-is-published", N_GRAM, ANY_HIT, MORE),
 ]
 
 

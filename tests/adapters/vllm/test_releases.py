@@ -127,7 +127,8 @@ def test_the_statistics_of_a_step_are_added_once() -> None:
 
     def statistics() -> Any:
         found = SimpleNamespace(queries=97, hits=32)
-        return SimpleNamespace(prefix_cache_stats=found, connector_prefix_cache_stats=None, kv_connector_stats=None)
+        others = dict.fromkeys(("connector_prefix_cache_stats", "kv_connector_stats", "spec_decoding_stats"))
+        return SimpleNamespace(prefix_cache_stats=found, **others)
 
     counters, first = StatCounters(), statistics()
     for one in (first, first, statistics(), None):
