@@ -49,9 +49,10 @@ class StepRecorder:
         complete, evict = self.cache.mark_complete_blocks, self.cache.evict_cached_blocks
 
         def mark_complete_blocks(state: Any, blocks: Mapping[str, int]) -> None:
-            tokens = state.initial_tokens + state.generated_tokens
-            for name in blocks:
-                self.first_hashes.add(hash_of(None, tokens[: self.cache.cache_allocators[name].tokens_per_page]))
+            for name, count in blocks.items():
+                page = self.cache.cache_allocators[name].tokens_per_page
+                if state.current_len() // page == count:  # the first one is among them
+                    self.first_hashes.add(hash_of(None, (state.initial_tokens + state.generated_tokens)[:page]))
             complete(state, blocks)
 
         def evict_cached_blocks() -> Any:

@@ -52,8 +52,8 @@ def overtaken_requests(history: History) -> list[Finding]:
     """Return a finding for the first preempted request that had to wait for one that was sent after it.
 
     Only where the engine documents the order, and for pairs that differ in nothing that could let one wait alone:
-    a request can wait for an adapter slot, a grammar, or KV from a second tier. Where chunks end at the blocks of a
-    state, a longer prompt that was resumed first may have its token later.
+    a request can wait for an adapter slot, a grammar, or KV from a second tier. Only with full attention in all layers:
+    where chunks end at the blocks of a state, a longer prompt that was resumed first may have its token later.
     """
     shape = history.shape
     if not shape.resumes_first or shape.second_tier or not shape.uniform:
