@@ -7,7 +7,6 @@ from collections.abc import Callable
 import msgspec
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
-from support.drawn_cases import REPEATS
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, WorkloadLimits
@@ -41,7 +40,6 @@ def limits(
 
 
 some = settings(
-    derandomize=REPEATS,
     max_examples=20,
     deadline=None,
     database=None,
@@ -49,7 +47,7 @@ some = settings(
     suppress_health_check=SLOW,
 )
 
-any_at_all = settings(derandomize=REPEATS, max_examples=500, deadline=None, database=None, phases=[Phase.generate])
+any_at_all = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])
 
 LIMITS = {
     "tight": limits(longest=512, pool=512),

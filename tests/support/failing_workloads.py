@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from support.drawn_cases import REPEATS
 
 from coldproof.harness.workload.generators.lora import (
     AdapterLifecycle,
@@ -34,7 +33,7 @@ def marked(workload: Workload) -> Workload:
     return Workload(tuple(steps))
 
 
-some = settings(derandomize=REPEATS, max_examples=40, deadline=None, database=None, suppress_health_check=SLOW)
+some = settings(max_examples=40, deadline=None, database=None, suppress_health_check=SLOW)
 
 WORKLOADS = st.one_of(
     adapter_lifecycles(ON, AdapterLifecycle()),

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.drawn_cases import REPEATS
 from support.histories import ask, burst, contents, play, put
 
 from coldproof.harness.case.case import make_case
@@ -265,9 +264,7 @@ def test_no_text_of_an_engine_gets_out_of_the_scripts_docstring(text: str, case:
         assert statements(source) == statements(reproducer(case))
 
 
-@settings(
-    derandomize=REPEATS, max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.sampled_from("\"'\\{}%#\n\r\t\x00 aN\u2028\ud800"), max_size=12))
 def test_no_mixture_of_quotes_and_escapes_does_either(text: str, case: Case) -> None:
     """Nor does it stand in the script as a template's expression."""

@@ -15,7 +15,7 @@ def test_rounds_draw_anew_and_end_with_the_time() -> None:
     def drawn(seed: str) -> list[int]:
         seen: list[int] = []
 
-        @settings(max_examples=5, database=None)
+        @settings(max_examples=5, database=None, derandomize=False)  # as in a run
         @given(number=st.integers(0, 2**60))
         def test(number: int) -> None:
             seen.append(number)
@@ -48,7 +48,7 @@ def test_what_the_first_round_did_not_show_is_drawn_with_other_seeds(
     monkeypatch.setattr(core, "global_force_seed", 7)
     seen: list[int] = []
 
-    @settings(max_examples=5, database=None)
+    @settings(max_examples=5, database=None, derandomize=False)  # as in a run
     @given(number=st.integers())
     def test(number: int) -> None:
         seen.append(number)

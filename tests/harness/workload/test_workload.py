@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.drawn_cases import REPEATS
 from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
@@ -53,7 +52,7 @@ NAMES = st.text(max_size=8)
 LENGTHS = st.integers(1, 80)
 
 
-@settings(derandomize=REPEATS, max_examples=40)
+@settings(max_examples=40)
 @given(st.one_of(adapter_lifecycles(LIMITS, AdapterLifecycle(under_traffic=True)), salted(LIMITS, with_adapter=True)))
 def test_a_workload_survives_json(workload: Workload) -> None:
     """What is read back is equal, and so is what is written again."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.drawn_cases import REPEATS
 
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.adapters.vllm.fingerprint import digest
@@ -38,7 +37,7 @@ def slow_chain(tokens: list[int], *, start: int, before: int, seed: int) -> list
     return found
 
 
-@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tokens=TOKENS, start=st.integers(0, 10**6), before=SEEDS, seed=SEEDS)
 def test_a_chunk_is_the_same_as_its_tokens_one_by_one(tokens: list[int], start: int, before: int, seed: int) -> None:
     """A cumulative sum stands for the recursion."""
@@ -46,7 +45,7 @@ def test_a_chunk_is_the_same_as_its_tokens_one_by_one(tokens: list[int], start: 
     assert found.tolist() == slow_chain(tokens, start=start, before=before, seed=seed)
 
 
-@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tokens=TOKENS, cut=st.integers(0, 200), seed=SEEDS)
 def test_chunks_follow_one_another(tokens: list[int], cut: int, seed: int) -> None:
     """However a prompt is cut."""
@@ -58,7 +57,7 @@ def test_chunks_follow_one_another(tokens: list[int], cut: int, seed: int) -> No
     assert first + rest == whole
 
 
-@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tokens=TOKENS, where=st.integers(0, 199), seed=SEEDS)
 def test_one_token_changes_all_that_follow(tokens: list[int], where: int, seed: int) -> None:
     """And nothing before it."""
@@ -88,7 +87,7 @@ def test_layers_mask_their_slots_apart() -> None:
     assert len({digest.layer_key(i) for i in range(200)}) == 200
 
 
-@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(found=SEEDS, expected=SEEDS, position=st.integers(0, 10**6))
 def test_a_wrong_read_always_adds_something(found: int, expected: int, position: int) -> None:
     """Never nothing: the answer has to change."""
@@ -96,7 +95,7 @@ def test_a_wrong_read_always_adds_something(found: int, expected: int, position:
     assert 0 < wrong <= digest.MASK
 
 
-@settings(derandomize=REPEATS, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(state=SEEDS, rank=st.integers(0, digest.TOKENS - 1))
 def test_scores_agree_with_ranks(state: int, rank: int) -> None:
     """A prompt's token has the score that it has as a candidate, and better ranks have better ones."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, reject, settings
 from hypothesis import strategies as st
-from support.drawn_cases import REPEATS
 
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
@@ -47,7 +46,6 @@ def test_any_topology_that_vllm_accepts(tmp_path: Path) -> None:
     started: list[Topology] = []
 
     @settings(
-        derandomize=REPEATS,
         max_examples=12,
         deadline=None,
         database=None,

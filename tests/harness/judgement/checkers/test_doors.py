@@ -31,7 +31,7 @@ from coldproof.harness.workload.steps import Request, Workload
 from coldproof.reports.schema.verdict import FailureClass
 
 LIMITS = WorkloadLimits(block=16, slots=4, contents=("A", "B"), mixtures=frozenset(), can=frozenset(Capability))
-FEW = settings(derandomize=True, max_examples=8, deadline=None, database=None, phases=[Phase.generate])
+FEW = settings(max_examples=8, deadline=None, database=None, phases=[Phase.generate])
 STEM = (("stem", 90), ("question", 5))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.drawn_cases import REPEATS
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators.lora import (
@@ -19,7 +18,7 @@ from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Route, SetAdapter, Workload
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
-some = settings(derandomize=REPEATS, max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
+some = settings(max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
 QUIET = AdapterLifecycle(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, most_names=1)
 BUSY = AdapterLifecycle(routes=(Route.IN_PLACE,), goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
 

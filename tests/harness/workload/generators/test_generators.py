@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
-from support.drawn_cases import REPEATS
 from support.histories import ask
 
 from coldproof.adapters.protocol.capabilities import Capability
@@ -42,8 +41,8 @@ LIVES = {
     "under traffic": AdapterLifecycle(under_traffic=True, base_traffic=False),
 }
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
-some = settings(derandomize=REPEATS, max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
-any_at_all = settings(derandomize=REPEATS, phases=[Phase.generate], max_examples=500, deadline=None, database=None)
+some = settings(max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
+any_at_all = settings(phases=[Phase.generate], max_examples=500, deadline=None, database=None)
 
 
 def limits(block: int = 32, *mixtures: str) -> WorkloadLimits:

@@ -16,7 +16,7 @@ from coldproof.harness.workload.generators.reuse import repeats
 from coldproof.harness.workload.steps import Idle, Workload
 
 CHEAP = msgspec.structs.replace(limits(pool=100_000), rare=True)
-SEARCH = settings(max_examples=500, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+SEARCH = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])
 PLAIN = Workload((burst(ask(), ask()), Idle(20), burst(ask(("turn", 5), continues=0))))
 
 

@@ -18,7 +18,6 @@ SEARCH = settings(
     max_examples=3000,
     deadline=None,
     database=None,
-    derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )

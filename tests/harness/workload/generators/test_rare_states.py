@@ -28,7 +28,6 @@ SEARCH = settings(
     max_examples=4000,
     deadline=None,
     database=None,
-    derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )

@@ -33,7 +33,6 @@ HARDLY_SMALLER |= {"images over reloads"}
 HARDLY_SMALLER |= {"loads by share", "restarts after changes", "restarts without changes", "impossible priorities"}
 
 typical = settings(
-    derandomize=True,
     max_examples=40,
     deadline=None,
     database=None,
