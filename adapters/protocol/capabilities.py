@@ -62,6 +62,7 @@ class Capability(enum.StrEnum):
     SEVERAL_GROUPS = "several KV-cache groups"
     SEVERAL_RANKS = "several ranks"
     RANK_CHOICE = "a rank chosen per request"
+    PREFILL_APART = "prefill and decode on different engines"
     WEIGHT_UPDATES = "weights changed at run time"
     WEIGHTS_FROM_PATH = "weights reloaded from another path"
     WEIGHTS_SAME_PATH = "weights reloaded from the same path"
@@ -132,6 +133,7 @@ OPTIONAL_ABSENT = {
     ),
     Capability.SEVERAL_RANKS: "the engine has one rank",
     Capability.RANK_CHOICE: "requests choose no rank",
+    Capability.PREFILL_APART: "one engine computes prompts and decodes",
     Capability.EVENT_RESTARTS: "no engine that publishes events is restarted here",
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",
     Capability.RESET_SECOND_TIER: "no reset empties a second tier",

@@ -60,5 +60,6 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     # The query counter counts each prompt once, at admission, and the hit counter only the hits of that lookup.
     counts_first_lookups: bool = False
     image: ImageShape | None = None  # None: prompts have no images
+    publishes_answers: bool = True  # what a request decodes can be hit. Not so where another engine computes prompts
     ranks: int = 1  # that each have a cache of this size, and serve whole requests (data parallel)
     row_width: int | None = None  # the values of an embedding row; None: prompts consist of tokens

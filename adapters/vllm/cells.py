@@ -27,6 +27,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     environment: Variables = ()  # variables, which replace the user's
     images: bool = False  # the model takes images; it has no weights
     draft_tokens: int = 0  # that a draft model proposes at once, which is the served model again
+    prefill_apart: bool = False  # two servers: one computes prompts, the other one decodes (see prefill_decode.py)
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
     engine: str = SERVER
 
@@ -246,6 +247,16 @@ RANK_CELLS = (
         in_process=False,
         on_request=True,
     ),
+)
+
+PREFILL_DECODE = VllmCell(
+    name="prefill-decode",
+    about="one engine computes prompts, another one fetches their KV by NixlConnector and decodes",
+    areas=("PD",),
+    package="nixl",
+    numeric=True,
+    in_process=False,
+    prefill_apart=True,
 )
 
 CONNECTOR = VllmCell(
@@ -487,5 +498,6 @@ CELLS = (
     *GROUP_CELLS,
     *TIER_CELLS,
     *RANK_CELLS,
+    PREFILL_DECODE,
     CONNECTOR,
 )

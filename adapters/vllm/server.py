@@ -43,6 +43,7 @@ CHANGED_FLAGS = {
     EngineChange.KV_FORMAT: ("--kv-cache-dtype", "bfloat16"),
     EngineChange.ROPE: ("--hf-overrides", '{"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}'),
 }
+SERVER, PAIR = "vllm.entrypoints.openai.api_server", "coldproof.adapters.vllm.prefill_decode"
 BLOCK = 32  # tokens; the CPU attention kernel needs a multiple of 32
 # With models this small, spinning OpenMP threads are a hundred times slower on a busy machine.
 CPU_ENVIRONMENT = {
@@ -102,6 +103,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     changed: EngineChange = EngineChange.NOTHING  # what is different about the engine
     model_ranks: int = 1  # over which the model is spread
     weight_transfer: bool = False  # weights can be transferred from a folder
+    prefill_apart: bool = False  # start two servers, of which one computes prompts and the other one decodes
 
 
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
@@ -144,6 +146,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         block_size=math.lcm(*(group.block for group in groups)) if groups else probed.shape.block_size,
         most_requests=options.most_requests,
         groups=() if probed.shape.uniform else groups,
+        publishes_answers=not options.prefill_apart,
+        second_tier=probed.shape.second_tier and not options.prefill_apart,  # the same counters
         failed_load_ends_request=options.tier is not None and options.tier.ends_requests,
     )
     capabilities = {
@@ -154,6 +158,9 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     if options.model_ranks > 1:
         evidence = f"the model is spread over {options.model_ranks} ranks, as set by the flags of the cell"
         capabilities[Capability.SEVERAL_RANKS] = Support(True, evidence)
+    if options.prefill_apart:
+        evidence = "two engines, of which one computes prompts and the other one decodes"
+        capabilities[Capability.PREFILL_APART] = Support(True, evidence)
     capabilities |= of_server(
         capabilities,
         transfers=options.weight_transfer,
@@ -172,7 +179,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
 def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) -> list[str]:
     """Return the command line of the server. It does not use `vllm serve`, which is incomplete in the CPU package."""
     caching = "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"
-    command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", options.model]
+    command = ["python", "-m", PAIR if options.prefill_apart else SERVER, "--model", options.model]
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enforce-eager", "--dtype", "float32", "--block-size", str(BLOCK), "--max-model-len", "2048"]
     command += ["--enable-prompt-tokens-details", *lora_flags(options), *door_flags()]

@@ -121,6 +121,7 @@ def vllm_options(
         storage=options.storage,
         changed=options.changed,
         weight_transfer=cell.weight_transfer,
+        prefill_apart=cell.prefill_apart,
     )
 
 

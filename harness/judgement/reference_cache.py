@@ -153,6 +153,8 @@ def published_tokens(history: History, other: Outcome) -> tuple[int, ...]:
     leave out the drafts that the last step accepted: vLLM publishes a step's blocks before it verifies the drafts.
     """
     written = written_tokens(other)
+    if not history.shape.publishes_answers:
+        return other.prompt[: len(written)]
     return written[: max(len(other.prompt), len(written) - AHEAD)] if counts_drafts(history) else written
 
 

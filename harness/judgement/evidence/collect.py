@@ -18,6 +18,7 @@ from coldproof.harness.judgement.evidence.engine_features import event_facts, mo
 from coldproof.harness.judgement.evidence.image_caches import image_cache_facts
 from coldproof.harness.judgement.evidence.images import image_facts
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.prefill_decode import transfer_facts
 from coldproof.harness.judgement.evidence.ranks import rank_facts
 from coldproof.harness.judgement.evidence.weights import weight_facts
 from coldproof.harness.judgement.oracle import Answers
@@ -65,6 +66,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **weight_facts(history),
         **rank_facts(history),
         **draft_facts(history),
+        **transfer_facts(history),
     }
 
 

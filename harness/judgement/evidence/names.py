@@ -95,6 +95,8 @@ class Evidence(enum.StrEnum):
     HITS_WITH_DRAFTS = "hits in bursts in which tokens were drafted"
     DRAFT_PAIRS = "hits whose accepted drafts were compared with those of the same prompt without a hit"
     BESIDE_LIMIT = "requests beside one that ends at the context limit, with speculative decoding"
+    FETCHED = "prompts of which the decoder fetched KV from the prefiller"
+    PARTLY_FETCHED = "prompts of which the decoder had blocks and fetched the rest"
     RANKS_ASKED = "changes after which every rank was asked"
     RANK_HITS = "hits on a rank other than the first"
     OTHER_RANK = "requests of which only another rank had computed a block"

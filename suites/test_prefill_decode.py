@@ -1,0 +1,98 @@
+"""Engines of which one computes prompts and another one decodes: both together answer as one engine."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles, reload_routes
+from coldproof.harness.workload.generators.memory_pressure import identical_prompts
+from coldproof.harness.workload.generators.resets_and_aborts import resets
+from coldproof.harness.workload.generators.reuse import returns, traffic
+from coldproof.harness.workload.generators.salts import salted
+
+APART = (Capability.PREFILL_APART, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+
+
+@requirement(
+    "PD-1",
+    "prefill and decode apart answer as one",
+    needs=(*APART, Capability.STREAMING, Capability.BLOCK_SIZE, Capability.POOL_SIZE),
+    shows=(Evidence.HITS, Evidence.OWED, Evidence.FETCHED, Evidence.PARTLY_FETCHED, Evidence.IDENTICAL),
+)
+@given(data=st.data())
+def test_prefill_and_decode_apart_answer_as_one(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming pair of engines gives the cold answers of one engine, also where the decoder has the first blocks of
+    a prompt in its own cache and fetches only the rest. The prefiller hits what it has computed before.
+
+    Why it can break: the fetched blocks begin where the decoder's own end, so an error in that place puts KV behind the
+    wrong tokens; blocks are read before they are computed, or after they were given to another request. Oracle: cold
+    start of one engine, and the reference cache of the prefiller, which has the prompts and not the answers. Vacuous
+    when nothing was fetched, or no prompt was fetched in part.
+    """
+    limits = sut.limits
+    shared = (trees(limits, chat=False), conversations(limits, chat=False))
+    usual = st.one_of(*shared, returns(limits), traffic(limits), identical_prompts(limits))
+    sut.check(data.draw(usual, label="workload"))
+
+
+@requirement(
+    "PD-2",
+    "adapters with prefill and decode apart",
+    needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
+    shows=(Evidence.FETCHED, Evidence.WARM_HITS, Evidence.UNLOAD_LOADS, Evidence.STALE_CHANCES, Evidence.TELLING),
+    shows_where={Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS},
+)
+@given(data=st.data())
+def test_adapters_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a load, an in-place reload, or unload + load on both engines, the pair answers as the new adapter cold.
+
+    Why it can break: the decoder takes blocks of the old adapter from its own cache, or the KV that it fetches was
+    computed with the old one. Oracle: cold start of one engine. Vacuous when nothing was fetched, no request could have
+    hit the old content, or the contents give equal answers.
+    """
+    lifecycle = AdapterLifecycle(routes=reload_routes(sut.limits))
+    back = AdapterLifecycle(routes=reload_routes(sut.limits), goes_back=True, most_names=1)
+    usual = st.one_of(adapter_lifecycles(sut.limits, lifecycle), adapter_lifecycles(sut.limits, back))
+    sut.check(data.draw(usual, label="workload"))
+
+
+@requirement(
+    "PD-2",
+    "salts with prefill and decode apart",
+    needs=(*APART, Capability.CACHE_SALT),
+    shows=(Evidence.FETCHED, Evidence.SALTED_HITS, Evidence.STALE_CHANCES),
+)
+@given(data=st.data())
+def test_salts_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """Requests with different salts share no blocks on either engine, and requests with equal salts do.
+
+    Why it can break: the request that the prefiller gets, or the key of a fetched block, lacks the salt. Oracle: the
+    reference cache of the prefiller, and cold start. Vacuous when no salted request hit, nothing was fetched, or no
+    request could have hit the blocks of another salt.
+    """
+    workload = salted(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE), several=False)
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "PD-2",
+    "resets with prefill and decode apart",
+    needs=(*APART, Capability.STREAMING, Capability.CACHE_RESET),
+    shows=(Evidence.FETCHED, Evidence.RESETS, Evidence.AFTER_RESET, Evidence.HITS),
+)
+@given(data=st.data())
+def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After a reset of both engines that reports success, nothing of what was cached before is hit, and answers are
+    cold ones. A reset while KV waits to be fetched fails, or loses nothing that a request still needs.
+
+    Why it can break: the prefiller gives blocks away that the decoder has not read yet. Oracle: the reference cache of
+    the prefiller, whose upper bound is zero after the reset, and cold start. Vacuous when no reset succeeded or nothing
+    was fetched.
+    """
+    sut.check(data.draw(resets(sut.limits), label="workload"))
