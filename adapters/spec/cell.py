@@ -33,7 +33,20 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (*KEYS, *ROOM, "GROUP", "EVENT", "TIER", "WEIGHT", "EMBED", "ENTRY", "MM", "DIST", "SPEC")
+    areas: tuple[str, ...] = (
+        *KEYS,
+        *ROOM,
+        "GROUP",
+        "EVENT",
+        "TIER",
+        "WEIGHT",
+        "EMBED",
+        "ENTRY",
+        "MM",
+        "DIST",
+        "PD",
+        "SPEC",
+    )
     alike: bool = True
     model: ModelLayers = ModelLayers.FULL
     package: str | None = None  # a Python package that this cell needs beside the engine's own

@@ -27,6 +27,7 @@ from aiohttp import web
 SERVER = "vllm.entrypoints.openai.api_server"
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
 SIDES = ("prefill", "decode")
+SIDE_VARIABLE = "PREFILL_DECODE_SIDE"  # of the environment of each server: which side it is
 SPLIT = ("/v1/completions", "/v1/chat/completions")  # all other doors are the decoder's
 # A change is made on both sides, or reported as failed.
 CHANGES = (
@@ -75,6 +76,7 @@ def main(words: Sequence[str]) -> None:
 
 def serve(side: str, port: int, flags: Sequence[str]) -> None:
     """Run one of the servers in this process."""
+    os.environ[SIDE_VARIABLE] = side
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
     os.environ.setdefault("UCX_TLS", "tcp,sm,self")  # without a network card of its own, UCX takes long to give up
     sys.stderr.write(f"{side} starts on port {port}\n")

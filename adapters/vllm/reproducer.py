@@ -14,7 +14,7 @@ from coldproof.adapters.spec.reproduction import (
     source_of,
     template_beside,
 )
-from coldproof.adapters.vllm import image_model
+from coldproof.adapters.vllm import image_model, prefill_decode
 from coldproof.adapters.vllm.cells import VllmCell
 
 IMAGE_MODEL = "image-model"  # the folder that a script writes around the usual model
@@ -35,6 +35,11 @@ def note(engine: RecordedEngine) -> str:
     )
 
 
+def launcher(engine: RecordedEngine) -> Path | None:
+    """Return the file that starts a pair of servers; None for one server."""
+    return source_of(prefill_decode) if prefill_decode.__name__ in engine.config.get("command", "") else None
+
+
 def command(engine: RecordedEngine) -> str:
     """Return the engine's command, preceded by its environment, with the model folder and port of the script."""
     line = engine.config.get("command")
@@ -43,6 +48,9 @@ def command(engine: RecordedEngine) -> str:
     line = re.sub(r"--port \d+", "--port 8000", line)
     if not needs_worker(engine):  # then any model works, and the script does not need Coldproof
         line = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", line)
+    started = launcher(engine)
+    if started is not None:
+        line = line.replace(f"-m {prefill_decode.__name__}", f"{FILES}/{started.name}")
     line = re.sub(r"--weight-transfer-config '[^']*' ?", "", line)  # the script loads the same weights by a reload
     if engine.generated_model:
         with_images = isinstance(engine.cell, VllmCell) and engine.cell.images
@@ -65,4 +73,6 @@ WITH_CONTENT = Reproduction(
     in_process=True,
     note=note,
 )
-OPENAI = Reproduction(template=template_beside(__file__), command=command, note=note, with_content=WITH_CONTENT)
+OPENAI = Reproduction(
+    template=template_beside(__file__), command=command, launcher=launcher, note=note, with_content=WITH_CONTENT
+)

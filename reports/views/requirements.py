@@ -26,6 +26,7 @@ AREA_TITLES = {
     "CHAT": "shared system prompts and multi-turn chats",
     "CTRL": "cache resets and client disconnects",
     "DIST": "several ranks",
+    "PD": "prefill and decode apart",
     "EMBED": "prompts with embedding rows",
     "ENTRY": "doors of a server",
     "EVENT": "KV events",

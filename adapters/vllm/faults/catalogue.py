@@ -33,7 +33,7 @@ from coldproof.adapters.vllm.faults.scheduling import (
     stalls,
     weight_updates,
 )
-from coldproof.adapters.vllm.faults.tiers import keys_and_loads, rare_transfers, transfers
+from coldproof.adapters.vllm.faults.tiers import between_engines, keys_and_loads, rare_transfers, transfers
 
 MECHANISMS = (
     block_hashes,
@@ -61,6 +61,7 @@ MECHANISMS = (
     kv_events,
     keys_and_loads,
     transfers,
+    between_engines,
     metrics,
     # Faults at rare states, by the place of what goes wrong.
     rare_identities,

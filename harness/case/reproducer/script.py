@@ -70,7 +70,8 @@ def may_have_ended(case: Case, row: RequestRow | None) -> bool:
 def reproducer(case: Case) -> str:
     """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
     workload = recorded_workload(case)
-    dialect = reproduction(case)
+    dialect, engine = reproduction(case), recorded_engine(case)
+    launcher = dialect.launcher(engine)
     layers = CELLS[case.cell].model if case.cell in CELLS else ModelLayers.FULL
     makers = (tiny_model, state_model) if layers is ModelLayers.STATE else (tiny_model,)
     carried = [*map(source_of, makers), *dialect.carries]
@@ -84,7 +85,9 @@ def reproducer(case: Case) -> str:
         case_id=case.id,
         sentence=plain(case.sentence),
         dialect=ENGINE_TEMPLATE,
-        command=repr(dialect.command(recorded_engine(case))),
+        command=repr(dialect.command(engine)),
+        launcher=None if launcher is None else launcher.name,
+        launcher_source="" if launcher is None else launcher.read_text(),
         needs=dialect.needs,
         in_process=dialect.in_process,
         serves=any(path.name.endswith("_server.py") for path in carried),

@@ -1,0 +1,55 @@
+"""Prefill and decode on different engines: prompts that are fetched wrongly, and changes that only one engine makes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.vllm.faults.engine_parts import module
+from coldproof.adapters.vllm.faults.patching import acted, around, before
+from coldproof.adapters.vllm.prefill_decode import SIDE_VARIABLE
+
+FAULTS, fault = collector("between_engines")
+PAIR, MODEL = ("prefill-decode",), ("model",)
+
+
+@fault("PD-1", stands_for="vllm#52617, LMCache PR#2207", cells=PAIR, workers=MODEL)
+def a_partial_fetch_begins_at_the_prompts_start(patch: Patch) -> None:
+    """Where the decoder has the first blocks of a prompt, it fetches as many as it lacks, but the first ones."""
+    puller = module("distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler").NixlPullConnectorScheduler
+
+    @before(patch, puller, "update_state_after_alloc")
+    def allocated(_this: Any, request: Any, blocks: Any, tokens: int) -> None:
+        params = request.kv_transfer_params or {}
+        lacking = [len(group) for group in blocks.get_unhashed_block_ids_all_groups()]
+        remote = params.get("remote_block_ids")
+        if tokens and remote and params.get("do_remote_prefill") and len(remote[0]) > lacking[0]:
+            acted()
+            params["remote_block_ids"] = tuple(
+                list(group)[:count] for group, count in zip(remote, lacking, strict=True)
+            )
+
+
+@fault("PD-2", stands_for="the class of entry points that drop the salt (vllm PR#47696)", cells=PAIR, workers=MODEL)
+def the_prefiller_gets_no_salt(patch: Patch) -> None:
+    """The prefiller ignores the salt of a prompt that it computes for another engine."""
+
+    @around(patch, module("v1.request").Request, "from_engine_core_request")
+    def make(original: Any, request: Any, hasher: Any) -> Any:
+        asked = (request.sampling_params.extra_args or {}) if request.sampling_params else {}
+        if request.cache_salt and (asked.get("kv_transfer_params") or {}).get("do_remote_decode"):
+            acted()
+            request.cache_salt = None
+        return original(request, hasher)
+
+
+@fault("PD-2", stands_for="the class of changes that reach one of two engines", cells=PAIR, workers=MODEL)
+def a_load_reaches_the_prefiller_only(patch: Patch) -> None:
+    """The decoder reports an in-place reload of an adapter as done, and keeps the old weights."""
+
+    @before(patch, module("lora.worker_manager").LRUCacheWorkerLoRAManager, "add_adapter")
+    def add(this: Any, lora: Any) -> None:
+        if os.environ.get(SIDE_VARIABLE) == "decode" and lora.load_inplace and lora.lora_int_id in this.list_adapters():
+            acted()
+            lora.load_inplace = False

@@ -1,0 +1,161 @@
+"""The router of a pair of servers: what goes to which side, without vLLM behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from coldproof.adapters.common.process import free_port
+from coldproof.adapters.vllm.prefill_decode import merged, route
+
+PARAMS = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
+
+
+class Alive:
+    """A server process that runs."""
+
+    ended = False
+
+    def is_alive(self) -> bool:
+        """Until the test ends."""
+        return not self.ended
+
+
+class Pair:
+    """Two scripted servers behind a router, and what each of them got."""
+
+    def __init__(self) -> None:
+        self.sides = [HTTPServer(), HTTPServer()]
+        self.got: list[list[tuple[str, Any]]] = [[], []]
+        self.answers: dict[tuple[int, str], Response] = {}
+        for number, side in enumerate(self.sides):
+            side.start()
+            self.listen(number, side)
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        self.process = Alive()
+        urls = [side.url_for("").rstrip("/") for side in self.sides]
+        running: Any = [self.process]
+        self.thread = threading.Thread(target=lambda: asyncio.run(route("127.0.0.1", port, urls, running)))
+        self.thread.start()
+        for _ in range(200):
+            try:
+                requests.get(f"{self.url}/v1/models", timeout=5)
+                break
+            except requests.ConnectionError:
+                time.sleep(0.02)
+        self.got[1].clear()
+
+    def listen(self, number: int, side: HTTPServer) -> None:
+        """Record requests, and answer them."""
+
+        def handle(request: Request) -> Response:
+            body = request.get_data()
+            self.got[number].append((request.path, json.loads(body) if body else None))
+            usual = {"side": number, "kv_transfer_params": PARAMS if number == 0 else None}
+            return self.answers.get((number, request.path)) or Response(json.dumps(usual), status=200)
+
+        side.expect_request(re.compile(".*")).respond_with_handler(handle)
+
+    def stop(self) -> None:
+        """End the router and both servers."""
+        self.process.ended = True
+        self.thread.join()
+        for side in self.sides:
+            side.clear()
+            if side.is_running():
+                side.stop()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A new pair."""
+    made = Pair()
+    yield made
+    made.stop()
+
+
+def post(pair: Pair, path: str, body: Any) -> requests.Response:
+    """Send a request to the router."""
+    return requests.post(pair.url + path, json=body, timeout=20)
+
+
+def test_a_prompt_is_computed_on_one_side_and_answered_on_the_other(pair: Pair) -> None:
+    """With everything that is part of its identity, and with the reference to its KV."""
+    body = {"prompt": [1, 2], "max_tokens": 9, "stream": True, "cache_salt": "s", "model": "tenant", "min_tokens": 4}
+    answer = post(pair, "/v1/completions", body)
+    assert answer.json()["side"] == 1
+    ((_, first),), ((_, second),) = pair.got
+    assert first == {
+        "prompt": [1, 2],
+        "max_tokens": 1,
+        "cache_salt": "s",
+        "model": "tenant",
+        "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False},
+    }
+    assert second == {**body, "kv_transfer_params": PARAMS}
+
+
+@pytest.mark.parametrize("more", [{"n": 2}, {"echo": True}, {"prompt_logprobs": 1}])
+def test_what_a_fetched_prompt_cannot_answer_is_the_decoders_alone(pair: Pair, more: dict[str, Any]) -> None:
+    """It computes the prompt itself."""
+    body = {"prompt": [1], "max_tokens": 2, **more}
+    assert post(pair, "/v1/completions", body).status_code == 200
+    assert pair.got == [[], [("/v1/completions", body)]]
+
+
+def test_a_refusal_of_the_prefiller_is_the_answer(pair: Pair) -> None:
+    """The decoder is not asked."""
+    pair.answers[0, "/v1/completions"] = Response('{"error": "too long"}', status=400)
+    answer = post(pair, "/v1/completions", {"prompt": [1], "max_tokens": 2})
+    assert (answer.status_code, answer.json()) == (400, {"error": "too long"})
+    assert pair.got[1] == []
+
+
+def test_a_change_is_made_on_both_sides(pair: Pair) -> None:
+    """In one order."""
+    body = {"lora_name": "a", "lora_path": "p"}
+    assert post(pair, "/v1/load_lora_adapter", body).status_code == 200
+    assert pair.got == [[("/v1/load_lora_adapter", body)]] * 2
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("failure", [Response("no", status=400), Response('{"success": false}', status=200)])
+def test_a_change_that_fails_on_one_side_fails(pair: Pair, failing: int, failure: Response) -> None:
+    """Whichever it is."""
+    pair.answers[failing, "/reset_prefix_cache"] = failure
+    answer = post(pair, "/reset_prefix_cache", {})
+    assert answer.text == failure.get_data(as_text=True)
+    assert answer.status_code == failure.status_code
+
+
+def test_a_side_that_does_not_answer_is_an_error(pair: Pair) -> None:
+    """And no answer of the other one."""
+    pair.sides[1].stop()
+    assert post(pair, "/v1/completions", {"prompt": [1], "max_tokens": 2}).status_code == 503
+    assert requests.get(f"{pair.url}/health", timeout=20).status_code == 503
+
+
+def test_counts_of_lookups_are_the_prefillers_and_fetched_tokens_the_decoders() -> None:
+    """Each sample stays in its family."""
+    names = ("vllm:prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total", "vllm:num_requests_running")
+    texts = [
+        "".join(f'# TYPE {name} counter\n{name}{{engine="0"}} {value}\n' for name in names) for value in ("1.0", "2.0")
+    ]
+    kept = [line for line in merged(*texts) if not line.startswith("#")]
+    assert kept == [
+        'vllm:prefix_cache_hits_total{engine="0"} 1.0',
+        'vllm:external_prefix_cache_hits_total{engine="0"} 1.0',
+        'vllm:external_prefix_cache_hits_total{engine="0"} 2.0',
+        'vllm:num_requests_running{engine="0"} 1.0',
+        'vllm:num_requests_running{engine="0"} 2.0',
+    ]

@@ -1,0 +1,57 @@
+"""Prompts that a decoder fetched, and what it has to hit where another engine computes prompts."""
+
+from __future__ import annotations
+
+import pytest
+from support.histories import ask, burst, history, outcome, shape
+
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.harness.history.records import History, StepRecord
+from coldproof.harness.judgement.evidence.collect import evidence
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.reference_cache import at_least
+from coldproof.harness.workload.steps import Workload
+
+BLOCK = 32
+PROMPT = range(100, 100 + 3 * BLOCK)
+
+
+def fetching(tokens: float | None, requests: int = 1) -> History:
+    """One burst in which the decoder's counter of fetched tokens grew."""
+    before = Metrics(external_hit_tokens=7.0)
+    after = Metrics(external_hit_tokens=None if tokens is None else 7.0 + tokens)
+    return history(
+        *(outcome(number, PROMPT, step=0) for number in range(requests)),
+        workload=Workload((burst(*(ask() for _ in range(requests))),)),
+        steps=(StepRecord(step=0, started=0, finished=1, before=before, after=after),),
+        shape=shape(block_size=BLOCK),
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "requests", "fetched", "in_part"),
+    [
+        (3 * BLOCK, 1, 1, 0),
+        (2 * BLOCK, 1, 1, 1),
+        (2 * BLOCK + 1, 1, 1, 0),  # the decoder had less than a block
+        (0, 1, 0, 0),
+        (None, 1, 0, 0),
+        (2 * BLOCK, 2, 2, 0),  # whose is not known
+    ],
+)
+def test_prompts_that_were_fetched(tokens: float | None, requests: int, fetched: int, in_part: int) -> None:
+    """By the decoder's counter; in part only where that is certain."""
+    facts = evidence(fetching(tokens, requests), {})
+    assert (facts[Evidence.FETCHED], facts[Evidence.PARTLY_FETCHED]) == (fetched, in_part)
+
+
+@pytest.mark.parametrize(("publishes", "owed"), [(True, 3 * BLOCK), (False, 2 * BLOCK)])
+def test_an_engine_that_only_computes_prompts_has_no_answers(publishes: bool, owed: int) -> None:
+    """A next turn hits the prompt before it, and the answer only where the same engine decoded it."""
+    first, turn = range(100, 100 + 2 * BLOCK + 8), range(100, 100 + 3 * BLOCK + 8)
+    both = history(
+        outcome(0, first, tuple(turn[len(first) :])),
+        outcome(1, turn),
+        shape=shape(block_size=BLOCK, publishes_answers=publishes),
+    )
+    assert at_least(both, both.outcomes[1]) == owed

@@ -1,0 +1,49 @@
+"""Requirements on prefill and decode apart can fail: a pair of servers with an injected fault violates them.
+
+With a model, because the fingerprint worker has no KV to transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.faulty_runs import ANY_HIT, Bench, opened, requirement_of
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.vllm.faults import plugin
+from coldproof.reports.schema.verdict import FailureClass
+from coldproof.suites import test_prefill_decode as apart
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+CELL = CELLS["prefill-decode"]
+EXAMPLES = 8
+WRONG = (*ANY_HIT, FailureClass.NOT_THE_CACHE)  # what an engine without a cache answers wrongly, too
+
+BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
+    (apart.test_prefill_and_decode_apart_answer_as_one, "a-partial-fetch-begins-at-the-prompts-start", ANY_HIT),
+    (apart.test_adapters_with_prefill_and_decode_apart, "a-load-reaches-the-prefiller-only", WRONG),
+    (apart.test_salts_with_prefill_and_decode_apart, "the-prefiller-gets-no-salt", ANY_HIT),
+    (apart.test_resets_with_prefill_and_decode_apart, "a-reset-only-says-so", ANY_HIT),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Pairs of servers."""
+    with opened(tmp_path_factory.mktemp("apart") / "report", "model", engine="vllm") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("test", "fault", "classes"), [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN]
+)
+def test_a_fault_between_two_engines_is_detected(
+    bench: Bench, tmp_path: Path, test: Callable[..., None], fault: str, classes: tuple[FailureClass, ...]
+) -> None:
+    """VIOLATED, confirmed on a fresh pair with the same fault, for a reason that fits it."""
+    with plugin.injected(fault, tmp_path / "fault"):
+        case = bench.violation(test, CELL, examples=EXAMPLES)
+    assert case.failure_class in classes, case.sentence
+    assert plugin.count_markers(tmp_path / "fault", "acted") > 0
