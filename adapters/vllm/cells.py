@@ -249,14 +249,33 @@ RANK_CELLS = (
     ),
 )
 
-PREFILL_DECODE = VllmCell(
-    name="prefill-decode",
-    about="one engine computes prompts, another one fetches their KV by NixlConnector and decodes",
-    areas=("PD",),
-    package="nixl",
-    numeric=True,
-    in_process=False,
-    prefill_apart=True,
+
+def pair_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...]) -> VllmCell:
+    """Return a cell of two servers: one computes prompts, the other one decodes."""
+    return VllmCell(
+        name=name,
+        about=about,
+        arguments=arguments,
+        areas=areas,
+        package="nixl",
+        numeric=True,
+        in_process=False,
+        prefill_apart=True,
+    )
+
+
+PAIR_CELLS = (
+    pair_cell(
+        "prefill-decode",
+        "one engine computes prompts, another one fetches their KV by NixlConnector and decodes",
+        areas=("PD",),
+    ),
+    pair_cell(
+        "prefill-decode-tight",
+        "prefill-decode with pools that one request of maximum length fills, chunks of 64 tokens",
+        *small_pool(*SMALL_CHUNKS),
+        areas=("PD-1",),
+    ),
 )
 
 CONNECTOR = VllmCell(
@@ -498,6 +517,6 @@ CELLS = (
     *GROUP_CELLS,
     *TIER_CELLS,
     *RANK_CELLS,
-    PREFILL_DECODE,
+    *PAIR_CELLS,
     CONNECTOR,
 )

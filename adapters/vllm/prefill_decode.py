@@ -42,12 +42,11 @@ CHANGES = (
     "/v1/unload_lora_adapter",
     "/wake_up",
 )
-# Of the decoder; all others are the prefiller's, which looks up whole prompts.
+# Of the decoder, too; all others are the prefiller's, which looks up whole prompts.
 SUMMED = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
     "vllm:num_preemptions_total",
-    "vllm:kv_cache_usage_perc",
     "vllm:external_prefix_cache_queries_total",
     "vllm:external_prefix_cache_hits_total",
 )

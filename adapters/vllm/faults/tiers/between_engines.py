@@ -11,7 +11,7 @@ from coldproof.adapters.vllm.faults.patching import acted, around, before
 from coldproof.adapters.vllm.prefill_decode import SIDE_VARIABLE
 
 FAULTS, fault = collector("between_engines")
-PAIR, MODEL = ("prefill-decode",), ("model",)
+PAIR, MODEL = ("prefill-decode", "prefill-decode-tight"), ("model",)
 
 
 @fault("PD-1", stands_for="vllm#52617, LMCache PR#2207", cells=PAIR, workers=MODEL)
