@@ -13,7 +13,12 @@ from coldproof.harness.workload.generators.ageing import many_resets
 from coldproof.harness.workload.generators.edges import chunks_at_edges
 from coldproof.harness.workload.generators.pressure import pressed
 from coldproof.harness.workload.generators.rare import with_rare
-from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
+from coldproof.harness.workload.generators.resets_and_aborts import (
+    aborts,
+    aborts_beside_sharers,
+    changes_and_resets,
+    resets,
+)
 from coldproof.harness.workload.generators.scoped_resets import (
     RUNNING,
     resets_during_stores,
@@ -82,7 +87,7 @@ def test_aborted_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
     """
     rare = [chunks_at_edges(sut.limits, disconnects=True)]
     if sut.limits.small_pool is not None:
-        rare.append(pressed(sut.limits, disconnects=True))
+        rare += [aborts_beside_sharers(sut.limits), pressed(sut.limits, disconnects=True)]
     sut.check(data.draw(with_rare(sut.limits, aborts(sut.limits), *rare), label="workload"))
 
 

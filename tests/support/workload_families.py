@@ -54,6 +54,7 @@ from coldproof.harness.workload.generators.pressure import pressed
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, computed_tokens
 from coldproof.harness.workload.generators.resets_and_aborts import (
     aborts,
+    aborts_beside_sharers,
     changes_and_resets,
     resets,
     resets_before_idle_gaps,
@@ -166,6 +167,7 @@ USUAL: dict[str, Family] = {
 RARE: dict[str, Family] = {
     "pressure": pressed,
     "pressure with disconnects": lambda on: pressed(on, disconnects=True),
+    "aborts beside sharers": aborts_beside_sharers,
     "pressure with resets": lambda on: pressed(on, disconnects=True, scopes=((), RUNNING)),
     "many loads": lambda on: many_loads(on, (Route.IN_PLACE, Route.UNLOAD_LOAD)),
     "loads without requests": lambda on: loads_without_requests(on, (Route.IN_PLACE,)),

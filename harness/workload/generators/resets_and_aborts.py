@@ -162,3 +162,39 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
     at_once = Request(prompt=victim, max_tokens=8, offset_ms=delay + moment + retry_ms)
     again = Request(prompt=Prompt((*victim.segments, Segment("tail", 5))), max_tokens=8)
     return [Burst(requests=(*others, request, at_once)), Burst(requests=(again,))]
+
+
+@guided
+@st.composite
+def aborts_beside_sharers(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw disconnects of requests whose first blocks others still read, at every moment of an answer. Then new
+    prompts take every free block in turn, so that blocks which an abort took from their other holders are overwritten.
+    """
+    unit, room = limits.unit, min(pool_tokens(limits), limits.longest)
+    head = Segment("head", unit * draw(st.sampled_from((2, 1, 3))))
+    tokens = unit // 2 + 4
+
+    def request(name: str, max_tokens: int, offset: int = 0, abort: Abort | None = None) -> Request:
+        return Request(prompt=Prompt((head, Segment(name, 5))), max_tokens=max_tokens, offset_ms=offset, abort=abort)
+
+    holders = [
+        request(f"holder {i}", draw(st.sampled_from((3 * unit, unit + 8))))
+        for i in range(draw(st.sampled_from((1, 2))))
+    ]
+    victims = [
+        request(
+            f"victim {i}",
+            tokens,
+            offset=draw(st.sampled_from((0, 20))),
+            abort=Abort(after_tokens=draw(st.sampled_from((1, 2, tokens // 2, tokens - 1)))),
+        )
+        for i in range(draw(st.sampled_from((1, 2, 3))))
+    ]
+    moment = draw(st.sampled_from((60, 20, 120)))
+    newcomers = [
+        Request(prompt=Prompt((Segment(f"newcomer {i}", 3 * unit - 8),)), max_tokens=4, offset_ms=moment + 10 * i)
+        for i in range(room // (3 * unit) + 1)
+    ]
+    return Workload(
+        (Burst(requests=(*holders, *victims, *newcomers)), Burst(requests=(request("again", 8),)), Idle(20))
+    )

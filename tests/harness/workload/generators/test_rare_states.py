@@ -98,6 +98,14 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
     ),
     "one of them begins with a hit": ("pressure", TIGHT, lambda w: len(bursts(w)[0].requests) == 1),
     "a guest wants one token": ("pressure", TIGHT, lambda w: any(r.max_tokens == 1 for r in crowd(w).requests)),
+    "a sharer disconnects after its first token": (
+        "aborts beside sharers",
+        TIGHT,
+        lambda w: any(
+            one.abort is not None and one.abort.after_tokens == 1 and one.prompt.segments[0] == other.prompt.segments[0]
+            for one, other in pairwise(crowd(w).requests[::-1])
+        ),
+    ),
     "one needs the whole pool": (
         "pressure",
         TIGHT,
