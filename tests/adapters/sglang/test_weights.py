@@ -172,10 +172,11 @@ def test_what_an_update_promises_is_what_it_is_asked_for(tmp_path: Path) -> None
     with serving() as fake:
         default = run(fake, tmp_path / "a", WeightPolicy.INVALIDATES, burst(ask()), TO_A, burst(ask()))
         asked = [body["flush_cache"] for body in fake.asked("/update_weights_from_disk")]
+    with serving() as fake:  # another one: the prompts of two runs may begin with one token
         on_reset = run(
             fake, tmp_path / "b", WeightPolicy.ON_RESET, burst(ask()), TO_A, burst(ask()), Reset(), burst(ask())
         )
-        asked += [body["flush_cache"] for body in fake.asked("/update_weights_from_disk")[len(asked) :]]
+        asked += [body["flush_cache"] for body in fake.asked("/update_weights_from_disk")]
     assert [o.cached_tokens for o in default.outcomes] == [0, 0]
     assert default.outcomes[0].token_ids != default.outcomes[1].token_ids
     assert len({update.checksum for update in default.updates} | {default.start_checksum}) == 2
