@@ -14,9 +14,11 @@ from coldproof.adapters.spec.reproduction import (
     source_of,
     template_beside,
 )
-from coldproof.adapters.vllm import image_model, prefill_decode
+from coldproof.adapters.vllm import image_model
 from coldproof.adapters.vllm.cells import VllmCell
+from coldproof.adapters.vllm.server import PAIR
 
+LAUNCHER = Path(__file__).with_name("prefill_decode.py")  # not imported: it needs packages that only vLLM brings
 IMAGE_MODEL = "image-model"  # the folder that a script writes around the usual model
 
 
@@ -37,7 +39,7 @@ def note(engine: RecordedEngine) -> str:
 
 def launcher(engine: RecordedEngine) -> Path | None:
     """Return the file that starts a pair of servers; None for one server."""
-    return source_of(prefill_decode) if prefill_decode.__name__ in engine.config.get("command", "") else None
+    return LAUNCHER if PAIR in engine.config.get("command", "") else None
 
 
 def command(engine: RecordedEngine) -> str:
@@ -50,7 +52,7 @@ def command(engine: RecordedEngine) -> str:
         line = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", line)
     started = launcher(engine)
     if started is not None:
-        line = line.replace(f"-m {prefill_decode.__name__}", f"{FILES}/{started.name}")
+        line = line.replace(f"-m {PAIR}", f"{FILES}/{started.name}")
     line = re.sub(r"--weight-transfer-config '[^']*' ?", "", line)  # the script loads the same weights by a reload
     if engine.generated_model:
         with_images = isinstance(engine.cell, VllmCell) and engine.cell.images

@@ -8,9 +8,9 @@ from typing import Any
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import module
 from coldproof.adapters.vllm.faults.patching import acted, around, before
-from coldproof.adapters.vllm.prefill_decode import SIDE_VARIABLE
 
 FAULTS, fault = collector("between_engines")
+SIDE_VARIABLE = "PREFILL_DECODE_SIDE"  # in the environment of each server: see prefill_decode.py
 PAIR, MODEL = ("prefill-decode", "prefill-decode-tight"), ("model",)
 
 
