@@ -154,13 +154,16 @@ class Router:
             body = json.loads(await request.read())
         except ValueError:
             body = None
-        if not isinstance(body, dict) or body.get("n", 1) != 1 or any(body.get(name) for name in ONLY_WHOLE):
+        if not isinstance(body, dict):
             return await self.relayed(request, self.decode, await request.read())
-        async with self.session.post(self.prefill + request.path_qs, json=prompt_alone(body)) as answer:
+        whole = body.get("n", 1) != 1 or any(body.get(name) for name in ONLY_WHOLE)
+        first = prompt_alone(body, fetched=not whole)
+        async with self.session.post(self.prefill + request.path_qs, json=first) as answer:
             content = await answer.read()
             if answer.status != 200:
                 return web.Response(status=answer.status, body=content, headers=end_to_end(answer.headers))
-        body["kv_transfer_params"] = json.loads(content).get("kv_transfer_params")  # None for less than a block
+        if not whole:
+            body["kv_transfer_params"] = json.loads(content).get("kv_transfer_params")  # None for less than a block
         return await self.relayed(request, self.decode, json.dumps(body).encode())
 
     async def both(self, request: web.Request) -> web.StreamResponse:
@@ -191,11 +194,15 @@ class Router:
             return response
 
 
-def prompt_alone(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request for the prefiller: the prompt with one token of answer, whose KV is kept until it is read."""
-    left_out = ("stream", "stream_options", "min_tokens", "max_completion_tokens", "stop", "stop_token_ids")
+def prompt_alone(body: Mapping[str, Any], *, fetched: bool) -> dict[str, Any]:
+    """Return the request for the prefiller: the prompt with one token of answer.
+
+    `fetched`: its KV is kept until the decoder has read it. Otherwise the decoder computes the prompt, too.
+    """
+    left_out = ("stream", "stream_options", "min_tokens", "max_completion_tokens", "stop", "stop_token_ids", "n")
     kept = {name: value for name, value in body.items() if name not in left_out}
-    return {**kept, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
+    transfer = {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
+    return {**kept, "max_tokens": 1, **(transfer if fetched else {})}
 
 
 def failed(content: bytes) -> bool:

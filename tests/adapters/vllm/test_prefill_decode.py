@@ -106,11 +106,12 @@ def test_a_prompt_is_computed_on_one_side_and_answered_on_the_other(pair: Pair) 
 
 
 @pytest.mark.parametrize("more", [{"n": 2}, {"echo": True}, {"prompt_logprobs": 1}])
-def test_what_a_fetched_prompt_cannot_answer_is_the_decoders_alone(pair: Pair, more: dict[str, Any]) -> None:
-    """It computes the prompt itself."""
+def test_what_a_fetched_prompt_cannot_answer_is_computed_on_both_sides(pair: Pair, more: dict[str, Any]) -> None:
+    """So that the prefiller has every prompt."""
     body = {"prompt": [1], "max_tokens": 2, **more}
     assert post(pair, "/v1/completions", body).status_code == 200
-    assert pair.got == [[], [("/v1/completions", body)]]
+    first = {name: value for name, value in body.items() if name != "n"} | {"max_tokens": 1}
+    assert pair.got == [[("/v1/completions", first)], [("/v1/completions", body)]]
 
 
 def test_a_refusal_of_the_prefiller_is_the_answer(pair: Pair) -> None:
