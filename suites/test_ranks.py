@@ -10,7 +10,7 @@ from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
-from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles, reload_routes
+from coldproof.harness.workload.generators.lora import reloads
 from coldproof.harness.workload.generators.memory_pressure import identical_prompts
 from coldproof.harness.workload.generators.ranks import on_drawn_ranks, on_every_rank
 from coldproof.harness.workload.generators.resets_and_aborts import resets
@@ -38,10 +38,7 @@ def test_adapters_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> No
     same prompts are sent to every rank that requests can choose. Vacuous when no change was followed by an answer of
     every rank, or the contents give equal answers.
     """
-    lifecycle = AdapterLifecycle(routes=reload_routes(sut.limits))
-    back = AdapterLifecycle(routes=reload_routes(sut.limits), goes_back=True, most_names=1)
-    usual = st.one_of(adapter_lifecycles(sut.limits, lifecycle), adapter_lifecycles(sut.limits, back))
-    sut.check(data.draw(on_every_rank(sut.limits, usual), label="workload"))
+    sut.check(data.draw(on_every_rank(sut.limits, reloads(sut.limits)), label="workload"))
 
 
 @requirement(

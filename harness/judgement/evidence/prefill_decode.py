@@ -14,7 +14,9 @@ def transfer_facts(history: History) -> dict[str, float]:
     sent = {step: [o for o in history.outcomes if o.step == step and o.answered] for step in moved}
     return {
         Evidence.FETCHED: sum(map(len, sent.values())),
-        Evidence.PARTLY_FETCHED: sum(sent_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()),
+        Evidence.PARTLY_FETCHED: sum(
+            fetched_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()
+        ),
     }
 
 
@@ -23,7 +25,7 @@ def fetched_tokens(record: StepRecord) -> float:
     return increase(record.before.external_hit_tokens, record.after.external_hit_tokens) or 0
 
 
-def sent_in_part(history: History, outcomes: list[Outcome], fetched: float) -> int:
+def fetched_in_part(history: History, outcomes: list[Outcome], fetched: float) -> int:
     """Return how many prompts of a step the decoder fetched in part: known of a prompt that was alone."""
     alone = len(outcomes) == 1 and outcomes[0].surface.answers == 1
     return int(alone and fetched <= len(outcomes[0].prompt) - assumed_block(history))

@@ -175,6 +175,13 @@ def adapter_lifecycles(draw: st.DrawFn, limits: WorkloadLimits, life: AdapterLif
     return Workload(tuple(builder.steps))
 
 
+def reloads(limits: WorkloadLimits) -> st.SearchStrategy[Workload]:
+    """Return life cycles by each route of the engine, of which some go back to an earlier content of one name."""
+    forth = AdapterLifecycle(routes=reload_routes(limits))
+    back = msgspec.structs.replace(forth, goes_back=True, most_names=1)
+    return st.one_of(adapter_lifecycles(limits, forth), adapter_lifecycles(limits, back))
+
+
 @guided
 @st.composite
 def coexisting_adapters(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:

@@ -167,8 +167,10 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
 @guided
 @st.composite
 def aborts_beside_sharers(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw disconnects of requests whose first blocks others still read, at every moment of an answer. Then new
-    prompts take every free block in turn, so that blocks which an abort took from their other holders are overwritten.
+    """Draw disconnects of requests whose first blocks others still read, early, in the middle and late in an answer.
+
+    Then new prompts take every free block in turn, so that blocks which an abort took from their other holders are
+    overwritten.
     """
     unit, room = limits.unit, min(pool_tokens(limits), limits.longest)
     head = Segment("head", unit * draw(st.sampled_from((2, 1, 3))))
