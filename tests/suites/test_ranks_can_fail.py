@@ -14,7 +14,7 @@ from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, opened, requiremen
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_ranks as ranks
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -52,15 +52,10 @@ def test_a_fault_of_one_rank_is_detected(
 
 
 def test_a_rank_that_reads_another_block_is_detected(tmp_path: Path) -> None:
-    """With a model, because the ranks of one layer have only parts of its arithmetic. The same without the fault
-    conforms.
-    """
+    """With a model, because the ranks of one layer have only parts of its arithmetic."""
     test, cell = ranks.test_several_ranks_answer_as_one, CELLS["tp2"]
     with opened(tmp_path / "report", "model", engine="vllm") as bench:
         with plugin.injected("one-rank-reads-another-block", tmp_path / "fault"):
             case = bench.violation(test, cell, examples=EXAMPLES)
         assert case.failure_class in ANY_HIT, case.sentence
         assert plugin.count_markers(tmp_path / "fault", "acted") > 0
-        verdict, reason, cases = bench.verdict(test, cell, examples=EXAMPLES)
-    assert not cases, reason
-    assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason  # so few examples may lack evidence

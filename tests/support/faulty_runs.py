@@ -99,15 +99,16 @@ class Bench:
 def opened(
     folder: Path, worker: str = "model", *, diagnose: str = "none", engine: str = "vllm-inproc"
 ) -> Iterator[Bench]:
-    """Short minimising and one replay: that a bug is found is what matters here, not how small."""
+    """Short minimising, and one replay where runs repeat exactly: that a bug is found matters here, not how small."""
     patch = pytest.MonkeyPatch()
+    replays = 1 if engine == "vllm-inproc" else 2
     quick = Profile(
         examples=EXAMPLES,
         seconds=120,
         tokens=6_000,
         cells=("default", "tight"),
         shrink_seconds=1,
-        replays=3 if diagnose != "none" else 2,
+        replays=3 if diagnose != "none" else replays,
         fingerprint_cells=(),
         fingerprint_examples=EXAMPLES,
         fingerprint_seconds=120,

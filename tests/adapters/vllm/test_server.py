@@ -84,8 +84,8 @@ def test_every_capability_that_the_suites_need_is_there(server: ServerEngine) ->
 def attached(server: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Results, str, Path]:
     """One attached run over the reload requirements, judged by the same-engine oracle."""
     report = tmp_path_factory.mktemp("attached")
-    selected = "in_place_reload or salts_isolate"
-    code, results, output = suites("--engine-url", server.client.url, "-k", selected, report=report)
+    selected = ("--budget", "45s", "-k", "in_place_reload or salts_isolate")
+    code, results, output = suites("--engine-url", server.client.url, *selected, report=report)
     return code, results, output, report
 
 
@@ -211,7 +211,7 @@ def test_without_prefix_caching_nothing_passes(tmp_path: Path) -> None:
         "--engine-args",
         "--no-enable-prefix-caching",
         "--budget",
-        "20s",
+        "8s",
         "-k",
         "in_place_reload_from_another_path",
         report=tmp_path,
