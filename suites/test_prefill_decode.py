@@ -15,6 +15,7 @@ from coldproof.harness.workload.generators.memory_pressure import identical_prom
 from coldproof.harness.workload.generators.resets_and_aborts import resets
 from coldproof.harness.workload.generators.reuse import returns, traffic
 from coldproof.harness.workload.generators.salts import salted
+from coldproof.harness.workload.generators.side_failures import failing_sides, late_hand_overs
 
 APART = (Capability.PREFILL_APART, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 
@@ -96,3 +97,40 @@ def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Dat
     was fetched.
     """
     sut.check(data.draw(resets(sut.limits), label="workload"))
+
+
+@requirement(
+    "PD-3",
+    "prompts that the decoder gets late",
+    needs=(*APART, Capability.STREAMING, Capability.SIDE_FAILURES, Capability.POOL_SIZE),
+    shows=(Evidence.FETCHED, Evidence.LATE),
+)
+@given(data=st.data())
+def test_prompts_that_the_decoder_gets_late(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A prompt whose KV the prefiller has given back before the decoder fetches it is answered as cold, or with an
+    error. So is the same prompt afterwards.
+
+    Why it can break: the decoder reads blocks by their numbers. After the prefiller has given them back, they hold the
+    KV of other requests. The decoder keeps what it has read in its own cache, as blocks of this prompt. Oracle: cold
+    start of one engine. Vacuous when nothing was fetched, or no late prompt was answered.
+    """
+    sut.check(data.draw(late_hand_overs(sut.limits), label="workload"))
+
+
+@requirement(
+    "PD-3",
+    "a side that ends and is started again",
+    needs=(*APART, Capability.STREAMING, Capability.SIDE_FAILURES),
+    shows=(Evidence.FETCHED, Evidence.SIDE_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.IDLE_LOOKS),
+)
+@given(data=st.data())
+def test_a_side_that_ends_and_is_started_again(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """While a side is down, a request gets its cold answer or an error. After it answers again, every request gets its
+    cold answer, and no block is held for requests that have ended.
+
+    Why it can break: the decoder waits for ever for KV of an engine that is gone, or reads from the new one what was
+    promised by the old one; the prefiller keeps blocks for a decoder that never comes. Oracle: cold start of one
+    engine, the reference cache of the prefiller, and the gauges of both. Vacuous when no side was killed, no prompt was
+    sent again afterwards, or the gauges were not read.
+    """
+    sut.check(data.draw(failing_sides(sut.limits), label="workload"))

@@ -63,6 +63,7 @@ class Capability(enum.StrEnum):
     SEVERAL_RANKS = "several ranks"
     RANK_CHOICE = "a rank chosen per request"
     PREFILL_APART = "prefill and decode on different engines"
+    SIDE_FAILURES = "one side killed and started again, and late hand-overs"
     WEIGHT_UPDATES = "weights changed at run time"
     WEIGHTS_FROM_PATH = "weights reloaded from another path"
     WEIGHTS_SAME_PATH = "weights reloaded from the same path"
@@ -134,6 +135,7 @@ OPTIONAL_ABSENT = {
     Capability.SEVERAL_RANKS: "the engine has one rank",
     Capability.RANK_CHOICE: "requests choose no rank",
     Capability.PREFILL_APART: "one engine computes prompts and decodes",
+    Capability.SIDE_FAILURES: "there are no sides, or none that can be restarted from here",
     Capability.EVENT_RESTARTS: "no engine that publishes events is restarted here",
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",
     Capability.RESET_SECOND_TIER: "no reset empties a second tier",

@@ -31,6 +31,7 @@ from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetsBeside, ResetScope, ResetsMore
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.sides import RestartsSides, Side
 from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, SleepPart, Sleeps, WeightRoute
 
 PAUSES = {
@@ -149,6 +150,14 @@ class CheckedEngine:
         with self._engine_errors_only("reset_beside"):
             done = self.engine.reset_beside(scope)
         return self._checked_reset("reset_beside", done)
+
+    def restart_side(self, side: Side) -> None:
+        """Kill a side and start it again. Raises RequestRefused if the engine cannot."""
+        support = self.capabilities[Capability.SIDE_FAILURES]
+        if support.present is not True or not isinstance(self.engine, RestartsSides):
+            raise RequestRefused(501, support.evidence)
+        with self._engine_errors_only("restart_side"):
+            self.engine.restart_side(side)
 
     def _refuse_unknown(self, scope: tuple[ResetScope, ...]) -> None:
         for support in (self.capabilities[SCOPE_CAPABILITIES[one]] for one in scope):

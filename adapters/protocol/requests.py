@@ -92,6 +92,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     not see it: the token id under a row, the row under a token (see `embedding_rows.py`). Empty: nothing.
     `door`: the route for it; None: completions, with messages chats.
     `rank`: the rank that serves it, of those that each have a cache; None: the engine chooses.
+    `hand_over_ms`: with prefill and decode apart, how long after the prefill the decoder gets it (SIDE_FAILURES).
     """
 
     model: str
@@ -105,6 +106,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     hidden: tuple[int, ...] = ()
     door: Door | None = None
     rank: int | None = None
+    hand_over_ms: int = 0
     tag: str = ""  # becomes part of the engine's request id, so that block provenance can name the request
 
 

@@ -158,7 +158,7 @@ class HttpClient:
     def sent(self, path: str, request: CompletionRequest) -> requests.Response | Stage:
         """Send a generation. Return its response, or its stage if the client disconnects before the headers."""
         body, limits = self.body(request), (CONNECT_SECONDS, self.read_timeout)
-        headers = completions.headers(request)
+        headers = completions.headers(request.rank, request.hand_over_ms)
 
         def send(session: requests.Session) -> requests.Response:
             return session.post(self.url + path, json=body, headers=headers, stream=True, timeout=limits)
@@ -171,7 +171,9 @@ class HttpClient:
     def complete_at(self, request: CompletionRequest, door: Door, on_token: Callable[[int], None] | None) -> Completion:
         """Send one generation once at a door whose answers are read as a whole. Raises as `complete`, and NotExact."""
         began = time.monotonic()
-        response = self.post(door.value, doors.body(request, door), completions.headers(request))
+        response = self.post(
+            door.value, doors.body(request, door), completions.headers(request.rank, request.hand_over_ms)
+        )
         at = round(time.monotonic() - began, 6)
         try:
             answer = doors.READERS[door](response.content, at, lambda text: self.tokens_of(request.model, text))

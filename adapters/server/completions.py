@@ -12,6 +12,7 @@ from coldproof.adapters.protocol.requests import PLAIN, Completion, CompletionRe
 
 SEED = 0
 RANK_HEADER = "X-data-parallel-rank"  # of vLLM's server, which then does not balance
+HAND_OVER_HEADER = "X-hand-over-ms"  # of the router of a pair: see adapters/vllm/prefill_decode.py
 # The largest logprob margin, in nats. A token that a grammar forbids has -inf, which JSON cannot hold; vLLM's server
 # writes -9999.
 LARGEST_GAP = 9999.0
@@ -52,9 +53,10 @@ def body(request: CompletionRequest) -> dict[str, Any]:
     return fields
 
 
-def headers(request: CompletionRequest) -> dict[str, str]:
-    """Return the headers of a request: its rank, if it names one."""
-    return {} if request.rank is None else {RANK_HEADER: str(request.rank)}
+def headers(rank: int | None, hand_over_ms: int) -> dict[str, str]:
+    """Return the headers of a request: its rank, if it names one, and how late the decoder gets it."""
+    late = {HAND_OVER_HEADER: str(hand_over_ms)} if hand_over_ms else {}
+    return late if rank is None else {RANK_HEADER: str(rank), **late}
 
 
 def option_fields(surface: ResponseOptions, *, chat: bool) -> dict[str, Any]:

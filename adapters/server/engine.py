@@ -21,6 +21,7 @@ from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.event_socket import SLACK_SECONDS, EventSocket
@@ -108,6 +109,12 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
     def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
         """Send POST /reset_prefix_cache with the parameters for this scope. Return whether the server confirms it."""
         return self.client.reset(scope)[0]
+
+    def restart_side(self, side: Side) -> None:
+        """Send POST /sides/SIDE/restart, which the router of a pair that was started here answers."""
+        self.client.post(f"/sides/{side}/restart")
+        if self.process:
+            self.process.record_processes()
 
     def metrics(self) -> Metrics:
         """Send GET /metrics and return the counters and gauges."""

@@ -276,6 +276,14 @@ PAIR_CELLS = (
         *small_pool(*SMALL_CHUNKS),
         areas=("PD-1",),
     ),
+    pair_cell(
+        "prefill-decode-failures",
+        "prefill-decode-tight in which the prefiller keeps what nobody has fetched for three seconds",
+        *small_pool(*SMALL_CHUNKS),
+        "--kv-lease",
+        "3",
+        areas=("PD-3",),
+    ),
 )
 
 CONNECTOR = VllmCell(

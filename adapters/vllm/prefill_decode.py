@@ -5,6 +5,10 @@ port. It needs vLLM, which brings aiohttp, and nixl. It imports nothing of Coldp
 
 The protocol is that of NixlConnector's documentation: the prefiller gets the request with one token of answer and
 `do_remote_decode`, and its `kv_transfer_params` go to the decoder with the whole request.
+
+Two things can be asked of it that happen by themselves in production: `POST /sides/SIDE/restart` kills a side and
+starts it again, and a request with the header `X-hand-over-ms` goes to the decoder so much later. `--kv-lease SECONDS`
+is how long the prefiller keeps KV that nobody has fetched (`kv_lease_duration`; vLLM: 30).
 """
 
 from __future__ import annotations
@@ -16,18 +20,24 @@ import json
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import aiohttp
+import psutil
 from aiohttp import web
 
 SERVER = "vllm.entrypoints.openai.api_server"
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
 SIDES = ("prefill", "decode")
 SIDE_VARIABLE = "PREFILL_DECODE_SIDE"  # of the environment of each server: which side it is
+RESTARTS = tuple(f"/sides/{side}/restart" for side in SIDES)
 SPLIT = ("/v1/completions", "/v1/chat/completions")  # all other doors are the decoder's
 # A change is made on both sides, or reported as failed.
 CHANGES = (
@@ -50,9 +60,12 @@ SUMMED = (
     "vllm:external_prefix_cache_queries_total",
     "vllm:external_prefix_cache_hits_total",
 )
+USAGE = "vllm:kv_cache_usage_perc"  # of the fuller pool
 ONLY_WHOLE = ("prompt_logprobs", "echo")  # what a transferred prompt cannot answer, because it is not computed there
 POLL_MICROSECONDS = 1000
 MOST_BYTES = 256 * 2**20  # of a request
+HAND_OVER = "X-hand-over-ms"
+START_SECONDS = 600
 HOP_HEADERS = ("content-length", "transfer-encoding", "connection", "host", "content-encoding", "date", "server")
 
 
@@ -61,26 +74,63 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--kv-lease", type=int)
     ours, flags = parser.parse_known_args(words)
-    ports = [free_port() for _ in SIDES]
-    fork = multiprocessing.get_context("fork")  # a process that has imported vLLM shares it with both servers
-    servers = [fork.Process(target=serve, args=(side, port, flags)) for side, port in zip(SIDES, ports, strict=True)]
-    for server in servers:
+    pair = Pair(flags, ours.kv_lease)
+    urls = [f"http://127.0.0.1:{port}" for port in pair.ports]
+    orders, asked = multiprocessing.Pipe()
+    router = FORK.Process(target=lambda: asyncio.run(route(ours.host, ours.port, urls, asked)))
+    router.start()
+    sys.exit(pair.supervise(router, orders))
+
+
+FORK = multiprocessing.get_context("fork")  # a process that has imported vLLM shares it with both servers
+
+
+class Pair:
+    """The processes of both servers, which are started from here because this process has no event loop."""
+
+    def __init__(self, flags: Sequence[str], lease: int | None) -> None:
+        self.flags, self.lease = flags, lease
+        self.ports = [free_port() for _ in SIDES]
+        self.servers = [self.started(number) for number in range(len(SIDES))]
+
+    def started(self, number: int) -> multiprocessing.context.ForkProcess:
+        """Start one side."""
+        server = FORK.Process(target=serve, args=(SIDES[number], self.ports[number], self.flags, self.lease))
         server.start()
-    asyncio.run(route(ours.host, ours.port, [f"http://127.0.0.1:{port}" for port in ports], servers))
-    for server in servers:
-        server.terminate()
-    sys.exit(next((server.exitcode for server in servers if server.exitcode), 1))
+        return server
+
+    def restart(self, number: int) -> None:
+        """End a side with all its processes, as if its machine failed, and start it again."""
+        server = psutil.Process(self.servers[number].pid)
+        for process in (*server.children(recursive=True), server):
+            process.kill()
+        self.servers[number].join()
+        self.servers[number] = self.started(number)
+
+    def supervise(self, router: multiprocessing.context.ForkProcess, orders: Connection) -> int:
+        """Do what the router asks for until a process ends by itself, and end the others. Return the exit code."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        try:
+            while orders in wait([orders, router.sentinel, *(server.sentinel for server in self.servers)]):
+                self.restart(orders.recv())
+                orders.send(True)
+            return next((server.exitcode for server in self.servers if server.exitcode), 1)
+        finally:
+            for process in (router, *self.servers):
+                process.terminate()
 
 
-def serve(side: str, port: int, flags: Sequence[str]) -> None:
+def serve(side: str, port: int, flags: Sequence[str], lease: int | None) -> None:
     """Run one of the servers in this process."""
     os.environ[SIDE_VARIABLE] = side
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
     os.environ.setdefault("UCX_TLS", "tcp,sm,self")  # without a network card of its own, UCX takes long to give up
     sys.stderr.write(f"{side} starts on port {port}\n")
     rest_between_polls()
-    own = ("--host", "127.0.0.1", "--port", str(port), "--kv-transfer-config", json.dumps(TRANSFER))
+    kept = {} if lease is None else {"kv_connector_extra_config": {"kv_lease_duration": lease}}
+    own = ("--host", "127.0.0.1", "--port", str(port), "--kv-transfer-config", json.dumps(TRANSFER | kept))
     sys.argv = [SERVER, *flags, *own]
     runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
 
@@ -113,27 +163,33 @@ def free_port() -> int:
         return port
 
 
-async def route(host: str, port: int, urls: list[str], servers: Sequence[multiprocessing.process.BaseProcess]) -> None:
-    """Serve until one of the servers ends."""
+async def route(host: str, port: int, urls: list[str], orders: Connection) -> None:
+    """Serve until this process is ended. `orders`: where a restart of a side is asked for, by its number."""
+    lock = threading.Lock()
+
+    def restart(number: int) -> None:
+        with lock:
+            orders.send(number)
+            orders.recv()
+
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
         application = web.Application(client_max_size=MOST_BYTES)
-        application.router.add_route("*", "/{path:.*}", Router(session, *urls).answer)
+        application.router.add_route("*", "/{path:.*}", Router(session, urls, restart).answer)
         # A client that disconnects cancels the request at the server that works on it.
         runner = web.AppRunner(application, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, host, port).start()
-        while all(server.is_alive() for server in servers):
-            await asyncio.sleep(0.2)
-        await runner.cleanup()
+        await asyncio.Event().wait()
 
 
 class Router:
     """Sends each request to the side or sides that it is for."""
 
-    def __init__(self, session: aiohttp.ClientSession, prefill: str, decode: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str], restart: Callable[[int], None]) -> None:
         self.session = session
-        self.prefill, self.decode = prefill, decode
+        self.prefill, self.decode = self.urls = list(urls)
+        self.restart = restart
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request; 503 while a side does not answer."""
@@ -142,11 +198,13 @@ class Router:
                 return await self.split(request)
             if request.path in CHANGES or request.path == "/health":
                 return await self.both(request)
+            if request.path in RESTARTS and request.method == "POST":
+                return await self.restarted(RESTARTS.index(request.path))
             if request.path.rstrip("/") == "/metrics":
                 return await self.metrics(request)
             return await self.relayed(request, self.decode, await request.read())
-        except aiohttp.ClientConnectionError as problem:
-            return web.json_response({"error": {"message": f"a side does not answer: {problem}"}}, status=503)
+        except aiohttp.ClientError as problem:
+            return web.json_response(lost(problem), status=503)
 
     async def split(self, request: web.Request) -> web.StreamResponse:
         """Let one side compute the prompt and the other one answer."""
@@ -162,6 +220,7 @@ class Router:
             content = await answer.read()
             if answer.status != 200:
                 return web.Response(status=answer.status, body=content, headers=end_to_end(answer.headers))
+        await asyncio.sleep(int(request.headers.get(HAND_OVER, 0)) / 1000)
         if not whole:
             body["kv_transfer_params"] = json.loads(content).get("kv_transfer_params")  # None for less than a block
         return await self.relayed(request, self.decode, json.dumps(body).encode())
@@ -188,10 +247,32 @@ class Router:
         async with self.session.request(request.method, url + request.path_qs, **like(request, body)) as answer:
             response = web.StreamResponse(status=answer.status, headers=end_to_end(answer.headers))
             await response.prepare(request)
-            async for chunk in answer.content.iter_any():
-                await response.write(chunk)
+            try:
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+            except aiohttp.ClientError as problem:  # the side ended in the midst of its answer
+                await response.write(f"data: {json.dumps(lost(problem))}\n\n".encode())
             await response.write_eof()
             return response
+
+    async def restarted(self, number: int) -> web.StreamResponse:
+        """Restart a side, and answer as soon as it does."""
+        await asyncio.get_running_loop().run_in_executor(None, self.restart, number)
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            try:
+                async with self.session.get(self.urls[number] + "/health") as answer:
+                    if answer.status == 200:
+                        return web.json_response({"success": True})
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.1)
+        return web.json_response(lost(TimeoutError(f"{SIDES[number]} did not start again")), status=503)
+
+
+def lost(problem: Exception) -> dict[str, Any]:
+    """Return the body of an answer that a side did not give."""
+    return {"error": {"message": f"a side does not answer: {problem}", "code": 503}}
 
 
 def prompt_alone(body: Mapping[str, Any], *, fetched: bool) -> dict[str, Any]:
@@ -225,9 +306,15 @@ def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def merged(prefill: str, decode: str) -> Iterator[str]:
-    """Yield the lines of the prefiller's metrics, with the decoder's samples of the summed ones behind their own."""
+    """Yield the lines of the prefiller's metrics, with the decoder's samples of the summed ones behind their own, and
+    the usage of the fuller pool."""
     samples = [line for line in decode.splitlines() if line.startswith(SUMMED)]
+    fullest = max((line.split()[-1] for line in decode.splitlines() if line.startswith(USAGE)), key=float, default="0")
     for line in prefill.splitlines():
+        if line.startswith(USAGE):
+            labels, used = line.rsplit(maxsplit=1)
+            yield f"{labels} {max(used, fullest, key=float)}"
+            continue
         yield line
         if line.startswith(SUMMED):
             name = line.split("{")[0]

@@ -160,7 +160,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         capabilities[Capability.SEVERAL_RANKS] = Support(True, evidence)
     if options.prefill_apart:
         evidence = "two engines, of which one computes prompts and the other one decodes"
-        capabilities[Capability.PREFILL_APART] = Support(True, evidence)
+        capabilities |= dict.fromkeys((Capability.PREFILL_APART, Capability.SIDE_FAILURES), Support(True, evidence))
     capabilities |= of_server(
         capabilities,
         transfers=options.weight_transfer,

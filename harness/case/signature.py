@@ -80,6 +80,8 @@ def features(history: History) -> list[str]:
         "chat": any(request.chat for request in asked),
         "priorities": any(request.priority not in (0, IMPOSSIBLE_PRIORITY) for request in asked),
         "ranks": any(isinstance(request.rank, int) for request in asked),
+        "late hand-over": any(request.hand_over_ms for request in asked),
+        "a side restarted": bool(history.side_restarts),
         "impossible priority": any(request.priority == IMPOSSIBLE_PRIORITY for request in asked),
         "several answers": any(request.surface.answers > 1 for request in asked),
         "prompt logprobs": any(request.surface.prompt_logprobs for request in asked),

@@ -16,6 +16,7 @@ from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, 
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
 from coldproof.harness.history.kv_events import RunEvents
 from coldproof.harness.workload.steps import START_WEIGHTS, Restart, Workload
@@ -140,6 +141,18 @@ class ResetRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     scope: tuple[ResetScope, ...] = ()
 
 
+class SideRestart(msgspec.Struct, frozen=True):
+    """A side of a pair that was killed, and when it answered again."""
+
+    began: float
+    ended: float
+    side: Side
+
+    def overlaps(self, outcome: Outcome) -> bool:
+        """Return whether a request was in flight meanwhile: it may have lost its side."""
+        return outcome.sent <= self.ended and self.began <= outcome.finished
+
+
 class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """An update of the weights. `version`: its symbolic name. `weights`: the digest; None: those of the start.
 
@@ -224,6 +237,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     contents: dict[str, str]  # symbolic content -> digest of the adapter files
     resets: tuple[ResetRecord, ...] = ()
     side_resets: tuple[ResetRecord, ...] = ()  # those that left the prefix cache as it was
+    side_restarts: tuple[SideRestart, ...] = ()
     weights: dict[str, str] = {}  # symbolic version -> digest of the weights, without those of the start
     updates: tuple[WeightUpdate, ...] = ()
     start_checksum: str | None = None  # the engine's checksum of the weights with which it was started

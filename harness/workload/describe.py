@@ -14,6 +14,7 @@ from coldproof.harness.workload.steps import (
     Request,
     Reset,
     Restart,
+    RestartSide,
     RestoreState,
     Resume,
     SaveState,
@@ -42,6 +43,8 @@ def describe(step: Step, first_request: int) -> str:
         case Restart(before=before):
             other = "" if before is EngineChange.NOTHING else f"; until now it had {before}"
             return f"restart the engine over the same storage{other}"
+        case RestartSide(side=side):
+            return f"kill the {side} side and start it again"
         case Idle(ms=ms):
             return f"idle for {ms} ms"
         case UpdateWeights(version=version, route=route):
@@ -74,6 +77,7 @@ def describe_request(request: Request, number: int) -> str:
     text += f", priority {request.priority}" if request.priority else ""
     text += f", on rank {request.rank}" if isinstance(request.rank, int) else ""
     text += f", {request.offset_ms} ms later" if request.offset_ms else ""
+    text += f", handed over after {request.hand_over_ms} ms" if request.hand_over_ms else ""
     return text + (f", {describe_abort(request.abort)}" if request.abort is not None else "")
 
 

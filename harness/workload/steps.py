@@ -18,6 +18,7 @@ from coldproof.adapters.protocol.images import Encoding
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 
 START_WEIGHTS = "start"  # the symbolic name of the weights with which the engine was started
@@ -142,6 +143,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     A chat's segments are its messages: the system's, then user and assistant alternately. After `continues`, the
     earlier answer is an assistant message and the segments start with the user's. A lower `priority` is served earlier.
+    `hand_over_ms`: with prefill and decode apart, how long after the prefill the decoder gets it.
     `door`: the route at which it is sent. A chat that goes to a door for token ids is sent as what the engine renders
     its messages to.
     """
@@ -157,6 +159,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     abort: Abort | None = None
     door: Door | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: completions, or chats
     rank: int | msgspec.UnsetType = msgspec.UNSET  # the rank that serves it; unset: the engine chooses
+    hand_over_ms: int | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: at once
 
 
 class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):
@@ -199,6 +202,12 @@ class Restart(msgspec.Struct, frozen=True, omit_defaults=True, tag="restart"):
     before: EngineChange = EngineChange.NOTHING
 
 
+class RestartSide(msgspec.Struct, frozen=True, tag="restart_side"):
+    """Kill one of two engines that answer together, and start it again. Its cache is lost."""
+
+    side: Side
+
+
 class Idle(msgspec.Struct, frozen=True, tag="idle"):
     """Send nothing for `ms` milliseconds. Then the engine must report that no request holds blocks."""
 
@@ -235,7 +244,7 @@ class Wake(msgspec.Struct, frozen=True, omit_defaults=True, tag="wake"):
     part: SleepPart = SleepPart.ALL
 
 
-Change = SetAdapter | Reset | UpdateWeights | Pause | Resume | Sleep | Wake
+Change = SetAdapter | Reset | UpdateWeights | Pause | Resume | Sleep | Wake | RestartSide
 
 
 class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,6 +279,7 @@ Step = (
     | SaveState
     | RestoreState
     | Restart
+    | RestartSide
     | Idle
     | UpdateWeights
     | Pause

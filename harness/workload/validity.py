@@ -122,6 +122,7 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         request.max_tokens > 0
         and request.offset_ms >= 0
         and (not isinstance(request.rank, int) or request.rank >= 0)
+        and (not request.hand_over_ms or request.hand_over_ms > 0)
         and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
         and all(s.swapped is None or 0 <= s.swapped < s.length - 1 for s in segments)
         and all(not s.rows or rows_fit(s.rows, s.length) for s in segments)

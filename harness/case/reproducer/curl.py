@@ -18,9 +18,14 @@ from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import CompletionRequest, Message
 from coldproof.adapters.registry import curl_of
 from coldproof.adapters.server import doors
-from coldproof.adapters.server.completions import RANK_HEADER
 from coldproof.adapters.spec.curl import AdapterChange, AtDoor, CurlRequest, CurlSteps
-from coldproof.harness.case.reproducer.script import extra_fields, recorded_engine, recorded_workload, reproduction
+from coldproof.harness.case.reproducer.script import (
+    extra_fields,
+    recorded_engine,
+    recorded_workload,
+    reproduction,
+    sent_headers,
+)
 from coldproof.harness.history.prompts import alternating_messages
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import (
@@ -31,6 +36,7 @@ from coldproof.harness.workload.steps import (
     Request,
     Reset,
     Restart,
+    RestartSide,
     RestoreState,
     Resume,
     Route,
@@ -126,6 +132,8 @@ class CurlScript:
                 return engine.move_state("restore", name, self.spelled(name))
             case Restart(before=before):
                 return f"# stop the server, which had {before} different, and start it as above over the same storage"
+            case RestartSide(side=side):
+                return f'curl -sX POST "$SERVER/sides/{side}/restart"'
             case Idle(ms=ms):
                 return f"sleep {ms / 1000}"
             case UpdateWeights(version=version):
@@ -230,9 +238,9 @@ class CurlScript:
 
 
 def curl_options(request: Request) -> str:
-    """Return the options of curl for the rank and the abort of a request, followed by a space; or an empty text."""
-    rank = "" if request.rank is msgspec.UNSET else f'-H "{RANK_HEADER}: {request.rank}" '
-    return rank + ("" if request.abort is None else f"--max-time {max(request.abort.after_ms, 1) / 1000} ")
+    """Return the options of curl for the headers and the abort of a request, followed by a space; or an empty text."""
+    own = "".join(f'-H "{name}: {value}" ' for name, value in sent_headers(request).items())
+    return own + ("" if request.abort is None else f"--max-time {max(request.abort.after_ms, 1) / 1000} ")
 
 
 def tokenised(messages: list[dict[str, str]]) -> str:

@@ -19,7 +19,7 @@ from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
-from coldproof.adapters.server.completions import RANK_HEADER, option_fields
+from coldproof.adapters.server.completions import headers, option_fields
 from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.spec.generated_models import MAKERS
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, source_of
@@ -33,6 +33,7 @@ from coldproof.harness.workload.steps import (
     Request,
     Reset,
     Restart,
+    RestartSide,
     RestoreState,
     Resume,
     Route,
@@ -106,8 +107,7 @@ def reproducer(case: Case) -> str:
         ends="self.url" in of_engine and may_have_ended(case, row),
         doors=any(request.door for _, _, request in workload.requests()),
         drafts=case.signature.endswith(FEWER_DRAFTS),
-        ranks=any(request.rank is not msgspec.UNSET for _, _, request in workload.requests()),
-        rank_header=RANK_HEADER,
+        headers=any(sent_headers(request) for _, _, request in workload.requests()),
         at_most=repr(most_cached(case, row) if row is not None and by_count else None),
         at_least=repr(row.cached_at_least if row is not None and by_count else None),
         carried="\n\n".join(map(source_body, carried)),
@@ -246,6 +246,8 @@ def change_call(step: Change) -> str:
             return f"sleep({level})"
         case Wake(part=part):
             return f"wake({WAKE_TAGS[part]!r})" if part in WAKE_TAGS else "wake()"
+        case RestartSide(side=side):
+            return f"restart_side({side.value!r})"
 
 
 def request_call(number: int, request: Request) -> str:
@@ -262,13 +264,18 @@ def request_call(number: int, request: Request) -> str:
         fields += ", chat=True"
     if request.door:
         fields += f", door={request.door.value!r}"
-    if request.rank is not msgspec.UNSET:
-        fields += f", rank={request.rank}"
+    if sent := sent_headers(request):
+        fields += f", headers={sent!r}"
     if request.abort is not None:
         fields += f", abort=({request.abort.after_tokens}, {request.abort.after_ms})"
     if extra := extra_fields(request):
         fields += f", extra={extra!r}"
     return f"dict({fields})"
+
+
+def sent_headers(request: Request) -> dict[str, str]:
+    """Return the headers that this request is sent with, beside the usual ones."""
+    return headers(request.rank if isinstance(request.rank, int) else None, request.hand_over_ms or 0)
 
 
 def extra_fields(request: Request) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import History, QueueSample, StepRecord
-from coldproof.harness.workload.steps import Burst, Reset, SetAdapter, Step, Unload
+from coldproof.harness.workload.steps import Burst, Reset, RestartSide, SetAdapter, Step, Unload
 from coldproof.reports.schema.case import ChangeRow, QueueRow
 
 
@@ -45,6 +45,8 @@ def change_row(record: StepRecord, step: Step, resets: dict[float, bool]) -> Cha
         case Reset(scope=scope, prefix=prefix):
             kind, name, content = "reset" if prefix else "reset of", ", ".join(scope), ""
             refused = refused or not any(done for at, done in resets.items() if began <= at <= ended)
+        case RestartSide(side=side):
+            kind, name, content = f"restart of {side}", "", ""
         case _:
             return None
     return ChangeRow(step=record.step, kind=kind, name=name, content=content, began=began, ended=ended, refused=refused)

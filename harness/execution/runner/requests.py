@@ -93,6 +93,7 @@ class RunRequests:
             hidden=plan.hidden or (),
             door=door,
             rank=plan.residence.rank if isinstance(plan.residence.rank, int) else None,
+            hand_over_ms=request.hand_over_ms or 0,
             tag=request_tag(self.nonce, plan.request) if self.tagged else "",
         )
         return Arrival(sent, request.offset_ms)

@@ -29,6 +29,7 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.resets import ResetsBeside, ResetsMore
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.sides import RestartsSides, Side
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.models.versions import Versions
@@ -39,7 +40,7 @@ from coldproof.harness.execution.runner.requests import RunRequests, outcome
 from coldproof.harness.execution.runner.served_weights import ServedWeights
 from coldproof.harness.execution.runner.step_log import StepLog
 from coldproof.harness.history.kv_events import RunEvents
-from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord, StepRecord
+from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord, SideRestart, StepRecord
 from coldproof.harness.workload.steps import (
     START_WEIGHTS,
     Burst,
@@ -48,6 +49,7 @@ from coldproof.harness.workload.steps import (
     Pause,
     Reset,
     Restart,
+    RestartSide,
     RestoreState,
     Resume,
     SaveState,
@@ -108,6 +110,7 @@ class WorkloadRun:
         self.next_engine, self.lives = next_engine, lives_of(workload)
         self.resets: list[ResetRecord] = []
         self.side_resets: list[ResetRecord] = []
+        self.side_restarts: list[SideRestart] = []
         self.adapters = AdapterNames(engine, nonce, contents, folder)
         self.weights = ServedWeights(
             engine, versions or {}, folder, nonce, clock=self.clock, on_clear=self.resets.append
@@ -144,6 +147,7 @@ class WorkloadRun:
             contents={name: files.digest for name, files in self.adapters.contents.items()},
             resets=tuple(self.resets),
             side_resets=tuple(self.side_resets),
+            side_restarts=tuple(self.side_restarts),
             weights={name: files.digest for name, files in self.weights.versions.items() if name != START_WEIGHTS},
             updates=tuple(self.weights.updates),
             start_checksum=self.weights.start_checksum,
@@ -246,6 +250,8 @@ class WorkloadRun:
                 self.weights.sleep(change)
             case Wake():
                 self.weights.wake(change)
+            case RestartSide():
+                self.restart_side(change.side)
 
     def burst(self, number: int, step: Burst, first_request: int) -> StepEffects:
         """Send all requests, make the change during them if the step has one, and wait for all."""
@@ -340,6 +346,17 @@ class WorkloadRun:
         self.adapters.slots.clear()
         self.began = self.engine.clock() - elapsed
         self.baseline = self.scrape().since(known)
+
+    def restart_side(self, side: Side) -> None:
+        """Kill a side and start it again. What the prefiller had is gone, as after a reset. Counters continue."""
+        if not isinstance(self.engine, RestartsSides):
+            raise RequestRefused(501, self.engine.capabilities[Capability.SIDE_FAILURES].evidence)
+        began = self.clock()
+        self.engine.restart_side(side)
+        self.side_restarts.append(SideRestart(began, self.clock(), side))
+        if side is Side.PREFILL:
+            self.resets.append(ResetRecord(began=began, ended=self.clock(), success=True))
+        self.baseline = self.scrape().since(self.last_metrics)
 
     def idle(self, ms: int) -> None:
         """Wait `ms` milliseconds, then until the engine reports that it is empty, at most for `settle_seconds`.

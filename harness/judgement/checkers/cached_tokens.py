@@ -101,9 +101,9 @@ def check_accounting(history: History, *, exclusive: bool) -> list[Finding]:
 
     Over the first steps, as long as every request reported its count and none lost its blocks, the sums must be equal.
     After that, they must lie within what the other requests may have added. Return none if other clients use the engine
-    (not `exclusive`) or if a counter is missing.
+    (not `exclusive`), if a counter is missing, or if a side that counts was killed.
     """
-    if not exclusive or history.engine_lost is not None or not history.steps:
+    if not exclusive or history.engine_lost is not None or not history.steps or history.side_restarts:
         return []
     exact = list(itertools.takewhile(lambda record: is_exact(history, record), history.steps))
     found: list[Finding] = []

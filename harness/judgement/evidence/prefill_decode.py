@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coldproof.adapters.protocol.metrics import increase
-from coldproof.harness.history.records import History, Outcome, StepRecord, assumed_block
+from coldproof.harness.history.records import History, Outcome, SideRestart, StepRecord, assumed_block, common_prefix
 from coldproof.harness.judgement.evidence.names import Evidence
 
 
@@ -12,12 +12,30 @@ def transfer_facts(history: History) -> dict[str, float]:
     fetched = {record.step: fetched_tokens(record) for record in history.steps}
     moved = [step for step, tokens in fetched.items() if tokens > 0]
     sent = {step: [o for o in history.outcomes if o.step == step and o.answered] for step in moved}
+    asked = {number: request for number, _, request in history.workload.requests()}
     return {
         Evidence.FETCHED: sum(map(len, sent.values())),
         Evidence.PARTLY_FETCHED: sum(
             fetched_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()
         ),
+        Evidence.LATE: sum(bool(asked[o.request].hand_over_ms) for o in history.outcomes if o.answered),
+        Evidence.SIDE_RESTARTS: len(history.side_restarts),
+        Evidence.AFTER_SIDE_RESTART: sum(
+            any(computed_before(history, o, restart) for restart in history.side_restarts) for o in history.outcomes
+        ),
     }
+
+
+def computed_before(history: History, outcome: Outcome, restart: SideRestart) -> bool:
+    """Return whether an answer came after a restart, to a prompt of which a block was computed before."""
+    return (
+        outcome.answered
+        and outcome.sent >= restart.ended
+        and any(
+            other.finished <= restart.began and common_prefix(other.prompt, outcome.prompt) >= assumed_block(history)
+            for other in history.outcomes
+        )
+    )
 
 
 def fetched_tokens(record: StepRecord) -> float:

@@ -1,0 +1,24 @@
+"""Engines of which one computes prompts and another one decodes, and how one of them can fail."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol, runtime_checkable
+
+
+class Side(enum.StrEnum):
+    """One of two engines that answer together."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@runtime_checkable
+class RestartsSides(Protocol):
+    """A pair of engines of which one can be killed and started again (SIDE_FAILURES). Its cache is lost."""
+
+    def restart_side(self, side: Side) -> None:
+        """Kill one side, as a machine that fails, and return as soon as it answers again.
+
+        Requests that it worked on may get an error. Raises EngineDied, and RequestRefused if it does not start again.
+        """

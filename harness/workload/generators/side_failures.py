@@ -1,0 +1,66 @@
+"""Prefill and decode apart when something goes wrong: a side ends, or the decoder gets a request late."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.sides import Side
+from coldproof.harness.workload.generators.memory_pressure import pool_tokens
+from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Meanwhile,
+    Prompt,
+    Request,
+    RestartSide,
+    Segment,
+    Step,
+    Workload,
+)
+from coldproof.harness.workload.tokens import NONCE_TOKENS
+
+# The cell for this keeps KV that nobody has fetched for three seconds, as an engine by default does for half a minute.
+LATE_MS, SOON_MS = 7000, 1000
+OTHERS_MS, APART_MS = 4500, 400  # from when others take the blocks that were given back
+
+
+@st.composite
+def late_hand_overs(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw prompts that the decoder gets late, while others fill the prefiller's pool, and these prompts again.
+
+    Late is after the prefiller has given their blocks back, or before.
+    """
+    late = draw(st.sampled_from((LATE_MS, LATE_MS, SOON_MS)))
+    names = ("stem", "second")[: draw(st.sampled_from((1, 2)))]
+    prompts = [Prompt((draw(stems(limits, (name,))),)) for name in names]
+    first = [Request(prompt=prompt, hand_over_ms=late) for prompt in prompts]
+    length = min(limits.longest, pool_tokens(limits)) // 2 - NONCE_TOKENS - limits.unit
+    count = 2 * pool_tokens(limits) // length
+    others = [
+        Request(prompt=Prompt((Segment(f"other {n}", length),)), max_tokens=2, offset_ms=OTHERS_MS + n * APART_MS)
+        for n in range(count)
+    ]
+    again = [Burst(requests=(Request(prompt=prompt),)) for prompt in prompts]
+    return Workload((Burst(requests=(*first, *others)), *again))
+
+
+@st.composite
+def failing_sides(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw prompts, a side that ends while they are computed, handed over or answered, or afterwards, and the prompts
+    again, on their own and continued."""
+    change = RestartSide(draw(st.sampled_from(tuple(Side))))
+    prompts = [Prompt((draw(stems(limits, (name,))),)) for name in ("stem", "second", "third")]
+    steps: list[Step] = [Burst(requests=(Request(prompt=prompts[0]),))]
+    when = draw(st.sampled_from((0, 1, 4, None)))
+    if when is None:
+        steps.append(change)
+    else:
+        waits = draw(st.sampled_from((0, SOON_MS)))  # then the others wait between both sides
+        running = [Request(prompt=prompts[0], max_tokens=24)]
+        running += [Request(prompt=prompt, max_tokens=24, hand_over_ms=waits) for prompt in prompts[1:]]
+        steps.append(Burst(requests=tuple(running), meanwhile=Meanwhile(change=change, after_tokens=when)))
+    steps += [Burst(requests=(Request(prompt=prompt),)) for prompt in prompts]
+    longer = draw(st.sampled_from(prompts))
+    steps.append(Burst(requests=(Request(prompt=Prompt((*longer.segments, Segment("tail", limits.unit + 1)))),)))
+    return Workload((*steps, Idle(500)))
