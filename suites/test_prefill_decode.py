@@ -104,6 +104,7 @@ def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Dat
     "prompts that the decoder gets late",
     needs=(*APART, Capability.STREAMING, Capability.SIDE_FAILURES, Capability.POOL_SIZE),
     shows=(Evidence.FETCHED, Evidence.LATE),
+    upstream=("vllm#21570",),
 )
 @given(data=st.data())
 def test_prompts_that_the_decoder_gets_late(sut: SystemUnderTest, data: st.DataObject) -> None:
