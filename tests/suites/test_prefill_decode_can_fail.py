@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, Bench, opened, requirement_of
+from support.faulty_runs import ANY_HIT, COUNTS, Bench, opened, requirement_of
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -17,7 +17,7 @@ from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_prefill_decode as apart
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
-CELL = CELLS["prefill-decode"]
+CELL, FAILING = CELLS["prefill-decode"], CELLS["prefill-decode-failures"]
 EXAMPLES = 8
 WRONG = (*ANY_HIT, FailureClass.NOT_THE_CACHE)  # what an engine without a cache answers wrongly, too
 
@@ -26,6 +26,8 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
     (apart.test_adapters_with_prefill_and_decode_apart, "a-load-reaches-the-prefiller-only", WRONG),
     (apart.test_salts_with_prefill_and_decode_apart, "the-prefiller-gets-no-salt", ANY_HIT),
     (apart.test_resets_with_prefill_and_decode_apart, "a-reset-only-says-so", ANY_HIT),
+    (apart.test_a_side_that_ends_and_is_started_again, "what-nobody-fetches-is-kept-for-ever", COUNTS),
+    (apart.test_a_side_that_ends_and_is_started_again, "a-failed-fetch-counts-as-done", WRONG),
 ]
 
 
@@ -44,6 +46,7 @@ def test_a_fault_between_two_engines_is_detected(
 ) -> None:
     """VIOLATED, confirmed on a fresh pair with the same fault, for a reason that fits it."""
     with plugin.injected(fault, tmp_path / "fault"):
-        case = bench.violation(test, CELL, examples=EXAMPLES)
+        cell = FAILING if requirement_of(test).id == "PD-3" else CELL
+        case = bench.violation(test, cell, examples=EXAMPLES)
     assert case.failure_class in classes, case.sentence
     assert plugin.count_markers(tmp_path / "fault", "acted") > 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import multiprocessing
 import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,16 +24,6 @@ from coldproof.adapters.vllm.prefill_decode import merged, route
 PARAMS = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
 
 
-class Alive:
-    """A server process that runs."""
-
-    ended = False
-
-    def is_alive(self) -> bool:
-        """Until the test ends."""
-        return not self.ended
-
-
 class Pair:
     """Two scripted servers behind a router, and what each of them got."""
 
@@ -42,10 +35,11 @@ class Pair:
             side.start()
             self.listen(number, side)
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        self.process = Alive()
         urls = [side.url_for("").rstrip("/") for side in self.sides]
-        running: Any = [self.process]
-        self.thread = threading.Thread(target=lambda: asyncio.run(route("127.0.0.1", port, urls, running)))
+        self.orders, asked = multiprocessing.Pipe()
+        self.loop = asyncio.new_event_loop()
+        self.task = self.loop.create_task(route("127.0.0.1", port, urls, asked))
+        self.thread = threading.Thread(target=self.run)
         self.thread.start()
         for _ in range(200):
             try:
@@ -54,6 +48,12 @@ class Pair:
             except requests.ConnectionError:
                 time.sleep(0.02)
         self.got[1].clear()
+
+    def run(self) -> None:
+        """Route until the test ends."""
+        with contextlib.suppress(asyncio.CancelledError):
+            self.loop.run_until_complete(self.task)
+        self.loop.close()
 
     def listen(self, number: int, side: HTTPServer) -> None:
         """Record requests, and answer them."""
@@ -68,7 +68,7 @@ class Pair:
 
     def stop(self) -> None:
         """End the router and both servers."""
-        self.process.ended = True
+        self.loop.call_soon_threadsafe(self.task.cancel)
         self.thread.join()
         for side in self.sides:
             side.clear()
@@ -144,6 +144,48 @@ def test_a_side_that_does_not_answer_is_an_error(pair: Pair) -> None:
     pair.sides[1].stop()
     assert post(pair, "/v1/completions", {"prompt": [1], "max_tokens": 2}).status_code == 503
     assert requests.get(f"{pair.url}/health", timeout=20).status_code == 503
+
+
+def test_an_answer_that_breaks_off_ends_with_an_error(pair: Pair) -> None:
+    """In the stream, because its status has been sent."""
+
+    def torn() -> Iterator[bytes]:
+        yield b"data: {}\n\n"
+        raise OSError("the side ended")
+
+    pair.answers[1, "/v1/completions"] = Response(torn(), headers={"Content-Length": "4000"})
+    answer = post(pair, "/v1/completions", {"prompt": [1], "max_tokens": 2, "stream": True})
+    first, last = answer.text.strip().split("\n\n")
+    assert (first, json.loads(last.removeprefix("data: "))["error"]["code"]) == ("data: {}", 503)
+
+
+def test_a_late_hand_over_comes_after_the_prefill(pair: Pair) -> None:
+    """By as much as the request says, which is the least that its answer takes."""
+    body, late = {"prompt": [1], "max_tokens": 2}, {"X-hand-over-ms": "300"}
+    began = time.monotonic()
+    assert requests.post(f"{pair.url}/v1/completions", json=body, headers=late, timeout=20).json()["side"] == 1
+    assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.parametrize(("number", "side"), [(0, "prefill"), (1, "decode")])
+def test_a_restart_is_ordered_and_waited_for(pair: Pair, number: int, side: str) -> None:
+    """The answer comes when the side is healthy again."""
+    pair.answers[number, "/health"] = Response("starting", status=503)
+    with ThreadPoolExecutor() as pool:
+        restart = pool.submit(post, pair, f"/sides/{side}/restart", {})
+        assert pair.orders.recv() == number
+        pair.orders.send(True)
+        time.sleep(0.3)
+        assert not restart.done()
+        pair.answers[number, "/health"] = Response("well", status=200)
+        assert restart.result().json() == {"success": True}
+
+
+def test_the_pool_usage_is_that_of_the_fuller_pool() -> None:
+    """So that an idle pair reports none only if both sides hold nothing."""
+    name = 'vllm:kv_cache_usage_perc{engine="0"}'
+    for sides in (("0.0", "0.25"), ("0.25", "0.0")):
+        assert list(merged(*(f"{name} {used}" for used in sides))) == [f"{name} 0.25"]
 
 
 def test_counts_of_lookups_are_the_prefillers_and_fetched_tokens_the_decoders() -> None:

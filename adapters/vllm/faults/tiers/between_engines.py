@@ -53,3 +53,29 @@ def a_load_reaches_the_prefiller_only(patch: Patch) -> None:
         if os.environ.get(SIDE_VARIABLE) == "decode" and lora.load_inplace and lora.lora_int_id in this.list_adapters():
             acted()
             lora.load_inplace = False
+
+
+FAILING = ("prefill-decode-failures",)
+
+
+@fault("PD-3", stands_for="vllm#58222, vllm#46283", cells=FAILING, workers=MODEL)
+def what_nobody_fetches_is_kept_for_ever(patch: Patch) -> None:
+    """The prefiller does not give the blocks back that a decoder has promised to fetch and that is gone."""
+    worker = module("distributed.kv_transfer.kv_connector.v1.nixl.base_worker").NixlBaseConnectorWorker
+
+    @around(patch, worker, "_reap_expired_send_leases")
+    def reap(_original: Any, this: Any, _done_sending: Any) -> None:
+        if this._reqs_to_send:
+            acted()
+
+
+@fault("PD-3", stands_for="vllm#52234", cells=FAILING, workers=MODEL)
+def a_failed_fetch_counts_as_done(patch: Patch) -> None:
+    """The decoder answers from blocks that it could not fetch."""
+    worker = module("distributed.kv_transfer.kv_connector.v1.nixl.base_worker").NixlBaseConnectorWorker
+
+    @around(patch, worker, "get_block_ids_with_load_errors")
+    def failed(original: Any, this: Any) -> set[int]:
+        if original(this):
+            acted()
+        return set()
