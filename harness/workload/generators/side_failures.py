@@ -52,11 +52,11 @@ def failing_sides(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     change = RestartSide(draw(st.sampled_from(tuple(Side))))
     prompts = [Prompt((draw(stems(limits, (name,))),)) for name in ("stem", "second", "third")]
     steps: list[Step] = [Burst(requests=(Request(prompt=prompts[0]),))]
-    when = draw(st.sampled_from((0, 1, 4, None)))
+    when = draw(st.sampled_from((1, 4, 0, None)))
     if when is None:
         steps.append(change)
     else:
-        waits = draw(st.sampled_from((0, SOON_MS)))  # then the others wait between both sides
+        waits = draw(st.sampled_from((SOON_MS, SOON_MS, 0)))  # then the others wait between both sides
         running = [Request(prompt=prompts[0], max_tokens=24)]
         running += [Request(prompt=prompt, max_tokens=24, hand_over_ms=waits) for prompt in prompts[1:]]
         steps.append(Burst(requests=tuple(running), meanwhile=Meanwhile(change=change, after_tokens=when)))

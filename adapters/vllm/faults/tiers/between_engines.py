@@ -74,8 +74,14 @@ def a_failed_fetch_counts_as_done(patch: Patch) -> None:
     """The decoder answers from blocks that it could not fetch."""
     worker = module("distributed.kv_transfer.kv_connector.v1.nixl.base_worker").NixlBaseConnectorWorker
 
-    @around(patch, worker, "get_block_ids_with_load_errors")
-    def failed(original: Any, this: Any) -> set[int]:
-        if original(this):
+    @around(patch, worker, "get_transfer_results")
+    def results(original: Any, this: Any) -> Any:
+        found = original(this)
+        if found.failed_recving:
             acted()
+            found.failed_recving.clear()
+        return found
+
+    @around(patch, worker, "get_block_ids_with_load_errors")
+    def failed(_original: Any, _this: Any) -> set[int]:
         return set()
