@@ -206,7 +206,9 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
         if self._cancelled or any(one.inside for one in self._live.values()):
             loop.step()
         self.steps += 1
-        self._cancelled = {n: s for n, s in self._cancelled.items() if self.steps - s < CANCEL_STEPS}
+        for name in [n for n, cancelled in self._cancelled.items() if self.steps - cancelled >= CANCEL_STEPS]:
+            del self._cancelled[name]
+            loop.hooks.forget(name)
         for output in loop.outputs():
             if output.request_id in self._live:
                 self._live[output.request_id].take(output, self.steps)
@@ -251,10 +253,11 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
         """Remove a request from the queue or the engine."""
         if one.inside:
             self.parts.loop.manager.cancel_request(one.name)
-            self._cancelled[one.name] = self.steps
+            self._cancelled[one.name] = self.steps  # it may be in one more batch, in which it does not begin anew
+            self._live.pop(one.name, None)
         else:
             self._queue.remove(one)
-        self._forget(one)
+            self._forget(one)
 
     def _forget(self, one: TransformersRequest) -> None:
         self.parts.loop.hooks.forget(one.name)

@@ -18,7 +18,7 @@ from coldproof.suites import test_prefill_decode as apart
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 CELL, FAILING = CELLS["prefill-decode"], CELLS["prefill-decode-failures"]
-EXAMPLES = 8
+EXAMPLES = 16
 STUCK = (FailureClass.HANG, FailureClass.NOT_THE_CACHE)
 WRONG = (*ANY_HIT, FailureClass.NOT_THE_CACHE)  # what an engine without a cache answers wrongly, too
 

@@ -97,11 +97,10 @@ class Bench:
 
 @contextlib.contextmanager
 def opened(
-    folder: Path, worker: str = "model", *, diagnose: str = "none", engine: str = "vllm-inproc"
+    folder: Path, worker: str = "model", *, diagnose: str = "none", engine: str = "vllm-inproc", replays: int = 1
 ) -> Iterator[Bench]:
-    """Short minimising, and one replay where runs repeat exactly: that a bug is found matters here, not how small."""
+    """Short minimising and few replays: that a bug is found is what matters here, not how small."""
     patch = pytest.MonkeyPatch()
-    replays = 1 if engine == "vllm-inproc" else 2
     quick = Profile(
         examples=EXAMPLES,
         seconds=120,

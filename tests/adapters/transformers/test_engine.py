@@ -515,6 +515,14 @@ class TestEngine:
         gauges = warm.metrics()
         assert (gauges.running, gauges.waiting, gauges.pool_usage) == (0, 0, 0.0)
 
+    def test_an_aborted_request_begins_once(self, warm: TransformersEngine) -> None:
+        """Also where it is in a further batch, because the engine has not removed it yet."""
+        assert warm.reset_cache()
+        warm.take_steps()
+        answer = warm.complete(asked(13, 50, 9, abort=Abort(after_tokens=2)))
+        assert answer.aborted is Stage.DECODE
+        assert [one.hit for step in self.steps(warm) for one in step.admitted] == [0]
+
     def test_adapters_wait_for_one_another(self, warm: TransformersEngine, cold: TransformersEngine) -> None:
         """Each is answered under its own, whoever is sent first."""
         names = {"one": adapter(1), "two": adapter(2, rank=16)}
