@@ -125,7 +125,9 @@ class CellEngines:
         prefetch = self.prefetch if separate else lambda _: None
         ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
         nonce, started = nonce or new_nonce([one.nonce for one in ran]), time.monotonic()
-        history = self.workload_run(engine, workload, nonce, on_request=prefetch).history()
+        left_requests = bool(ran) and any(request.abort for _, _, request in ran[-1].workload.requests())
+        idle_first = left_requests and not self.pool.options.attached  # other clients may keep a shared server busy
+        history = self.workload_run(engine, workload, nonce, on_request=prefetch, idle_first=idle_first).history()
         self.latest_seconds = time.monotonic() - started
         ran.append(Ran(workload, nonce, self.latest_seconds))
         began = history.steps[0].before if history.steps else Metrics()
@@ -142,6 +144,7 @@ class CellEngines:
         next_engine: Callable[[EngineChange], CheckedEngine] | None = None,
         *,
         on_request: Callable[[Outcome], None] = lambda _: None,
+        idle_first: bool = False,
     ) -> WorkloadRun:
         """Return a run of a workload on an engine. `next_engine`: starts the engine that follows at a restart."""
         flush_with_updates(engine.engine, self.promise.policy)
@@ -158,6 +161,7 @@ class CellEngines:
             versions=self.versions,
             policy=self.promise.policy,
             next_engine=next_engine,
+            idle_first=idle_first,
         )
 
     def runs_of(self, engine: CheckedEngine) -> tuple[Ran, ...]:

@@ -83,7 +83,11 @@ class StepEffects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadRun:
-    """One workload on one engine under one nonce. `on_request`: called with each request before it is sent."""
+    """One workload on one engine under one nonce. `on_request`: called with each request before it is sent.
+
+    `idle_first`: wait until the engine is idle, because it may still compute requests whose clients have left
+    (llama.cpp finishes their prompts), and count them.
+    """
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class WorkloadRun:
         versions: Versions | None = None,
         policy: WeightPolicy = WeightPolicy.ON_RESET,
         next_engine: Callable[[EngineChange], Engine] | None = None,
+        idle_first: bool = False,
     ) -> None:
         self.engine, self.workload, self.nonce = engine, workload, nonce
         self.on_request = on_request
@@ -108,6 +113,7 @@ class WorkloadRun:
         self.ledger, self.batches = ledger or EventLedger(), RunBatches()
         self.policy = policy
         self.next_engine, self.lives = next_engine, lives_of(workload)
+        self.idle_first = idle_first
         self.resets: list[ResetRecord] = []
         self.side_resets: list[ResetRecord] = []
         self.side_restarts: list[SideRestart] = []
@@ -126,6 +132,8 @@ class WorkloadRun:
 
     def history(self) -> History:
         """Run every step, until the end or until the engine is lost, unload all adapters and return the history."""
+        if self.idle_first:
+            self.idle(0)
         self.empty_first()
         self.ledger.follow(self.take_events().batches)  # published outside of any run
         self.baseline = self.scrape()
