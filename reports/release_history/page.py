@@ -9,6 +9,7 @@ from coldproof.reports.page.environment import PageTemplates
 from coldproof.reports.release_history.causes import causes
 from coldproof.reports.release_history.changes import Change, changes
 from coldproof.reports.schema.releases import ReleaseHistory, ReleaseRow
+from coldproof.reports.schema.verdict import Verdict
 
 TEMPLATES = PageTemplates(folders=(Path(__file__).parent / "templates",))
 
@@ -32,10 +33,21 @@ def render_history(history: ReleaseHistory) -> str:
         styles=("style.css", "release_history.css"),
         history=history,
         headline=headline(history),
+        untested=untested(history),
         changes=found,
         causes=causes(history),
         changed=lambda row, requirement: changed(found, row, requirement),
     )
+
+
+def untested(history: ReleaseHistory) -> list[str]:
+    """Return the requirements that no release supports, as these runs were started."""
+    every = [row.verdicts for row in history.releases]
+    return [
+        name
+        for name in history.requirements
+        if not any(name in verdicts and verdicts[name].verdict is not Verdict.UNSUPPORTED for verdicts in every)
+    ]
 
 
 def changed(found: list[Change], row: ReleaseRow, requirement: str) -> bool:

@@ -12,13 +12,13 @@ def transfer_facts(history: History) -> dict[str, float]:
     fetched = {record.step: fetched_tokens(record) for record in history.steps}
     moved = [step for step, tokens in fetched.items() if tokens > 0]
     sent = {step: [o for o in history.outcomes if o.step == step and o.answered] for step in moved}
-    asked = {number: request for number, _, request in history.workload.requests()}
+    late = {number for number, _, request in history.workload.requests() if request.hand_over_ms}
     return {
         Evidence.FETCHED: sum(map(len, sent.values())),
         Evidence.PARTLY_FETCHED: sum(
             fetched_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()
         ),
-        Evidence.LATE: sum(bool(asked[o.request].hand_over_ms) for o in history.outcomes if o.answered),
+        Evidence.LATE: sum(o.answered and o.request in late for o in history.outcomes),
         Evidence.SIDE_RESTARTS: len(history.side_restarts),
         Evidence.AFTER_SIDE_RESTART: sum(
             any(computed_before(history, o, restart) for restart in history.side_restarts) for o in history.outcomes

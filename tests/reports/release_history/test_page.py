@@ -88,6 +88,15 @@ def test_the_page_marks_and_lists_a_change() -> None:
     assert "INTERRUPTED" not in page
 
 
+def test_what_no_release_supports_has_no_row() -> None:
+    """It is named below the table."""
+    never = Verdict.UNSUPPORTED
+    page = render_history(history(row("1.0", V, never, never), row("2.0", C, never, C)))
+    table = page.split('id="changes"')[0]
+    assert [f'<span class="id">R-{n}</span> answers' in table for n in (1, 2, 3)] == [True, False, True]
+    assert "by these runs: R-2." in page
+
+
 def test_what_the_engine_says_is_inert_and_an_interrupted_history_is_marked() -> None:
     """Sentences come from the engine."""
     page = render_history(history(row("1.0", V, words=HOSTILE), row("2.0", C), complete=False, title=HOSTILE))

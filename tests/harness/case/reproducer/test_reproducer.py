@@ -22,6 +22,7 @@ from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.sides import Side
 from coldproof.harness.case.reproducer.script import extra_fields, reproducer, scenario
 from coldproof.harness.workload.steps import (
     Burst,
@@ -31,6 +32,7 @@ from coldproof.harness.workload.steps import (
     Request,
     Reset,
     Restart,
+    RestartSide,
     Route,
     Segment,
     Step,
@@ -371,7 +373,9 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
         ),
         (burst(changed(SHORT, abort=Abort(after_ms=30))), "abort=(0, 30)"),
         (burst(changed(SHORT, chat=True, priority=2)), "chat=True, extra={'priority': 2}"),
-        (burst(changed(SHORT, rank=1)), "rank=1)"),
+        (burst(changed(SHORT, rank=1)), "headers={'X-data-parallel-rank': '1'})"),
+        (burst(changed(SHORT, hand_over_ms=900)), "headers={'X-hand-over-ms': '900'})"),
+        (RestartSide(Side.DECODE), "server.restart_side('decode')"),
         (burst(changed(CHAT, door=Door.MESSAGES)), "chat=True, door='/v1/messages')"),
     ],
 )
@@ -379,3 +383,11 @@ def test_each_step_is_one_line_of_the_scenario(step: Step, line: str) -> None:
     """As a person would write it down."""
     (made,) = scenario(Workload((step,)))
     assert line in made
+
+
+def test_a_script_that_restarts_a_side_can_do_so() -> None:
+    """And no other one has a word of it."""
+    with_restart = reproducer(case_of(burst(SHORT), RestartSide(Side.PREFILL), burst(SHORT)))
+    assert 'f"/sides/{side}/restart"' in with_restart
+    compile(with_restart, "script.py", "exec")
+    assert "/sides/" not in reproducer(case_of(burst(SHORT)))
