@@ -90,7 +90,9 @@ def may_vary(workload: Workload) -> bool:
 
 
 def fits(workload: Workload, limits: WorkloadLimits) -> bool:
-    """Return whether a workload is valid, can be afforded, and mixes only what GROUND-1 allows."""
+    """Return whether a workload is valid, can be afforded, and mixes only what GROUND-1 allows. Each request fits into
+    the pool on its own: what never fits is PRESS-3's.
+    """
     requests = [request for _, _, request in workload.requests()]
     if not is_valid(workload) or len(requests) > MOST_REQUESTS or len(workload.steps) > MOST_STEPS:
         return False
@@ -99,7 +101,8 @@ def fits(workload: Workload, limits: WorkloadLimits) -> bool:
         before = 0 if request.prompt.continues is None else lengths[request.prompt.continues]
         lengths.append(before + new_prompt_length(request.prompt) + request.max_tokens)
     affordable = computed_tokens(requests) <= limits.most_tokens
-    return max(lengths) <= limits.longest and affordable and mixes_well(workload, limits)
+    most = limits.longest if limits.pool is None else min(limits.longest, limits.pool)
+    return max(lengths) <= most and affordable and mixes_well(workload, limits)
 
 
 def mixes_well(workload: Workload, limits: WorkloadLimits) -> bool:

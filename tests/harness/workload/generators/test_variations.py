@@ -203,3 +203,11 @@ def test_guided_draws_are_plain_varied_and_from_the_corpus() -> None:
     names = [{s.name for _, _, r in w.requests() for s in r.prompt.segments} for w in drawn if w not in (plain, TURNS)]
     assert any("plain" in one for one in names)
     assert any("turn" in one for one in names)
+
+
+def test_a_request_that_never_fits_is_no_variation() -> None:
+    """Where the pool is smaller than the model's longest request, as some engines allow."""
+    few = limits(pool=256, longest=512)
+    assert fits(Workload((burst(ask(("stem", 200))),)), few)
+    assert not fits(Workload((burst(ask(("stem", 300))),)), few)
+    assert fits(Workload((burst(ask(("stem", 300))),)), limits(longest=512))
