@@ -150,7 +150,7 @@ def test_attached_run_of_the_other_families(server: ServerEngine, tmp_path: Path
     selected = (
         "(share_a_prefix or next_turn or sent_again or prompt_logprobs or cache_reset or working_set) and not tiers"
     )
-    few_seconds = ("--budget", "50s")
+    few_seconds = ("--budget", "40s")
     code, results, output = suites("--engine-url", server.client.url, *few_seconds, "-k", selected, report=tmp_path)
     few = {r.id for r in results.requirements if r.reason.startswith("only ")}  # on a busy machine
     assert {name: Verdict.CONFORMS if name in few else verdict for name, verdict in verdicts(results).items()} == {
