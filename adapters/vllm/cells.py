@@ -10,6 +10,7 @@ FINGERPRINT = "fingerprint"  # the name of the worker that computes digests inst
 MOST_REQUESTS, CHUNK_TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
 CHUNK_OF_ONE = "--long-prefill-token-threshold"
 DATA_RANKS, TENSOR_RANKS, STAGES = "--data-parallel-size", "--tensor-parallel-size", "--pipeline-parallel-size"
+LEASE = "--kv-lease"  # of a pair: how long the prefiller keeps what nobody has fetched (see prefill_decode.py)
 Variables = tuple[tuple[str, str], ...]  # of the environment, with their values
 # vLLM's default where Triton is usable, so on GPUs. Its scheduler describes resumed requests to the worker as new ones.
 RUNNER_V1, RUNNER_V2 = ((("VLLM_USE_V2_MODEL_RUNNER", number),) for number in "01")
@@ -280,7 +281,7 @@ PAIR_CELLS = (
         "prefill-decode-failures",
         "prefill-decode-tight in which the prefiller keeps what nobody has fetched for three seconds",
         *small_pool(*SMALL_CHUNKS),
-        "--kv-lease",
+        LEASE,
         "3",
         areas=("PD-3",),
     ),

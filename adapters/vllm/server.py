@@ -32,7 +32,7 @@ from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import EventStream, ServerEngine
 from coldproof.adapters.server.event_socket import EventSocket
 from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
-from coldproof.adapters.vllm.cells import Variables
+from coldproof.adapters.vllm.cells import LEASE, Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, topology_flags
 from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
 from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, transfer_plugin
@@ -160,7 +160,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         capabilities[Capability.SEVERAL_RANKS] = Support(True, evidence)
     if options.prefill_apart:
         evidence = "two engines, of which one computes prompts and the other one decodes"
-        capabilities |= dict.fromkeys((Capability.PREFILL_APART, Capability.SIDE_FAILURES), Support(True, evidence))
+        capabilities[Capability.PREFILL_APART] = Support(True, evidence)
+        capabilities[Capability.SIDE_FAILURES] = side_failures(command)
     capabilities |= of_server(
         capabilities,
         transfers=options.weight_transfer,
@@ -174,6 +175,15 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     probed = msgspec.structs.replace(probed, shape=shape, capabilities=capabilities)
     stream = None if events is None else EventStream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
     return ServerEngine(name="vllm", client=client, probed=probed, config=config, process=process, stream=stream)
+
+
+def side_failures(command: Sequence[str]) -> Support:
+    """Return whether sides may fail: only where the prefiller soon gives back what nobody has fetched. Otherwise
+    blocks are rightly in use for half a minute after a failure.
+    """
+    if LEASE in command:
+        return Support(True, f"the router restarts a side, and {LEASE} is given")
+    return Support(False, f"without {LEASE}, the prefiller keeps for 30 seconds what nobody has fetched")
 
 
 def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) -> list[str]:
