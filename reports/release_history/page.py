@@ -46,7 +46,7 @@ def untested(history: ReleaseHistory) -> list[str]:
     return [
         name
         for name in history.requirements
-        if not any(name in verdicts and verdicts[name].verdict is not Verdict.UNSUPPORTED for verdicts in every)
+        if all(name not in verdicts or verdicts[name].verdict is Verdict.UNSUPPORTED for verdicts in every)
     ]
 
 

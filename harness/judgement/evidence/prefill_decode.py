@@ -12,18 +12,23 @@ def transfer_facts(history: History) -> dict[str, float]:
     fetched = {record.step: fetched_tokens(record) for record in history.steps}
     moved = [step for step, tokens in fetched.items() if tokens > 0]
     sent = {step: [o for o in history.outcomes if o.step == step and o.answered] for step in moved}
-    late = {number for number, _, request in history.workload.requests() if request.hand_over_ms}
+    late = {number: request.hand_over_ms or 0 for number, _, request in history.workload.requests()}
     return {
         Evidence.FETCHED: sum(map(len, sent.values())),
         Evidence.PARTLY_FETCHED: sum(
             fetched_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()
         ),
-        Evidence.LATE: sum(o.answered and o.request in late for o in history.outcomes),
+        Evidence.LATE: sum(o.answered and was_late(o, late.get(o.request, 0)) for o in history.outcomes),
         Evidence.SIDE_RESTARTS: len(history.side_restarts),
         Evidence.AFTER_SIDE_RESTART: sum(
             any(computed_before(history, o, restart) for restart in history.side_restarts) for o in history.outcomes
         ),
     }
+
+
+def was_late(outcome: Outcome, hand_over_ms: int) -> bool:
+    """Return whether a request took as long as its late hand-over, so that the delay was really made."""
+    return 0 < hand_over_ms <= 1000 * (outcome.finished - outcome.sent)
 
 
 def computed_before(history: History, outcome: Outcome, restart: SideRestart) -> bool:

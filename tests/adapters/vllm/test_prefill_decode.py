@@ -19,6 +19,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from coldproof.adapters.common.process import free_port
+from coldproof.adapters.server.completions import HAND_OVER_HEADER
 from coldproof.adapters.vllm.prefill_decode import merged, route
 
 PARAMS = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
@@ -161,7 +162,7 @@ def test_an_answer_that_breaks_off_ends_with_an_error(pair: Pair) -> None:
 
 def test_a_late_hand_over_comes_after_the_prefill(pair: Pair) -> None:
     """By as much as the request says, which is the least that its answer takes."""
-    body, late = {"prompt": [1], "max_tokens": 2}, {"X-hand-over-ms": "300"}
+    body, late = {"prompt": [1], "max_tokens": 2}, {HAND_OVER_HEADER: "300"}
     began = time.monotonic()
     assert requests.post(f"{pair.url}/v1/completions", json=body, headers=late, timeout=20).json()["side"] == 1
     assert time.monotonic() - began >= 0.3
