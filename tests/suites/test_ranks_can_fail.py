@@ -33,7 +33,7 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Servers with the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("ranks") / "report", "fingerprint", engine="vllm", replays=2) as made:
+    with opened(tmp_path_factory.mktemp("ranks") / "report", "fingerprint", engine="vllm", replays=4) as made:
         yield made
 
 

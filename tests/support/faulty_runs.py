@@ -91,7 +91,7 @@ class Bench:
         verdict, reason, cases = self.verdict(test, cell, examples=examples)
         assert verdict is Verdict.VIOLATED, reason
         (case,) = cases
-        assert case.reproduction.fresh_failed, reason
+        assert case.reproduction.fresh_failed, f"{reason} {case.reproduction}"
         return case
 
 

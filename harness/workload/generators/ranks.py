@@ -32,7 +32,7 @@ def on_every_rank(draw: st.DrawFn, limits: WorkloadLimits, usual: st.SearchStrat
         if not isinstance(step, Burst):
             steps.append(step)
             continue
-        busy: Sequence[int] = draw(st.sampled_from((ranks, ranks[:1]))) if step.meanwhile is not None else ranks
+        busy: Sequence[int] = draw(st.sampled_from((ranks[:1], ranks))) if step.meanwhile is not None else ranks
         together: list[Request] = []
         for rank in busy:
             copies = [on_rank(request, rank, numbers[rank]) for request in step.requests]
