@@ -146,6 +146,19 @@ def in_flight_tokens(config: Any) -> int:
     return int(config.scheduler_config.max_num_batched_tokens if value is None else value)
 
 
+def offloading_types() -> tuple[Any, Any]:
+    """Return OffloadingWorker and TransferResult. Up to 0.24, they are in another module, and that worker has handlers,
+    one for each direction.
+    """
+    module = importlib.import_module(f"vllm.{find_module('v1.kv_offload.worker.worker', 'v1.kv_offload.base')}")
+    return module.OffloadingWorker, module.TransferResult
+
+
+def blocks_per_chunk(spec: Any) -> int:
+    """Return how many blocks an OffloadingSpec stores together. Up to 0.25, vLLM calls this a factor."""
+    return int(spec.blocks_per_chunk if hasattr(spec, "blocks_per_chunk") else spec.block_size_factor)
+
+
 def host_chunks(spec: Any) -> int:
     """Return how many chunks an OffloadingSpec keeps in host memory. Up to 0.29, vLLM calls them blocks."""
     return int(spec.num_chunks if hasattr(spec, "num_chunks") else spec.num_blocks)

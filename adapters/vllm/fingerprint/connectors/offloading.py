@@ -7,34 +7,42 @@ This spec uses vLLM's scheduler, manager and index with a worker that copies bet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingWorker, TransferResult
+from vllm.v1.kv_offload.base import CanonicalKVCaches, GPULoadStoreSpec
+from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
-from coldproof.adapters.vllm.releases import host_chunks
+from coldproof.adapters.vllm.releases import blocks_per_chunk, host_chunks, offloading_types
 
 Blocks = npt.NDArray[np.int64]
+OffloadingWorker, TransferResult = offloading_types()
 
 
 class HostOffloadingSpec(CPUOffloadingSpec):
     """vLLM's specification of CPU offloading, with a worker that needs no device."""
 
-    _worker: OffloadingWorker | None
+    _worker: HostOffloadingWorker | None = None
 
-    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> HostOffloadingWorker:
         """Return the worker, which is created by the first call."""
         if self._worker is None:
-            self._worker = HostOffloadingWorker(kv_caches, self.blocks_per_chunk, host_chunks(self))
+            self._worker = HostOffloadingWorker(kv_caches, blocks_per_chunk(self), host_chunks(self))
         return self._worker
 
+    def get_handlers(self, kv_caches: CanonicalKVCaches) -> Iterator[tuple[type, type, Direction]]:
+        """Yield the worker's directions, with their source and target. Up to 0.24, vLLM asks for these."""
+        worker = self.get_worker(kv_caches)
+        yield GPULoadStoreSpec, CPULoadStoreSpec, Direction(worker, worker.submit_store)
+        yield CPULoadStoreSpec, GPULoadStoreSpec, Direction(worker, worker.submit_load)
 
-class HostOffloadingWorker(OffloadingWorker):
+
+class HostOffloadingWorker(OffloadingWorker):  # type: ignore[misc, valid-type]  # its module depends on the release
     """Copies pages between the pool's tensors and host memory with the number of chunks that vLLM's manager expects."""
 
     def __init__(self, caches: CanonicalKVCaches, blocks_per_chunk: int, chunks: int) -> None:
@@ -85,8 +93,8 @@ class HostOffloadingWorker(OffloadingWorker):
                 size = ref.page_size_bytes
                 target[ref.tensor_idx][target_blocks, :size] = source[ref.tensor_idx][source_blocks, :size]
 
-    def get_finished(self) -> list[TransferResult]:
-        """Return the transfers that have completed since the last poll."""
+    def get_finished(self) -> list[Any]:
+        """Return a TransferResult for each transfer that has completed since the last poll."""
         completed = [*self.stores.poll(), *self.loads.poll()]
         return [TransferResult(job_id=job, success=True, transfer_size=self.sizes.pop(job)) for job in completed]
 
@@ -99,6 +107,18 @@ class HostOffloadingWorker(OffloadingWorker):
         """Complete all transfers."""
         self.stores.drain()
         self.loads.drain()
+
+
+class Direction:
+    """The copies of a worker in one direction. What is polled or waited for is the worker's as a whole."""
+
+    def __init__(self, worker: HostOffloadingWorker, submit: Callable[[int, Any, Any], bool]) -> None:
+        self.submit = submit
+        self.get_finished, self.wait, self.shutdown = worker.get_finished, worker.wait, worker.shutdown
+
+    def transfer_async(self, job_id: int, spec: tuple[Any, Any]) -> bool:
+        """Submit a copy. `spec`: its source and its target."""
+        return self.submit(job_id, *spec)
 
 
 def chunk_blocks(chunks: Blocks, blocks_per_chunk: int) -> Blocks:

@@ -6,7 +6,7 @@ between host memory and files are vLLM's own. Host memory is the region that vLL
 
 from __future__ import annotations
 
-from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingWorker
+from vllm.v1.kv_offload.base import CanonicalKVCaches
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
@@ -17,9 +17,9 @@ from coldproof.adapters.vllm.releases import host_region_sizes, host_view
 class HostTieringSpec(TieringOffloadingSpec):
     """vLLM's specification of tiered offloading, with a worker that needs no device. A chunk is one block."""
 
-    _worker: OffloadingWorker | None
+    _worker: HostTieringWorker | None = None
 
-    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> HostTieringWorker:
         """Return the worker, which is created by the first call."""
         if self._worker is None:
             region = SharedOffloadRegion(
