@@ -100,10 +100,6 @@ class FailingConnector(KVConnectorBase_V1):
         )
         self.store = BlockStore(asynchronous=self.planner.asynchronous)
 
-    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
-        """Set the scheduler's KV-cache manager, which has the block tables."""
-        self.planner.manager = kv_cache_manager
-
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         """Return the number of tokens to load after the local hit, and whether the load is asynchronous."""
         return self.planner.match(request, num_computed_tokens)
@@ -124,6 +120,7 @@ class FailingConnector(KVConnectorBase_V1):
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:  # noqa: ARG002 - vLLM's
         """Return that the blocks can be freed at once: stores end with their step."""
         self.planner.requests.pop(request.request_id, None)
+        self.planner.tables.pop(request.request_id, None)
         return False, None
 
     def reset_cache(self) -> bool:
@@ -177,9 +174,9 @@ class TransferPlanner:
 
     def __init__(self, *, block: int, asynchronous: bool, failing: bool, capacity: int) -> None:
         self.block, self.asynchronous, self.failing, self.capacity = block, asynchronous, failing, capacity
-        self.manager: Any = None
         self.stored: OrderedDict[bytes, None] = OrderedDict()  # keys, the least recently used first
         self.requests: dict[str, Any] = {}
+        self.tables: dict[str, list[int]] = {}  # request -> its blocks in the pool
         self.first: dict[str, int] = {}  # request -> the index of the first matched block
         self.loads: list[PlannedLoad] = []
         self.tried: set[str] = set()  # requests whose load has failed once
@@ -225,19 +222,29 @@ class TransferPlanner:
 
         A step with a failing synchronous load stores nothing: requests that share its blocks compute wrong values.
         """
+        self.note_blocks(scheduled)
         loads, self.loads = self.loads, []
         wrong = not self.asynchronous and any(load.unreadable for load in loads)
         stores: dict[bytes, int] = {}
         for name, count in scheduled.num_scheduled_tokens.items() if not wrong else ():
             request = self.requests[name]
-            (ids,) = self.manager.get_block_ids(name)
             full = (request.num_computed_tokens + count) // self.block
-            for block, key in zip(ids[:full], request.block_hashes[:full], strict=False):
+            for block, key in zip(self.tables[name][:full], request.block_hashes[:full], strict=False):
                 if key not in self.stored:
                     stores[key] = block
         self.stored.update(dict.fromkeys(stores))
         evicted = [self.stored.popitem(last=False)[0] for _ in range(len(self.stored) - self.capacity)]
         return StepTransfers(loads, [(block, key) for key, block in stores.items()], evicted)
+
+    def note_blocks(self, scheduled: Any) -> None:
+        """Note the blocks that a step allocated, which vLLM tells the worker: all of a new or resumed request's."""
+        for new in scheduled.scheduled_new_reqs:
+            (self.tables[new.req_id],) = new.block_ids
+        cached = scheduled.scheduled_cached_reqs
+        for name, added in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            (ids,) = added or ([],)
+            before = [] if name in cached.resumed_req_ids else self.tables[name]
+            self.tables[name] = [*before, *ids]
 
 
 class BlockStore:
