@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.options import is_other_engine
+from coldproof.harness.options import FINGERPRINT, is_other_engine
 from coldproof.harness.workload.steps import adapter_changes
 from coldproof.reports.schema.case import Case, Reproduction
 from coldproof.reports.schema.verdict import FailureClass
@@ -76,7 +78,9 @@ def make_case(
         findings=[f.sentence for f in judgement.findings],
         reproduction=reproduction,
         history_dependent=history_dependent,
-        replay=f"coldproof replay {report_dir}/cases/{case_id}.json{layer_option(layer)}{oracle_option(oracle)}",
+        replay=shlex.join(
+            ["coldproof", "replay", f"{report_dir}/cases/{case_id}.json", *replay_options(layer, oracle, engine.config)]
+        ),
         log_tail=log_tail,
         provenance=list(describe_wrong_reads(history, finding.request)),
         counters=counters(history),
@@ -88,14 +92,19 @@ def make_case(
     )
 
 
-def layer_option(layer: str) -> str:
-    """Return the --layers option that the replay of a case of a layered run needs."""
-    return f" --layers {layer}" if layer else ""
+def replay_options(layer: str, oracle: str, config: Mapping[str, str]) -> list[str]:
+    """Return the options that a replay needs: the layer or worker of the case, and its oracle if that is an engine.
+
+    `layer`: "" in a run of one. `config`: the engine's configuration.
+    """
+    worker = worker_of(config)
+    options = ["--layers", layer] if layer else ["--worker", worker] if worker == FINGERPRINT else []
+    return [*options, *(["--oracle", oracle.split()[0]] if is_other_engine(oracle) else [])]
 
 
-def oracle_option(oracle: str) -> str:
-    """Return the --oracle option that a replay needs if the oracle is another engine; empty otherwise."""
-    return f" --oracle {oracle.split()[0]}" if is_other_engine(oracle) else ""
+def worker_of(config: Mapping[str, str]) -> str:
+    """Return the --worker of a run by the configuration of its engine, which names the class."""
+    return FINGERPRINT if "FingerprintWorker" in "".join(config.values()) else "model"
 
 
 def counters(history: History) -> dict[str, float]:

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters.registry import ENGINES, layer_of
+from coldproof.harness.case.case import worker_of
 from coldproof.harness.case.finding_folder import write_case
 from coldproof.harness.case.finding_records import RECORD, StoredFinding, waivers_of
 from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
 from coldproof.harness.case.load import load_case
 from coldproof.harness.cli.io import loaded, results_file, write
 from coldproof.harness.judgement.verdict import verdict_of_case
-from coldproof.harness.options import FINGERPRINT
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.schema.case import Case
@@ -76,7 +76,7 @@ def issues_of(engine: str) -> list[KnownIssue]:
 def written_proposal(one: Proposal, out: Path) -> Path:
     """Write the folder of a proposal, and return it. Raises OSError, and Refusal for the record."""
     case = one.case
-    worker = FINGERPRINT if "FingerprintWorker" in "".join(case.engine_config.values()) else "model"
+    worker = worker_of(case.engine_config)
     identity = f"{folder_of(case.engine)}/{case.requirement.lower()}-{fingerprint(case.signature)}"
     folder = out / identity
     write_case(case, identity, folder)

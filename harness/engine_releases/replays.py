@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.case.case import replay_options
+from coldproof.harness.case.load import load_case
 from coldproof.harness.engine_releases.environment import NoEnvironment
 from coldproof.harness.engine_releases.release_runs import ReleaseRuns, finished, run_suites
 from coldproof.reports.schema.verdict import Verdict
@@ -31,7 +33,7 @@ def replayed(runs: ReleaseRuns, case: Path, version: str) -> Replay:
         except NoEnvironment as problem:
             return Replay(version, None, f"not installed: {problem}")
         words = ["-m", "coldproof", "replay", str(case.absolute()), "--report-dir", str(folder.absolute())]
-        ended = run_suites([str(python), *words, *runs.arguments], folder, runs.seconds)
+        ended = run_suites([str(python), *words, *options_of(case), *runs.arguments], folder, runs.seconds)
         results = finished(folder)
         if results is None:
             return Replay(version, None, ended)
@@ -40,6 +42,12 @@ def replayed(runs: ReleaseRuns, case: Path, version: str) -> Replay:
         return Replay(version, None, f"{verdict.verdict.value}: {verdict.reason}" if verdict else "nothing was tested")
     fails = verdict.verdict in FAILS
     return Replay(version, fails, f"fails: {verdict.reason}" if fails else "does not fail")
+
+
+def options_of(file: Path) -> list[str]:
+    """Return the options that the replay of a case needs, such as its worker. Raises UsageError if it is none."""
+    case, _ = load_case(file)
+    return replay_options(case.layer, case.oracle, case.engine_config)
 
 
 def summary(replays: list[Replay]) -> str:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.histories import ask, burst, contents, play, put
 
-from coldproof.harness.case.case import make_case
+from coldproof.harness.case.case import make_case, replay_options
 from coldproof.harness.case.load import load_case
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.case.signature import signature
@@ -129,6 +129,22 @@ def test_a_case_says_what_was_asked_seen_and_owed(case: Case) -> None:
     assert {row.position: row.expected == row.observed for row in case.tokens}[case.first_difference or 0] is False
     assert set(case.recipes) == set(case.contents) == {"A", "B"}
     assert case.replay.endswith(f"coldproof replay out/cases/{case.id}.json")
+
+
+@pytest.mark.parametrize(
+    ("layer", "worker", "oracle", "options"),
+    [
+        ("", "WorkerOfVllm", "closed-form", []),
+        ("", "a.b.FingerprintWorker", "closed-form", ["--worker", "fingerprint"]),
+        ("exact", "a.b.FingerprintWorker", "closed-form", ["--layers", "exact"]),
+        ("", "WorkerOfVllm", "engine:transformers 5.19.0", ["--oracle", "engine:transformers"]),
+    ],
+)
+def test_a_replay_has_the_worker_and_the_oracle_of_the_case(
+    layer: str, worker: str, oracle: str, options: list[str]
+) -> None:
+    """A cell of the exact layer alone does not run under the worker with a model."""
+    assert replay_options(layer, oracle, {"flags": f"--worker-cls {worker}"}) == options
 
 
 def test_the_same_case_has_the_same_id(judgement: Judgement) -> None:

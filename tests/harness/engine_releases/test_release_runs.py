@@ -11,6 +11,7 @@ import pytest
 from support import report_samples
 
 from coldproof.adapters.registry import ENGINES
+from coldproof.harness.case.finding_records import FOLDER
 from coldproof.harness.engine_releases.release_runs import (
     ReleaseRuns,
     history_of,
@@ -171,8 +172,11 @@ def test_folders_of_packages_are_given_by_releases(tmp_path: Path) -> None:
 def test_a_replay_fails_or_not_or_says_nothing(tmp_path: Path, results: Results | None, fails: bool | None) -> None:
     """By the verdict of the replay, which is kept."""
     plan = runs(tmp_path, {"1.0": interpreter(tmp_path / "bin", "1.0", results)})
-    assert replayed(plan, tmp_path / "LORA-1-1.json", "1.0").fails is fails
-    assert f"coldproof replay {tmp_path / 'LORA-1-1.json'}" in calls(tmp_path / "bin", "1.0")[0]
+    case = FOLDER / "vllm" / "adapter-key-lacks-the-contents" / "case.json"
+    assert replayed(plan, case, "1.0").fails is fails
+    (call,) = calls(tmp_path / "bin", "1.0")
+    assert f"coldproof replay {case}" in call
+    assert call.endswith("--layers exact"), "that of the case"
 
 
 @pytest.mark.parametrize(
