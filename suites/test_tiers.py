@@ -38,16 +38,16 @@ SIZED = (*TIER, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
     "evicted and loaded back",
     needs=SIZED,
     shows=(Evidence.LOADED_EVICTED,),
-    upstream=("vllm#54193", "vllm#46951", "sglang#39830"),
+    upstream=("vllm#54193", "vllm#46951", "sglang#39830", "vllm#53498"),
 )
 @given(data=st.data())
 def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: st.DataObject) -> None:
     """With a second KV tier, a conforming engine answers as cold while the pool is far smaller than the working set and
-    evicted blocks are loaded back.
+    evicted blocks are loaded back. A tier that stores every prompt has all of them as long as it has room.
 
-    Why it can break: a block is stored or loaded with another block's key, into another block's place, or before it was
-    written (vllm#54193, vllm#46951, sglang#39830). Oracle: cold start, and the reference cache's upper bound for both
-    tiers together. Vacuous when nothing was loaded that the pool had evicted.
+    Why it can break: a block is stored or loaded with another block's key, into another block's place, before it was
+    written, or never (vllm#54193, vllm#46951, sglang#39830, vllm#53498). Oracle: cold start, and the reference cache's
+    bounds for both tiers together. Vacuous when nothing was loaded that the pool had evicted.
     """
     usual = st.one_of(evicted_and_sent_again(sut.limits), working_sets(sut.limits))
     sut.check(data.draw(with_rare(sut.limits, usual, loaded_together(sut.limits), every=3), label="workload"))

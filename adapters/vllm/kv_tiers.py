@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Support
+from coldproof.adapters.protocol.shape import TierShape
 from coldproof.adapters.vllm.flags import split_flag
 
 CONNECTORS_PACKAGE = "coldproof.adapters.vllm.fingerprint.connectors"
 FOLDER = "(folder of the engine)"  # a placeholder for a folder that only this engine uses
 FAILED_LOADS = "failed_loads"  # the key in the statistics of FailingConnector
 OFFLOADED_BYTES = 2**20
+PAGE = 4096  # bytes
+KEPT_BLOCKS = 10_000  # the default capacity of Coldproof's connector
 TRANSFER_FLAG = "--kv-transfer-config"
 GIVEN, NOT_USED = "given", "not-used"  # of a cell: the tier is the one in the user's flag, or that one is left out
 USERS_FOLDER = "{folder}"  # what a user writes for FOLDER
@@ -114,6 +117,25 @@ def given_tier(text: str) -> Tier:
         )
     except (msgspec.DecodeError, KeyError) as problem:
         raise ValueError(f"{TRANSFER_FLAG}: expected a JSON object with kv_connector ({problem})") from problem
+
+
+def tier_shape(transfer: Any, *, block: int, block_bytes: int) -> TierShape | None:
+    """Return what a connector keeps by its `kv_transfer_config`; None if it promises nothing that is known here.
+
+    `block` in tokens. OffloadingConnector stores whole chunks, each in a multiple of 4,096 bytes
+    (CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT). The lazy mode of SimpleCPUOffloadConnector promises nothing: it stores
+    what is about to be evicted.
+    """
+    options = transfer.kv_connector_extra_config
+    if (transfer.kv_connector, options.get("spec_name")) == (OFFLOAD.connector, OFFLOAD.options["spec_name"]):
+        unit = int(options.get("block_size", block))
+        chunk_bytes = -(-block_bytes * (unit // block) // PAGE) * PAGE
+        return TierShape(blocks=int(options["cpu_bytes_to_use"]) // chunk_bytes * (unit // block), unit=unit)
+    if transfer.kv_connector == SIMPLE.connector and not options.get("lazy_offload"):
+        return TierShape(blocks=int(options["cpu_bytes_to_use"]) // block_bytes, unit=block)
+    if transfer.kv_connector == RELIABLE.connector and not options.get("failing"):
+        return TierShape(blocks=int(options.get("blocks", KEPT_BLOCKS)), unit=block)
+    return None
 
 
 def persistence(tier: Tier | None) -> Support:

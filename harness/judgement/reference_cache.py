@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
-from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.shape import EngineShape, TierShape
 from coldproof.harness.history.content import carry_the_same_until
 from coldproof.harness.history.drafts import counts_drafts
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
@@ -223,11 +223,13 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
     the end of a prefix before its beginning, evicts every other block first. What remains is the pool without the
     blocks of all requests since the burst of `other` began; aborted requests may still run. A block that several
     requests share counts once. The result is 0 for steps with a preemption, which takes blocks twice, and for engines
-    that free blocks while a request runs, have a second tier, or drop all blocks at once.
+    that free blocks while a request runs, have a second tier of which nothing is known, or drop all blocks at once.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if history.shape.sequences:
         return only_the_latest(history)
+    if history.shape.tier is not None:
+        return kept_by_the_tier(history, history.shape.tier)
     orderly = history.shape.uniform and not history.shape.second_tier and history.shape.drops_all_below is None
     if block is None or pool is None or not orderly:
         return lambda _other, _outcome: 0
@@ -253,6 +255,29 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
             taken += sum(most[request] - len(known.intersection(hit[request])) for request in steps.get(step, ()))
             known.update(*(left[request] for request in steps.get(step, ())))
         return max(0, pool - taken + most[other.request]) * block
+
+    return kept
+
+
+def kept_by_the_tier(history: History, tier: TierShape) -> Callable[[Outcome, Outcome], float]:
+    """Return the function `kept(other, outcome)` for a second tier with room for all: a prompt's whole chunks.
+
+    Copies to the tier may take a while, so requests must have been answered in between. Nothing is expected over a step
+    with a preemption, a failed load or an aborted request, whose blocks may not be stored.
+    """
+    asked = {o.step for o in history.outcomes}
+    disturbed = {o.step for o in history.outcomes if not o.answered}
+    for record in history.steps:
+        before, after = record.before, record.after
+        if (before.preemptions, before.failed_loads) != (after.preemptions, after.failed_loads):
+            disturbed.add(record.step)
+    used = sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes)
+
+    def kept(other: Outcome, outcome: Outcome) -> float:
+        between = range(other.step + 1, outcome.step)
+        if used > tier.blocks or asked.isdisjoint(between) or not disturbed.isdisjoint((other.step, *between)):
+            return 0
+        return len(other.prompt) // tier.unit * tier.unit
 
     return kept
 

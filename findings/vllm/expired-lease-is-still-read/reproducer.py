@@ -145,9 +145,12 @@ class Pair:
     def restart(self, number: int) -> None:
         """End a side with all its processes, as if its machine failed, and start it again."""
         server = psutil.Process(self.servers[number].pid)
-        for process in (*server.children(recursive=True), server):
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
             process.kill()
         self.servers[number].join()
+        while any(map(runs, processes)):  # a forked process holds the port as long as it runs
+            time.sleep(0.05)
         self.servers[number] = self.started(number)
 
     def supervise(self, router: multiprocessing.context.ForkProcess, orders: Connection) -> int:
@@ -161,6 +164,14 @@ class Pair:
         finally:
             for process in (router, *self.servers):
                 process.terminate()
+
+
+def runs(process: psutil.Process) -> bool:
+    """Return whether a process has not ended yet."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def serve(side: str, port: int, flags: Sequence[str], lease: int | None) -> None:

@@ -21,7 +21,7 @@ from coldproof.harness.history.records import (
 )
 from coldproof.harness.judgement.checkers.tokens import foreign_source
 from coldproof.harness.judgement.finding import Finding
-from coldproof.harness.judgement.reference_cache import Bounds, at_most, bounds
+from coldproof.harness.judgement.reference_cache import Bounds, at_most, bounds, has_room
 from coldproof.reports.schema.verdict import FailureClass
 
 
@@ -53,7 +53,8 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
             why += "; no request of this workload wrote them"
     elif limit.at_least is not None and at_most < limit.at_least:
         failure_class, low = FailureClass.LOST_REUSE, high
-        why = f"an earlier request had left {limit.at_least} in the cache, and the pool had room to keep them"
+        place = "pool" if history.shape.tier is None or has_room(history) else "second tier"
+        why = f"an earlier request had left {limit.at_least} in the cache, and the {place} had room to keep them"
     else:
         return []
     sentence = f"Request {outcome.request} hit {low} cached tokens, but {why}."

@@ -148,10 +148,14 @@ def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 @guided
 @st.composite
 def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw A, a prompt that takes the whole pool, and A again; perhaps both once more, with more tokens after A."""
+    """Draw A, a prompt that takes the whole pool, and A again; perhaps both once more, with more tokens after A.
+
+    With an answer of one token, as a prefiller is asked for it, A ends in the step that computes its last blocks.
+    """
     stem = draw(stems(limits))
     tail = Segment("tail", limits.unit + 1)
-    steps: list[Step] = [Burst(requests=(Request(prompt=Prompt((stem,))),))]
+    first = Request(prompt=Prompt((stem,)), max_tokens=draw(st.sampled_from((8, 1))))
+    steps: list[Step] = [Burst(requests=(first,))]
     for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem, tail)), ((stem, tail), (stem, tail))))):
         steps += [pool_filler(limits, "flood"), Burst(requests=(Request(prompt=Prompt(segments)),))]
     return Workload(tuple(steps))

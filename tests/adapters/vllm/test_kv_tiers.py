@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,18 @@ from hypothesis import find
 from support.histories import history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.shape import TierShape
 from coldproof.adapters.vllm.cells import CELLS
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
-from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TIERS, connector_config, tier_and_rest, tier_flags
+from coldproof.adapters.vllm.kv_tiers import (
+    GIVEN,
+    NOT_USED,
+    TIERS,
+    connector_config,
+    tier_and_rest,
+    tier_flags,
+    tier_shape,
+)
 from coldproof.adapters.vllm.server import VllmOptions, server_command
 from coldproof.adapters.vllm.spec import check_arguments
 from coldproof.harness.history.records import ResetRecord
@@ -232,3 +242,20 @@ def test_a_configuration_without_a_connector_is_refused_before_anything_starts()
     with pytest.raises(ValueError, match="expected a JSON object with kv_connector"):
         check_arguments(("--kv-transfer-config", '{"kv_role": "kv_both"}'))
     check_arguments(("--kv-transfer-config", json.dumps(USERS)))
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("offload", TierShape(blocks=256, unit=32)),
+        ("offload-small", TierShape(blocks=40, unit=64)),
+        ("simple", TierShape(blocks=1024, unit=32)),
+        ("kept", TierShape(blocks=10_000, unit=32)),
+        *((name, None) for name in ("files", "simple-lazy", "example", "multi", "failing", "lmcache")),
+    ],
+)
+def test_what_a_tier_keeps_follows_from_its_options(name: str, kept: TierShape | None) -> None:
+    """With pages of 1,024 bytes for each block: a chunk of the OffloadingConnector takes 4,096 all the same."""
+    tier = TIERS[name]
+    config = SimpleNamespace(kv_connector=tier.connector, kv_connector_extra_config=tier.options)
+    assert tier_shape(config, block=32, block_bytes=1024) == kept

@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 from coldproof.adapters.server.vllm_metrics import FAILED_LOADS_COUNTER
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
-from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
+from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS, KEPT_BLOCKS
 
 # The remainder of the prompt length modulo LENGTHS selects what a load reads: 0: nothing; READABLE: everything; 2: all
 # but the last block.
@@ -96,7 +96,7 @@ class FailingConnector(KVConnectorBase_V1):
             block=int(vllm_config.cache_config.block_size),
             asynchronous=bool(options.get("asynchronous")),
             failing=bool(options.get("failing")),
-            capacity=int(options.get("blocks", 10_000)),
+            capacity=int(options.get("blocks", KEPT_BLOCKS)),
         )
         self.store = BlockStore(asynchronous=self.planner.asynchronous)
 
