@@ -28,16 +28,6 @@ class ImageShape(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class TierShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A second tier that stores every prompt, and when it is full, drops what was used longest ago.
-
-    `blocks`: how many of the pool's blocks it has room for. `unit`: the number of tokens that it stores together.
-    """
-
-    blocks: int
-    unit: int
-
-
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """The sizes from which the generators compute workload sizes. None: unknown.
 
@@ -59,7 +49,9 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     # The engine keeps this number of whole sequences instead of blocks. Only hits on the previous request are required.
     sequences: int | None = None
     second_tier: bool = False  # blocks that the pool evicts or loses in a reset may be loaded from a second tier
-    tier: TierShape | None = None  # None: nothing is known of what it keeps
+    # The blocks for which a second tier has room that stores each block of a prompt and drops what was used longest ago.
+    # None: it is unknown what it keeps.
+    tier_blocks: int | None = None
     failed_load_ends_request: bool = False  # a failed load ends the request with an error; otherwise it is answered
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
     # With fewer free blocks than this, the engine evicts all unused blocks at once. None: it evicts single blocks.

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Support
-from coldproof.adapters.protocol.shape import TierShape
 from coldproof.adapters.vllm.flags import split_flag
 
 CONNECTORS_PACKAGE = "coldproof.adapters.vllm.fingerprint.connectors"
@@ -119,22 +118,21 @@ def given_tier(text: str) -> Tier:
         raise ValueError(f"{TRANSFER_FLAG}: expected a JSON object with kv_connector ({problem})") from problem
 
 
-def tier_shape(transfer: Any, *, block: int, block_bytes: int) -> TierShape | None:
-    """Return what a connector keeps by its `kv_transfer_config`; None if it promises nothing that is known here.
+def tier_blocks(transfer: Any, *, block_bytes: int) -> int | None:
+    """Return how many blocks a connector keeps by its `kv_transfer_config`; None if it promises nothing known here.
 
-    `block` in tokens. OffloadingConnector stores whole chunks, each in a multiple of 4,096 bytes
-    (CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT). The lazy mode of SimpleCPUOffloadConnector promises nothing: it stores
-    what is about to be evicted.
+    OffloadingConnector stores each block in a multiple of 4,096 bytes (CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT). Of
+    chunks of several blocks (`block_size`), it loads none that the pool has in part. An option that none of our tiers
+    has may change what is kept, too (vLLM's `store_threshold`, `cpu_bytes_to_use_per_rank`, `lazy_offload`).
     """
     options = transfer.kv_connector_extra_config
-    if (transfer.kv_connector, options.get("spec_name")) == (OFFLOAD.connector, OFFLOAD.options["spec_name"]):
-        unit = int(options.get("block_size", block))
-        chunk_bytes = -(-block_bytes * (unit // block) // PAGE) * PAGE
-        return TierShape(blocks=int(options["cpu_bytes_to_use"]) // chunk_bytes * (unit // block), unit=unit)
-    if transfer.kv_connector == SIMPLE.connector and not options.get("lazy_offload"):
-        return TierShape(blocks=int(options["cpu_bytes_to_use"]) // block_bytes, unit=block)
+    spec = (transfer.kv_connector, options.get("spec_name"))
+    if spec == (OFFLOAD.connector, OFFLOAD.options["spec_name"]) and set(options) == set(OFFLOAD.options):
+        return int(options["cpu_bytes_to_use"]) // (-(-block_bytes // PAGE) * PAGE)
+    if transfer.kv_connector == SIMPLE.connector and set(options) == set(SIMPLE.options):
+        return int(options["cpu_bytes_to_use"]) // block_bytes
     if transfer.kv_connector == RELIABLE.connector and not options.get("failing"):
-        return TierShape(blocks=int(options.get("blocks", KEPT_BLOCKS)), unit=block)
+        return int(options.get("blocks", KEPT_BLOCKS))
     return None
 
 

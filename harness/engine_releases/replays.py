@@ -28,12 +28,13 @@ def replayed(runs: ReleaseRuns, case: Path, version: str) -> Replay:
     folder = runs.out / "replays" / case.stem / version
     results = finished(folder)
     if results is None:
+        options = options_of(case)  # before an environment is made
         try:
             python = runs.python(version)
         except NoEnvironment as problem:
             return Replay(version, None, f"not installed: {problem}")
         words = ["-m", "coldproof", "replay", str(case.absolute()), "--report-dir", str(folder.absolute())]
-        ended = run_suites([str(python), *words, *options_of(case), *runs.arguments], folder, runs.seconds)
+        ended = run_suites([str(python), *words, *options, *runs.arguments], folder, runs.seconds)
         results = finished(folder)
         if results is None:
             return Replay(version, None, ended)

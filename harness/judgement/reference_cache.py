@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
-from coldproof.adapters.protocol.shape import EngineShape, TierShape
+from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.history.content import carry_the_same_until
 from coldproof.harness.history.drafts import counts_drafts
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
@@ -213,7 +213,12 @@ def has_room(history: History) -> bool:
     if block is None or pool is None:
         return False
     pool -= history.shape.drops_all_below or 0
-    return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes) <= pool
+    return blocks_of_all(history) <= pool
+
+
+def blocks_of_all(history: History) -> int:
+    """Return the number of blocks for everything that this history computed, if its requests share none."""
+    return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes)
 
 
 def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
@@ -228,8 +233,8 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if history.shape.sequences:
         return only_the_latest(history)
-    if history.shape.tier is not None:
-        return kept_by_the_tier(history, history.shape.tier)
+    if history.shape.tier_blocks is not None:
+        return kept_by_the_tier(history, history.shape.tier_blocks)
     orderly = history.shape.uniform and not history.shape.second_tier and history.shape.drops_all_below is None
     if block is None or pool is None or not orderly:
         return lambda _other, _outcome: 0
@@ -259,25 +264,26 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
     return kept
 
 
-def kept_by_the_tier(history: History, tier: TierShape) -> Callable[[Outcome, Outcome], float]:
-    """Return the function `kept(other, outcome)` for a second tier with room for all: a prompt's whole chunks.
+def kept_by_the_tier(history: History, tier_blocks: int) -> Callable[[Outcome, Outcome], float]:
+    """Return the function `kept(other, outcome)` for a second tier: whole prompts, as long as it has room for all.
 
     Copies to the tier may take a while, so requests must have been answered in between. Nothing is expected over a step
     with a preemption, a failed load or an aborted request, whose blocks may not be stored.
     """
     asked = {o.step for o in history.outcomes}
-    disturbed = {o.step for o in history.outcomes if not o.answered}
-    for record in history.steps:
-        before, after = record.before, record.after
-        if (before.preemptions, before.failed_loads) != (after.preemptions, after.failed_loads):
-            disturbed.add(record.step)
-    used = sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes)
+    readings = ((record.step, record.before, record.after) for record in history.steps)
+    disturbed = {o.step for o in history.outcomes if not o.answered} | {
+        step
+        for step, before, after in readings
+        if (before.preemptions, before.failed_loads) != (after.preemptions, after.failed_loads)
+    }
+    room = blocks_of_all(history) <= tier_blocks
 
     def kept(other: Outcome, outcome: Outcome) -> float:
         between = range(other.step + 1, outcome.step)
-        if used > tier.blocks or asked.isdisjoint(between) or not disturbed.isdisjoint((other.step, *between)):
+        if not room or asked.isdisjoint(between) or not disturbed.isdisjoint((other.step, *between)):
             return 0
-        return len(other.prompt) // tier.unit * tier.unit
+        return len(other.prompt)
 
     return kept
 

@@ -15,7 +15,7 @@ from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 from coldproof.adapters.vllm.image_model import DELIMITERS
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
 from coldproof.adapters.vllm.inproc.weights import weight_controls
-from coldproof.adapters.vllm.kv_tiers import tier_shape
+from coldproof.adapters.vllm.kv_tiers import tier_blocks
 from coldproof.adapters.vllm.releases import (
     chat_template,
     hash_seed,
@@ -175,7 +175,6 @@ def shape(parts: InprocEngineParts) -> EngineShape:
     specs = [group.kv_cache_spec for group in pool.kv_cache_groups]
     uniform = len(specs) == 1 and isinstance(specs[0], full)
     block_bytes = sum(tensor.size for tensor in pool.kv_cache_tensors) // pool.num_blocks
-    known_tier = transfer is not None and uniform
     return EngineShape(
         block_size=hit_alignment(cache),
         pool_blocks=cache.num_gpu_blocks - 1,  # block 0 is vLLM's null block
@@ -188,7 +187,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
         resumes_first=True,  # Scheduler._preempt_request prepends it to the queue
         preempts_latest=True,  # SchedulerConfig.policy: the time of arrival decides ties; Scheduler.schedule
         second_tier=transfer is not None,
-        tier=tier_shape(transfer, block=hit_alignment(cache), block_bytes=block_bytes) if known_tier else None,
+        tier_blocks=tier_blocks(transfer, block_bytes=block_bytes) if transfer is not None and uniform else None,
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
         groups=tuple(group_shape(spec, settings) for spec in specs),
         counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),

@@ -53,7 +53,7 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
             why += "; no request of this workload wrote them"
     elif limit.at_least is not None and at_most < limit.at_least:
         failure_class, low = FailureClass.LOST_REUSE, high
-        place = "pool" if history.shape.tier is None or has_room(history) else "second tier"
+        place = "pool" if history.shape.tier_blocks is None or has_room(history) else "second tier"
         why = f"an earlier request had left {limit.at_least} in the cache, and the {place} had room to keep them"
     else:
         return []

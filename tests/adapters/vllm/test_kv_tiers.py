@@ -12,7 +12,6 @@ from hypothesis import find
 from support.histories import history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.shape import TierShape
 from coldproof.adapters.vllm.cells import CELLS
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
 from coldproof.adapters.vllm.kv_tiers import (
@@ -21,8 +20,8 @@ from coldproof.adapters.vllm.kv_tiers import (
     TIERS,
     connector_config,
     tier_and_rest,
+    tier_blocks,
     tier_flags,
-    tier_shape,
 )
 from coldproof.adapters.vllm.server import VllmOptions, server_command
 from coldproof.adapters.vllm.spec import check_arguments
@@ -247,15 +246,28 @@ def test_a_configuration_without_a_connector_is_refused_before_anything_starts()
 @pytest.mark.parametrize(
     ("name", "kept"),
     [
-        ("offload", TierShape(blocks=256, unit=32)),
-        ("offload-small", TierShape(blocks=40, unit=64)),
-        ("simple", TierShape(blocks=1024, unit=32)),
-        ("kept", TierShape(blocks=10_000, unit=32)),
-        *((name, None) for name in ("files", "simple-lazy", "example", "multi", "failing", "lmcache")),
+        ("offload", 256),
+        ("simple", 1024),
+        ("kept", 10_000),
+        *((name, None) for name in ("offload-small", "files", "simple-lazy", "example", "multi", "failing", "lmcache")),
     ],
 )
-def test_what_a_tier_keeps_follows_from_its_options(name: str, kept: TierShape | None) -> None:
-    """With pages of 1,024 bytes for each block: a chunk of the OffloadingConnector takes 4,096 all the same."""
+def test_what_a_tier_keeps_follows_from_its_options(name: str, kept: int | None) -> None:
+    """With pages of 1,024 bytes for each block: OffloadingConnector takes 4,096 all the same."""
     tier = TIERS[name]
     config = SimpleNamespace(kv_connector=tier.connector, kv_connector_extra_config=tier.options)
-    assert tier_shape(config, block=32, block_bytes=1024) == kept
+    assert tier_blocks(config, block_bytes=1024) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("simple", {}),
+        ("simple", {"cpu_bytes_to_use": 2**20, "cpu_bytes_to_use_per_rank": 4096}),
+        ("offload", {**TIERS["offload"].options, "store_threshold": 2}),
+    ],
+)
+def test_nothing_is_known_of_a_tier_with_other_options(name: str, options: dict[str, Any]) -> None:
+    """A user may give any, or none: what is then stored, and how much of it, is not ours to say."""
+    config = SimpleNamespace(kv_connector=TIERS[name].connector, kv_connector_extra_config=options)
+    assert tier_blocks(config, block_bytes=1024) is None

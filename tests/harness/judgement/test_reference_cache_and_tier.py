@@ -8,40 +8,39 @@ import pytest
 from support.histories import history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.shape import TierShape
 from coldproof.harness.history.records import Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.reference_cache import bounds
 
-PROMPT = range(100, 180)  # five blocks of 16, or two chunks of two blocks and a half
+PROMPT = range(100, 180)  # five blocks of 16
 FIRST, OTHER, AGAIN = outcome(0, PROMPT), outcome(1, range(1000, 1080)), outcome(2, PROMPT)
-CHUNKS = TierShape(blocks=64, unit=32)
+ROOM = 64  # blocks
 
 
-def owed(*asked: Outcome, tier: TierShape | None = CHUNKS, **changes: Any) -> int | None:
+def owed(*asked: Outcome, tier: int | None = ROOM, **changes: Any) -> int | None:
     """What the last of these requests must hit, with a pool that has room for one of them."""
-    engine = shape(pool_blocks=6, second_tier=True, tier=tier)
+    engine = shape(pool_blocks=6, second_tier=True, tier_blocks=tier)
     return bounds(history(*asked, shape=engine, **changes))[asked[-1].request].at_least
 
 
-def test_the_whole_chunks_of_an_earlier_prompt_are_owed() -> None:
-    """Not its answer, which a tier may leave out. In units of a block, all but the prompt's last token."""
+def test_an_earlier_prompt_is_owed() -> None:
+    """Not its answer, which a tier may leave out. In whole blocks, and all but the prompt's last token."""
     assert owed(FIRST, OTHER, AGAIN) == 64
-    assert owed(FIRST, OTHER, AGAIN, tier=TierShape(blocks=64, unit=16)) == 64
-    assert owed(FIRST, OTHER, outcome(2, range(100, 200)), tier=TierShape(blocks=64, unit=16)) == 80
+    assert owed(FIRST, OTHER, outcome(2, (*PROMPT, 7, 8, *range(300, 320)))) == 80
+    assert owed(FIRST, OTHER, outcome(2, (*range(100, 150), *range(2000, 2030)))) == 48
 
 
 @pytest.mark.parametrize(
     ("asked", "tier"),
     [
         ((FIRST, OTHER, AGAIN), None),
-        ((FIRST, OTHER, AGAIN), TierShape(blocks=17, unit=32)),
-        ((FIRST, outcome(1, PROMPT)), CHUNKS),
-        ((FIRST, outcome(1, range(1000, 1080), finish_reason=None, aborted="client"), AGAIN), CHUNKS),
+        ((FIRST, OTHER, AGAIN), 17),
+        ((FIRST, outcome(1, PROMPT)), ROOM),
+        ((FIRST, outcome(1, range(1000, 1080), finish_reason=None, aborted="client"), AGAIN), ROOM),
     ],
     ids=["of a tier of which nothing is known", "without room for all", "directly after it", "after an abort"],
 )
-def test_nothing_is_owed(asked: tuple[Outcome, ...], tier: TierShape | None) -> None:
+def test_nothing_is_owed(asked: tuple[Outcome, ...], tier: int | None) -> None:
     """What is stored in the meantime, or perhaps never, cannot be expected."""
     assert owed(*asked, tier=tier) is None
 
@@ -56,7 +55,7 @@ def test_nothing_is_owed_over_a_preemption_or_a_failed_load(after: Metrics) -> N
 
 def test_a_miss_is_lost_reuse_and_names_the_tier() -> None:
     """Because the pool had no room."""
-    engine = shape(pool_blocks=6, second_tier=True, tier=CHUNKS)
+    engine = shape(pool_blocks=6, second_tier=True, tier_blocks=ROOM)
     (finding,) = check_bounds(history(FIRST, OTHER, AGAIN, shape=engine))
     assert finding.sentence == (
         "Request 2 hit 0 cached tokens, but an earlier request had left 64 in the cache, "
