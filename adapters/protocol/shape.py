@@ -49,8 +49,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     # The engine keeps this number of whole sequences instead of blocks. Only hits on the previous request are required.
     sequences: int | None = None
     second_tier: bool = False  # blocks that the pool evicts or loses in a reset may be loaded from a second tier
-    # The blocks for which a second tier has room that stores each block of a prompt and drops what was used longest ago.
-    # None: it is unknown what it keeps.
+    # The number of blocks for which a second tier has room, if it stores each block of a prompt and drops what was used
+    # longest ago. None: it is unknown what it keeps.
     tier_blocks: int | None = None
     failed_load_ends_request: bool = False  # a failed load ends the request with an error; otherwise it is answered
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
