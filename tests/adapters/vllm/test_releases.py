@@ -19,6 +19,7 @@ from coldproof.adapters.vllm.releases import (
     host_chunks,
     host_region_sizes,
     record_every_step,
+    thread_binding,
 )
 
 MISSING = "from coldproof.adapters.vllm.releases import missing_internals; print(missing_internals())"
@@ -147,3 +148,13 @@ def test_the_statistics_of_a_step_are_added_once() -> None:
 def test_chunks_of_host_memory_were_called_blocks(spec: Any, sizes: dict[str, int]) -> None:
     """Their number, and the arguments of the region that the tiers share, have the release's own names."""
     assert (host_chunks(spec), host_region_sizes(spec)) == (20, sizes)
+
+
+@pytest.mark.parametrize("version", ["0.21.0", "0.33.0", "a build without a number"])
+def test_an_engine_computes_on_any_core(version: str) -> None:
+    assert thread_binding(version) == "nobind"
+
+
+def test_vllm_020_is_given_a_list_of_cores() -> None:
+    """With `nobind`, `OMPProcessManager` ends with an IndexError there."""
+    assert thread_binding("0.20.2").isdigit()
