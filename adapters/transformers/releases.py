@@ -115,7 +115,7 @@ def usage(cache: Any) -> float:
 
 
 def can_reset(cache: Any) -> bool:
-    """Return whether the engine can empty its prefix cache. Up to 5.15 it cannot."""
+    """Return whether the engine can empty its prefix cache. Up to 5.15 it cannot, and new weights may hit old KV."""
     return hasattr(cache, "reset")
 
 

@@ -84,6 +84,7 @@ ABSENT = {
     **dict.fromkeys((Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_SAME_PATH), NO_ROUTE),
     **dict.fromkeys((Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.SLEEP), NO_MODES),
 }
+NEED_RESET = (Capability.CACHE_RESET, Capability.WEIGHT_UPDATES)  # only a reset invalidates after an update
 WITH_PEFT = {
     Capability.ADAPTER_SWITCH: "set_adapter under pause()",
     Capability.RUNTIME_LORA: "load_adapter and delete_adapter under pause()",
@@ -232,7 +233,7 @@ def capabilities(parts: PipelineParts) -> dict[Capability, Support]:
         Capability.BLOCK_SIZE: Support(True, f"page_size={block_tokens(config)}"),
         Capability.POOL_SIZE: Support(True, f"num_blocks={cache.num_blocks}"),
         Capability.SEVERAL_GROUPS: Support(len(kinds) > 1, f"the kinds of attention: {', '.join(kinds)}"),
-        **({} if can_reset(cache) else {Capability.CACHE_RESET: Support(False, NO_RESET)}),
+        **({} if can_reset(cache) else dict.fromkeys(NEED_RESET, Support(False, NO_RESET))),
     }
 
 

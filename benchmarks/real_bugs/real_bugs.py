@@ -91,6 +91,7 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     examples: int
     requests: int
     cases: list[Counterexample] = []
+    errors: list[str] = []  # the cells in which it could not be tested
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +129,7 @@ def tested_on(runs: Sequence[Run], bug: Bug, release: str) -> dict[str, list[Cou
     here = (run for run in runs if (run.engine, run.release) == (bug.engine, release))
     for name, one in ((name, one) for run in here for name, one in run.verdicts.items() if name in bug.requirements):
         expected = [case for case in one.cases if failure_of(case.signature) in bug.failures]
-        if expected or one.verdict in CONCLUDED:
+        if expected or (one.verdict in CONCLUDED and not one.errors):
             found.setdefault(name, []).extend(expected)
     return found
 
@@ -190,7 +191,9 @@ def tested(row: ReleaseRow, requirement: str) -> Tested:
     """Return one verdict of a release."""
     found = row.verdicts[requirement]
     cases = [Counterexample(case.signature, case.sentence) for case in found.cases]
-    return Tested(verdict=found.verdict, examples=found.examples, requests=found.requests, cases=cases)
+    return Tested(
+        verdict=found.verdict, examples=found.examples, requests=found.requests, cases=cases, errors=found.errors
+    )
 
 
 def page(results: Sequence[Result], runs: Sequence[Run], notes: dict[str, str]) -> str:

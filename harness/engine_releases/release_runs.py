@@ -17,6 +17,7 @@ from coldproof.harness.options import UsageError
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
 from coldproof.reports.schema.results import Results, read_results
+from coldproof.reports.schema.verdict import Verdict
 
 RESULTS = "results.json"
 STOPPED = 3  # exit code of a run that the harness ended
@@ -116,6 +117,7 @@ def row_of(version: str, results: Results, report: str, causes: Waivers) -> Rele
             examples=one.examples,
             requests=one.requests,
             cases=[release_case(case, report, causes) for case in map(cases.__getitem__, one.cases)],
+            errors=[cell.cell for cell in one.cells if cell.verdict is Verdict.ERROR],
         )
         for one in results.requirements
     }

@@ -24,13 +24,14 @@ class ReleaseCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One requirement on one release."""
+    """One requirement on one release. `errors`: the cells in which it could not be tested; another may be violated."""
 
     verdict: Verdict
     reason: str
     examples: int
     requests: int
     cases: list[ReleaseCase] = []
+    errors: list[str] = []
 
 
 class ReleaseRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,11 @@ class ReleaseRow(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     report: str = ""
     problem: str = ""
+
+    @property
+    def errors(self) -> list[str]:
+        """The cells in which a requirement could not be tested, sorted."""
+        return sorted({cell for one in self.verdicts.values() for cell in one.errors})
 
 
 class RequirementHead(msgspec.Struct, frozen=True, kw_only=True):

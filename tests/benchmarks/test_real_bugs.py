@@ -97,6 +97,10 @@ def test_a_requirement_that_ended_in_an_error_was_not_tested() -> None:
     before, after = (msgspec.structs.replace(run(one), verdicts={"LORA-1": failed}) for one in ("1.0", "1.1"))
     assert SCRIPT.result([before, run("1.1")], bug()).outcome is SCRIPT.Outcome.WAITING
     assert SCRIPT.result([run("1.0", "stale state"), after], bug()).outcome is SCRIPT.Outcome.WAITING
+    other = run("1.0", "hang")
+    in_a_cell = msgspec.structs.replace(other.verdicts["LORA-1"], errors=["tight"])
+    partly = msgspec.structs.replace(other, verdicts={"LORA-1": in_a_cell})
+    assert SCRIPT.result([partly, run("1.1")], bug()).outcome is SCRIPT.Outcome.WAITING
 
 
 def test_the_list_is_long_enough_and_consistent() -> None:

@@ -116,6 +116,17 @@ def test_a_history_has_the_requirements_of_all_its_releases(tmp_path: Path) -> N
     assert "SALT-1" not in history.releases[0].verdicts
 
 
+def test_a_release_names_the_cells_with_an_error(tmp_path: Path) -> None:
+    """A violation in another cell hides them otherwise."""
+    cells = [
+        report_samples.cell(name, Verdict.ERROR if name == "tight" else Verdict.VIOLATED) for name in ("tight", "a")
+    ]
+    one = report_samples.requirement("LORA-1", "answers as cold", *cells)
+    results = msgspec.structs.replace(sample(Verdict.VIOLATED), requirements=[one])
+    row = runs(tmp_path, {"1.0": interpreter(tmp_path / "bin", "1.0", results)}).row("1.0")
+    assert (row.verdicts["LORA-1"].verdict, row.errors) == (Verdict.VIOLATED, ["tight"])
+
+
 def test_a_case_has_the_cause_that_is_known_of_its_release(tmp_path: Path) -> None:
     """From both files of the engine, an expired entry too; on a release that an entry is not for, nothing."""
     entry = (
