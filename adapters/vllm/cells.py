@@ -173,6 +173,21 @@ def tier_cell(
     return VllmCell(name=name, about=about, arguments=pool, areas=areas, tier=tier, only_fingerprint=True)
 
 
+def window_tier_cell(
+    name: str, about: str, *, tier: str, blocks: int = 60, areas: tuple[str, ...] = RELIABLE_TIER
+) -> VllmCell:
+    """Return a cell with a second tier and two groups. In 60 blocks fit two long requests, in 32 one."""
+    return VllmCell(
+        name=name,
+        about=f"{about} with two groups: a sliding window of 64 tokens beside full attention",
+        arguments=("--max-model-len", "512", "--num-gpu-blocks-override", str(blocks), *SMALL_CHUNKS),
+        areas=areas,
+        tier=tier,
+        topology="window",
+        only_fingerprint=True,
+    )
+
+
 def model_files_cell(name: str, tier: str, *arguments: str) -> VllmCell:
     """Return a cell with the files of a tier, in which a model keeps its keys and values when its engine ends."""
     about = f"the tier of tier-{tier} with a model: files with keys and values, which the next engine finds"
@@ -197,14 +212,8 @@ TIER_CELLS = (
         arguments=("--no-enable-chunked-prefill",),
         areas=(*RELIABLE_TIER, "TIER-6"),
     ),
-    VllmCell(
-        name="tier-offload-window",
-        about="vLLM's OffloadingConnector with two groups: a sliding window of 64 tokens beside full attention",
-        arguments=WINDOW_POOL,
-        areas=("TIER-1", "TIER-2", "TIER-3"),
-        tier="offload",
-        topology="window",
-        only_fingerprint=True,
+    window_tier_cell(
+        "tier-offload-window", "vLLM's OffloadingConnector", tier="offload", areas=("TIER-1", "TIER-2", "TIER-3")
     ),
     model_files_cell("tier-files-model", "files"),
     model_files_cell("tier-example-model", "example", "--no-enable-chunked-prefill"),
@@ -212,6 +221,8 @@ TIER_CELLS = (
     tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),
     tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", areas=FAILING_TIER),
     tier_cell("tier-failing-late", "tier-failing with asynchronous loads", areas=FAILING_TIER),
+    window_tier_cell("tier-kept-window", "Coldproof's connector", tier="kept"),
+    window_tier_cell("tier-failing-window", "tier-failing-late", tier="failing-late", blocks=32, areas=FAILING_TIER),
     tier_cell("tier-failing-ends", "tier-failing; a failed load ends its request with an error", areas=FAILING_TIER),
     VllmCell(
         name="tier-lmcache",

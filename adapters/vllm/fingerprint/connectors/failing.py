@@ -2,17 +2,26 @@
 
 It stores blocks under vLLM's block hashes, so the failing loads are its only errors. The length of the prompt decides
 which loads fail, so that a counterexample repeats. The load of a request fails only once; its next load succeeds.
+
+With several KV-cache groups, which must have blocks of one size, a key is a hash and the number of the group. Of a
+sliding window, a load needs only the blocks inside the window.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from prometheus_client import Counter
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 from coldproof.adapters.server.vllm_metrics import FAILED_LOADS_COUNTER
@@ -23,6 +32,9 @@ from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS, KEPT_BLOCKS
 # but the last block.
 LENGTHS = 3
 READABLE = 1
+NULL = 0  # vLLM's block that stands for what is outside of a window
+
+Key = tuple[int, bytes]  # the number of a group, and vLLM's hash of a block
 
 
 @dataclass
@@ -31,7 +43,7 @@ class PlannedLoad:
 
     request: str
     blocks: list[int]
-    keys: list[bytes]
+    keys: list[Key]
     unreadable: set[int]
 
 
@@ -40,8 +52,8 @@ class StepTransfers(KVConnectorMetadata):
     """The loads, the stores (block, key) and the evicted keys of one step, in the order of execution."""
 
     loads: list[PlannedLoad] = field(default_factory=list)
-    stores: list[tuple[int, bytes]] = field(default_factory=list)
-    evicted: list[bytes] = field(default_factory=list)
+    stores: list[tuple[int, Key]] = field(default_factory=list)
+    evicted: list[Key] = field(default_factory=list)
 
 
 class LoadFailureStats(KVConnectorStats):
@@ -86,7 +98,7 @@ class LoadFailureMetric(KVConnectorPromMetrics):
         self.counters[engine_idx].inc(int(transfer_stats_data.get(FAILED_LOADS, 0)))
 
 
-class FailingConnector(KVConnectorBase_V1):
+class FailingConnector(KVConnectorBase_V1, SupportsHMA):
     """The connector. Options: `asynchronous` (loads), `failing` (loads) and `blocks` (the capacity of the tier)."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -97,8 +109,11 @@ class FailingConnector(KVConnectorBase_V1):
             asynchronous=bool(options.get("asynchronous")),
             failing=bool(options.get("failing")),
             capacity=int(options.get("blocks", KEPT_BLOCKS)),
+            windows=[getattr(group.kv_cache_spec, "sliding_window", None) for group in kv_cache_config.kv_cache_groups],
         )
-        self.store = BlockStore(asynchronous=self.planner.asynchronous)
+        # A block's number says nothing about its group. Up to 0.29, vLLM knows no failures but those of blocks.
+        by_request = len(self.planner.windows) > 1 and hasattr(KVConnectorBase_V1, "get_transfer_results")
+        self.store = BlockStore(asynchronous=self.planner.asynchronous, by_request=by_request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         """Return the number of tokens to load after the local hit, and whether the load is asynchronous."""
@@ -122,6 +137,10 @@ class FailingConnector(KVConnectorBase_V1):
         self.planner.requests.pop(request.request_id, None)
         self.planner.tables.pop(request.request_id, None)
         return False, None
+
+    def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]) -> tuple[bool, None]:
+        """As `request_finished`, which vLLM calls with one group."""
+        return self.request_finished(request, block_ids[0])
 
     def reset_cache(self) -> bool:
         """Empty the tier. The worker's copies may remain: without a stored key, nothing loads them."""
@@ -163,6 +182,12 @@ class FailingConnector(KVConnectorBase_V1):
         """Return the requests whose asynchronous loads have completed, with or without failures."""
         return None, set(self.store.copies.poll()) or None
 
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """Return the completed loads, and with several groups the requests whose load failed."""
+        results = super().get_transfer_results(finished_req_ids)
+        results.failed_recving, self.store.failed_requests = self.store.failed_requests, set()
+        return results
+
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Return and reset the blocks whose load failed."""
         failed, self.store.failed = self.store.failed, set()
@@ -170,13 +195,19 @@ class FailingConnector(KVConnectorBase_V1):
 
 
 class TransferPlanner:
-    """The scheduler's side of the connector: which blocks are stored, and which transfers the worker executes."""
+    """The scheduler's side of the connector: which blocks are stored, and which transfers the worker executes.
 
-    def __init__(self, *, block: int, asynchronous: bool, failing: bool, capacity: int) -> None:
+    `windows`: for each group its window in tokens, None for full attention.
+    """
+
+    def __init__(
+        self, *, block: int, asynchronous: bool, failing: bool, capacity: int, windows: Sequence[int | None] = (None,)
+    ) -> None:
         self.block, self.asynchronous, self.failing, self.capacity = block, asynchronous, failing, capacity
-        self.stored: OrderedDict[bytes, None] = OrderedDict()  # keys, the least recently used first
+        self.windows = windows
+        self.stored: OrderedDict[Key, None] = OrderedDict()  # the least recently used first
         self.requests: dict[str, Any] = {}
-        self.tables: dict[str, list[int]] = {}  # request -> its blocks in the pool
+        self.tables: dict[str, list[list[int]]] = {}  # request -> for each group its blocks in the pool
         self.first: dict[str, int] = {}  # request -> the index of the first matched block
         self.loads: list[PlannedLoad] = []
         self.tried: set[str] = set()  # requests whose load has failed once
@@ -188,34 +219,44 @@ class TransferPlanner:
         At least one token of the request is left to compute.
         """
         first = self.first[request.request_id] = local // self.block
-        count = 0
-        for key in request.block_hashes[first : (request.num_tokens - 1) // self.block]:
-            if key not in self.stored:
-                break
-            count += 1
-        return count * self.block, self.asynchronous and count > 0
+        for end in range((request.num_tokens - 1) // self.block, first, -1):
+            if all(key in self.stored for _, key in self.needed(request, first, end)):
+                return (end - first) * self.block, self.asynchronous
+        return 0, False
+
+    def needed(self, request: Any, first: int, end: int) -> list[tuple[int, Key]]:
+        """Return what a load of the blocks from `first` to before `end` reads: the number of a block and its key."""
+        return [
+            (number, (group, request.block_hashes[number]))
+            for group, window in enumerate(self.windows)
+            for number in range(max(first, self.oldest(window, end)), end)
+        ]
+
+    def oldest(self, window: int | None, end: int) -> int:
+        """Return the first block that the token behind `end` blocks attends to. A window counts that token, too."""
+        return 0 if window is None else max(0, (end * self.block - window + 1) // self.block)
 
     def plan(self, request: Any, blocks: Any, external: int) -> None:
         """Register the request and plan the load of its matched tokens."""
         self.requests[request.request_id] = request
         first = self.first.pop(request.request_id, 0)
         if external:
-            (ids,) = blocks.get_block_ids()
-            chosen = range(first, first + external // self.block)
-            keys = [request.block_hashes[i] for i in chosen]
-            for key in keys:
+            ids = blocks.get_block_ids()
+            chosen = self.needed(request, first, first + external // self.block)
+            for _, key in chosen:
                 self.stored.move_to_end(key)
-            unreadable = self.unreadable(request, len(keys))
-            self.loads.append(PlannedLoad(request.request_id, [ids[i] for i in chosen], keys, unreadable))
+            targets = [ids[group][number] for number, (group, _) in chosen]
+            unreadable = self.unreadable(request, [number for number, _ in chosen])
+            self.loads.append(PlannedLoad(request.request_id, targets, [key for _, key in chosen], unreadable))
 
-    def unreadable(self, request: Any, count: int) -> set[int]:
-        """Return the indices of the blocks of a load that fail."""
+    def unreadable(self, request: Any, numbers: list[int]) -> set[int]:
+        """Return the places of the blocks of a load that fail: all, or the last one of each group."""
         which = request.num_prompt_tokens % LENGTHS
         if not self.failing or which == READABLE or request.request_id in self.tried:
             return set()
         self.tried.add(request.request_id)
         self.failed += 1
-        return set(range(count)) if which == 0 else {count - 1}
+        return {place for place, number in enumerate(numbers) if which == 0 or number == max(numbers)}
 
     def step_transfers(self, scheduled: Any) -> StepTransfers:
         """Return the planned loads, and stores of all blocks that are full after this step.
@@ -225,13 +266,14 @@ class TransferPlanner:
         self.note_blocks(scheduled)
         loads, self.loads = self.loads, []
         wrong = not self.asynchronous and any(load.unreadable for load in loads)
-        stores: dict[bytes, int] = {}
+        stores: dict[Key, int] = {}
         for name, count in scheduled.num_scheduled_tokens.items() if not wrong else ():
             request = self.requests[name]
             full = (request.num_computed_tokens + count) // self.block
-            for block, key in zip(self.tables[name][:full], request.block_hashes[:full], strict=False):
-                if key not in self.stored:
-                    stores[key] = block
+            for group, table in enumerate(self.tables[name]):
+                for block, value in zip(table[:full], request.block_hashes[:full], strict=False):
+                    if block != NULL and (group, value) not in self.stored:
+                        stores[group, value] = block
         self.stored.update(dict.fromkeys(stores))
         evicted = [self.stored.popitem(last=False)[0] for _ in range(len(self.stored) - self.capacity)]
         return StepTransfers(loads, [(block, key) for key, block in stores.items()], evicted)
@@ -239,23 +281,28 @@ class TransferPlanner:
     def note_blocks(self, scheduled: Any) -> None:
         """Note the blocks that a step allocated, which vLLM tells the worker: all of a new or resumed request's."""
         for new in scheduled.scheduled_new_reqs:
-            (self.tables[new.req_id],) = new.block_ids
+            self.tables[new.req_id] = list(new.block_ids)
         cached = scheduled.scheduled_cached_reqs
+        none: list[list[int]] = [[] for _ in self.windows]
         for name, added in zip(cached.req_ids, cached.new_block_ids, strict=True):
-            (ids,) = added or ([],)
-            before = [] if name in cached.resumed_req_ids else self.tables[name]
-            self.tables[name] = [*before, *ids]
+            before = none if name in cached.resumed_req_ids else self.tables[name]
+            self.tables[name] = [[*old, *new] for old, new in zip(before, added or none, strict=True)]
 
 
 class BlockStore:
-    """The worker's side of the connector. `blocks`: key -> the stored block, one tensor per layer."""
+    """The worker's side of the connector. `blocks`: key -> the stored block, one tensor per layer.
 
-    def __init__(self, *, asynchronous: bool) -> None:
-        self.asynchronous = asynchronous
+    Layers of other groups may share a tensor's memory or have no meaning at a block: they are copied with it.
+    `by_request`: a failure is one of its request, not of its blocks.
+    """
+
+    def __init__(self, *, asynchronous: bool, by_request: bool = False) -> None:
+        self.asynchronous, self.by_request = asynchronous, by_request
         self.tensors: list[torch.Tensor] = []
-        self.blocks: dict[bytes, list[torch.Tensor]] = {}
+        self.blocks: dict[Key, list[torch.Tensor]] = {}
         self.copies: DeferredCopies[str] = DeferredCopies()
         self.failed: set[int] = set()
+        self.failed_requests: set[str] = set()
 
     def load(self, loads: list[PlannedLoad]) -> None:
         """Execute loads now or, if asynchronous, later. Stored blocks are looked up now, before they can be evicted."""
@@ -264,7 +311,9 @@ class BlockStore:
 
             def copy(load: PlannedLoad = load, sources: list[list[torch.Tensor] | None] = sources) -> None:
                 for block, layers in zip(load.blocks, sources, strict=True):
-                    if layers is None:
+                    if layers is None and self.by_request:
+                        self.failed_requests.add(load.request)
+                    elif layers is None:
                         self.failed.add(block)
                     else:
                         for tensor, layer in zip(self.tensors, layers, strict=True):
@@ -275,7 +324,7 @@ class BlockStore:
             else:
                 copy()
 
-    def store(self, stores: list[tuple[int, bytes]]) -> None:
+    def store(self, stores: list[tuple[int, Key]]) -> None:
         """Copy blocks from the pool to the tier."""
         for block, key in stores:
             self.blocks[key] = [tensor[block].clone() for tensor in self.tensors]
