@@ -221,7 +221,7 @@ TIER_CELLS = (
     tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),
     tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", areas=FAILING_TIER),
     tier_cell("tier-failing-late", "tier-failing with asynchronous loads", areas=FAILING_TIER),
-    window_tier_cell("tier-kept-window", "Coldproof's connector", tier="kept"),
+    window_tier_cell("tier-kept-window", "Coldproof's connector with asynchronous loads", tier="kept-late", blocks=32),
     window_tier_cell("tier-failing-window", "tier-failing-late", tier="failing-late", blocks=32, areas=FAILING_TIER),
     tier_cell("tier-failing-ends", "tier-failing; a failed load ends its request with an error", areas=FAILING_TIER),
     VllmCell(

@@ -78,6 +78,7 @@ TIERS = {
     "example": Tier(connector="ExampleConnector", options={"shared_storage_path": FOLDER}),
     "multi": Tier(connector="MultiConnector", parts=(OFFLOAD, SIMPLE)),
     "kept": RELIABLE,
+    "kept-late": with_options(RELIABLE, asynchronous=True),
     "failing": FAILING,
     "failing-late": with_options(FAILING, asynchronous=True),
     "failing-ends": msgspec.structs.replace(FAILING, ends_requests=True),
