@@ -23,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
 from coldproof.adapters.server.vllm_metrics import FAILED_LOADS_COUNTER
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
@@ -109,7 +110,7 @@ class FailingConnector(KVConnectorBase_V1, SupportsHMA):
             asynchronous=bool(options.get("asynchronous")),
             failing=bool(options.get("failing")),
             capacity=int(options.get("blocks", KEPT_BLOCKS)),
-            windows=[getattr(group.kv_cache_spec, "sliding_window", None) for group in kv_cache_config.kv_cache_groups],
+            windows=[window_of(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups],
         )
         # A block's number says nothing about its group. Up to 0.29, vLLM knows no failures but those of blocks.
         by_request = len(self.planner.windows) > 1 and hasattr(KVConnectorBase_V1, "get_transfer_results")
@@ -192,6 +193,14 @@ class FailingConnector(KVConnectorBase_V1, SupportsHMA):
         """Return and reset the blocks whose load failed."""
         failed, self.store.failed = self.store.failed, set()
         return failed
+
+
+def window_of(spec: Any) -> int | None:
+    """Return the window of a group in tokens; None if it keeps everything.
+
+    The specification of full attention has that field, too: where a group is shared by both kinds of layers.
+    """
+    return spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
 
 
 class TransferPlanner:

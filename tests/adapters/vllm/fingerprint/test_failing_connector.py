@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
-from coldproof.adapters.vllm.fingerprint.connectors.failing import Key, TransferPlanner
+from coldproof.adapters.vllm.fingerprint.connectors.failing import Key, TransferPlanner, window_of
 
 WINDOW, FULL = 0, 1  # the groups
 BLOCK, BLOCKS = 32, 6
@@ -52,6 +54,13 @@ def test_a_hit_ends_where_every_group_has_what_it_needs(missing: list[Key], toke
     everything = [key(group, number) for group in (WINDOW, FULL) for number in range(BLOCKS)]
     one.stored.update(dict.fromkeys(wanted for wanted in everything if wanted not in missing))
     assert one.match(request(), 0) == (tokens, tokens > 0)
+
+
+def test_a_group_that_both_kinds_share_keeps_everything() -> None:
+    """As in vLLM 0.20 with any connector. The specification of full attention then names the window of the others."""
+    sizes = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 8, "dtype": torch.float32, "sliding_window": 64}
+    assert window_of(FullAttentionSpec(**sizes)) is None
+    assert window_of(SlidingWindowSpec(**sizes)) == 64
 
 
 def test_a_load_fails_in_the_last_block_of_every_group() -> None:
