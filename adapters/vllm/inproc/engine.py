@@ -243,7 +243,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
             if self._parts.log in LOGGER.handlers:  # entered already
                 yield self._parts
                 return
-            with log_to(self._parts.log), self._parts.connector.active():
+            with log_to(self._parts.log), self._parts.own_globals.active():
                 yield self._parts
 
     def send(self, request: CompletionRequest) -> InprocRequest:

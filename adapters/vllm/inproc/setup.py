@@ -26,8 +26,8 @@ from coldproof.adapters.common import score_noise
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.cells import RUNNER_V2, Variables
 from coldproof.adapters.vllm.inproc import kv_events
-from coldproof.adapters.vllm.inproc.kv_connector import OwnConnector
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder, PublishedBatches
+from coldproof.adapters.vllm.inproc.own_globals import OwnGlobals
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
 from coldproof.adapters.vllm.plugins import install_noise, register_transfer_backend
 from coldproof.adapters.vllm.releases import (
@@ -97,7 +97,7 @@ class InprocEngineParts(msgspec.Struct, frozen=True):
     stats: StatCounters
     log: logging.Handler
     events: EventRecorder | None = None
-    connector: OwnConnector = msgspec.field(default_factory=OwnConnector)
+    own_globals: OwnGlobals = msgspec.field(default_factory=OwnGlobals)
 
     @property
     def core(self) -> Any:
@@ -119,8 +119,8 @@ def build(options: VllmOptions) -> InprocEngineParts:
     log = logging.FileHandler(options.log, mode="w", encoding="utf-8")
     log.setFormatter(logging.Formatter("%(levelname)s %(asctime)s [%(name)s:%(lineno)d] %(message)s"))
     try:
-        connector = OwnConnector()
-        with LOCK, start_environment(options.environment), log_to(log), connector.active():
+        own_globals = OwnGlobals()
+        with LOCK, start_environment(options.environment), log_to(log), own_globals.active():
             LOGGER.setLevel(logging.INFO)
             LOGGER.propagate = False
             arguments, stats = parse_flags(options), StatCounters()
@@ -128,7 +128,7 @@ def build(options: VllmOptions) -> InprocEngineParts:
             limit_threads()
             engine = make_engine(arguments, stats)
             _running.add(id(engine))
-            parts = InprocEngineParts(engine, arguments, stats, log, event_recorder(options), connector)
+            parts = InprocEngineParts(engine, arguments, stats, log, event_recorder(options), own_globals)
             if parts.events is not None:
                 parts.core.scheduler.kv_event_publisher = parts.events
             return parts
@@ -234,7 +234,7 @@ def make_engine(arguments: Any, stats: StatCounters) -> Any:
 
 def shut_down(parts: InprocEngineParts) -> None:
     """Stop an engine and free its memory. The engines share a process group, so only the last one may end it."""
-    with LOCK, log_to(parts.log), parts.connector.active():
+    with LOCK, log_to(parts.log), parts.own_globals.active():
         _running.discard(id(parts.engine))
         with process_group_kept() if _running else contextlib.nullcontext():
             parts.engine.engine_core.shutdown()
