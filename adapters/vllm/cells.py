@@ -495,6 +495,15 @@ CELLS = (
         only_fingerprint=True,
     ),
     VllmCell(
+        name="events-offload",
+        about="KV events are published, also by vLLM's OffloadingConnector behind a pool of 16 blocks",
+        arguments=small_pool(*SMALL_CHUNKS),
+        areas=("EVENT-1", "EVENT-2", "EVENT-3"),
+        tier="offload-described",
+        events=True,
+        only_fingerprint=True,
+    ),
+    VllmCell(
         name="embeds",
         about="prompts with embedding rows (--enable-prompt-embeds), a pool that never evicts",
         arguments=("--enable-prompt-embeds",),

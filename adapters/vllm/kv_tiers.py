@@ -71,6 +71,7 @@ def with_options(tier: Tier, **options: Any) -> Tier:
 FAILING = with_options(RELIABLE, failing=True)
 TIERS = {
     "offload": OFFLOAD,
+    "offload-described": with_options(OFFLOAD, self_describing_kv_events=True),
     "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * 4096, block_size=64),
     "files": FILES,
     "simple": SIMPLE,

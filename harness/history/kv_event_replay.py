@@ -1,13 +1,17 @@
 """A consumer of KV events. It replays them and records what can be hit when, and where the stream contradicts itself.
 
 It trusts every event and repairs nothing, like a router that has only the stream. It knows no requests.
+
+Of a second tier, an event says that a hash can be hit in another medium. What the block contains is known from the
+pool: vLLM's OffloadingConnector leaves out the extra keys and, unless `self_describing_kv_events` is set, the tokens
+(vllm/distributed/kv_transfer/kv_connector/v1/offloading/events.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -50,6 +54,8 @@ class EventCache:
         self.blocks: dict[BlockKey, Block] = {}
         self.children: dict[tuple[int | None, str | None], list[Block]] = {}
         self.copies: Counter[Key] = Counter()
+        self.media: set[str | None] = set()  # of all copies so far
+        self.untold: set[BlockKey] = set()  # blocks that the pool has not described: in a tier only, as far as is known
         self.spans: dict[BlockKey, list[HitSpan]] = {}
         self.marks: list[tuple[float, int]] = []  # time of a batch, and the number of events including it
         self.faults: list[Contradiction] = []
@@ -59,6 +65,8 @@ class EventCache:
             self.register(held.block)
             for medium, count in held.copies:
                 self.add((medium, *held.block.place), count)
+            if not any(medium in POOL for medium, _ in held.copies):
+                self.untold.add(held.block.place)
         self.in_pool = self.most_in_pool = in_pool
 
     def take(self, batch: EventBatch) -> None:
@@ -93,13 +101,32 @@ class EventCache:
         if not event.hashes:
             self.fault("empty", f"an event stores no block, but {len(event.tokens)} tokens")
             return
-        if len(event.tokens) != event.block_size * len(event.hashes):
+        in_pool = event.medium in POOL
+        if len(event.tokens) != event.block_size * len(event.hashes) and (in_pool or event.tokens):
             sizes = f"{len(event.tokens)} tokens for {len(event.hashes)} blocks of {event.block_size}"
             self.fault("shape", f"an event stores {sizes}, so that the tokens of each block are unknown")
+        if not in_pool:
+            self.store_in_tier(event)
+            return
         if event.parent is not None and not self.has_parent(event):
             self.fault("parent", f"block {event.hashes[0]} is stored after {event.parent}, which cannot be hit")
         for block in blocks_of(event):
             self.register(block)
+            self.add((event.medium, *block.place), 1)
+            self.stored += 1
+
+    def store_in_tier(self, event: Stored) -> None:
+        """Record copies in another medium. What the event says of a block must be what the pool's event said of it.
+
+        A tier may keep a block without the one before it, and may store it after the pool has evicted that one.
+        """
+        for block in blocks_of(event):
+            known = self.blocks.get(block.place)
+            if known is None:
+                self.register(block)
+                self.untold.add(block.place)
+            elif block.tokens and block.place not in self.untold and not same_content(known, block):
+                self.fault("collision", f"hash {block.hash} identifies two blocks: {known}; and in a tier {block}")
             self.add((event.medium, *block.place), 1)
             self.stored += 1
 
@@ -112,6 +139,9 @@ class EventCache:
 
     def register(self, block: Block) -> None:
         """Record which block a hash identifies."""
+        if block.place in self.untold:
+            self.untold.remove(block.place)
+            self.forget_block(self.blocks[block.place])
         known = self.blocks.get(block.place)
         if known is None:
             self.blocks[block.place] = block
@@ -124,6 +154,7 @@ class EventCache:
         if count and not self.copies[key] and not self.forgets:
             self.spans.setdefault(key[1:], []).append(HitSpan(key[0], self.events))
         self.copies[key] += count
+        self.media.add(key[0])
         if key[0] in POOL:
             self.in_pool += count
             self.most_in_pool = max(self.most_in_pool, self.in_pool)
@@ -150,14 +181,14 @@ class EventCache:
                 self.fault("evicted", f"block {hashed} is evicted before block {orphan}, which follows it")
 
     def clear(self) -> None:
-        """Record that nothing can be hit any more."""
+        """Record that nothing in the pool can be hit any more. The event names no medium, and a tier may be kept."""
         self.cleared += 1
-        self.forget_copies()
+        self.forget_copies(POOL)
 
-    def forget_copies(self) -> None:
-        """Record that no copy of any block is left."""
+    def forget_copies(self, media: Collection[str | None] | None = None) -> None:
+        """Record that no copy of any block is left, or none in these media."""
         self.in_pool = 0
-        for key in [key for key, count in self.copies.items() if count]:
+        for key in [key for key, count in self.copies.items() if count and (media is None or key[0] in media)]:
             self.end(key)
 
     def end(self, key: Key) -> None:
@@ -166,10 +197,17 @@ class EventCache:
         for span in self.spans.get(key[1:], ()):
             if span.medium == key[0] and span.last == math.inf:
                 span.last = self.events
-        block = self.blocks[key[1:]]
-        if self.forgets and block.kind in HOLD_ALL:
-            del self.blocks[block.place]
-            self.children[block.group, block.parent].remove(block)
+        block = self.blocks.get(key[1:])
+        if block is None or not self.forgets or block.kind not in HOLD_ALL:
+            return
+        if not any(self.copies.get((medium, *block.place)) for medium in self.media):
+            self.untold.discard(block.place)
+            self.forget_block(block)
+
+    def forget_block(self, block: Block) -> None:
+        """Record that it is no longer known what a hash identifies."""
+        del self.blocks[block.place]
+        self.children[block.group, block.parent].remove(block)
 
     def fault(self, rule: str, sentence: str) -> None:
         """Record a contradiction."""
@@ -185,8 +223,12 @@ class EventCache:
         return any(span.first <= last and span.last > first for span in self.spans.get(place, ()))
 
     def could_always_be_hit(self, place: BlockKey, first: int, last: int) -> bool:
-        """Return whether a block could be hit all the time between two event counts."""
-        return any(span.first <= first and span.last > last for span in self.spans.get(place, ()))
+        """Return whether a block could be hit in the pool all the time between two event counts.
+
+        What a tier loses without an event, as at a reset, is not known.
+        """
+        spans = (span for span in self.spans.get(place, ()) if span.medium in POOL)
+        return any(span.first <= first and span.last > last for span in spans)
 
     def chain(self, group: int | None, prompt: tuple[int, ...], keys: Keys) -> Iterator[list[Block]]:
         """Yield a prompt's known blocks with these keys, by depth: several if events distinguish them only by hash."""
@@ -219,11 +261,16 @@ class EventCache:
 
     def held(self, places: Iterable[BlockKey]) -> Iterator[ResidentBlock]:
         """Yield the known blocks of these places, with the copies that can be hit."""
-        media = {medium for medium, _, _ in self.copies}
+        media = sorted(self.media, key=str)
         for place in places:
             if place in self.blocks:
-                copies = ((medium, self.copies.get((medium, *place), 0)) for medium in sorted(media, key=str))
+                copies = ((medium, self.copies.get((medium, *place), 0)) for medium in media)
                 yield ResidentBlock(self.blocks[place], tuple((medium, count) for medium, count in copies if count))
+
+
+def same_content(known: Block, told: Block) -> bool:
+    """Return whether two descriptions of a block agree, but for the extra keys, which a tier's events leave out."""
+    return (known.parent, known.tokens, known.lora_name) == (told.parent, told.tokens, told.lora_name)
 
 
 def replay(events: RunEvents, until: float = math.inf) -> EventCache:

@@ -67,11 +67,14 @@ class View(msgspec.Struct, frozen=True):
         return min((self.reach(group, outcome, ready, alone=True) for group in self.groups), default=0)
 
     def reach(self, group: int | None, outcome: Outcome, ready: Ready, *, alone: bool = False) -> int:
-        """Return how many tokens of a prompt but the last have ready blocks, with `alone` up to an ambiguous block."""
-        end = 0
+        """Return how many tokens of a prompt have ready blocks, with `alone` up to an ambiguous block.
+
+        The last token is computed in any case. Only a second tier may report it as loaded.
+        """
+        end, most = 0, len(outcome.prompt) - (0 if self.history.shape.second_tier else 1)
         for blocks in self.cache.chain(group, outcome.prompt, request_keys(outcome)):
             further, ambiguous = end + len(blocks[0].tokens), alone and len(blocks) > 1
-            if ambiguous or further >= len(outcome.prompt) or not any(ready(block, further) for block in blocks):
+            if ambiguous or further > most or not any(ready(block, further) for block in blocks):
                 break
             end = further
         return end

@@ -66,7 +66,7 @@ def compute(seen: View, algorithm: Hasher, root: bytes) -> Iterator[Computed]:
     whole: dict[str | None, bytes] = {None: root}
     old = {old_block.block.place for old_block in seen.events.before}
     for block in seen.cache.blocks.values():
-        if not block.tokens or block.parent not in whole:
+        if not block.tokens or block.place in seen.cache.untold or block.parent not in whole:
             continue
         made = block_hash(algorithm, whole[block.parent], block.tokens, tagged(block.lora_name, block.extra_keys))
         one = Computed(block, made.hex())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Stored
-from coldproof.harness.history.kv_event_replay import replay
+from coldproof.harness.history.kv_event_replay import POOL, replay
 from coldproof.harness.history.kv_events import RunEvents, blocks_of
 from coldproof.harness.history.quiet_resets import quiet_resets
 from coldproof.harness.history.records import History, ResetRecord
@@ -64,7 +64,7 @@ def unknown_blocks(seen: View) -> Iterator[Finding]:
     """Yield a finding for stored blocks whose tokens, adapter name or extra keys match no request of this history."""
     for batch in seen.events.batches:
         for event in batch.events:
-            if isinstance(event, Stored) and is_unknown(seen, batch, event):
+            if isinstance(event, Stored) and event.medium in POOL and is_unknown(seen, batch, event):
                 blocks = list(blocks_of(event))
                 stored = f"the blocks {blocks[0].hash} to {blocks[-1].hash} were stored with {blocks[-1]}"
                 unknown = "no request until then has these tokens with this adapter name and these extra keys"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.event_streams import CLEARED, PROMPT, batches, hashes, removed, stored
 
-from coldproof.adapters.protocol.kv_events import KvEvent
+from coldproof.adapters.protocol.kv_events import KvEvent, Stored
 from coldproof.harness.history.kv_event_replay import EventCache
 from coldproof.harness.history.kv_events import Keys, ResidentBlock, blocks_of
 
@@ -24,6 +24,11 @@ def after(*events: KvEvent, **how: object) -> EventCache:
 def rules(cache: EventCache) -> list[str]:
     """The rules that were broken."""
     return [fault.rule for fault in cache.faults]
+
+
+def placeholder(*names: str) -> Stored:
+    """A tier's event without a description."""
+    return Stored(hashes=names, parent=None, tokens=(), block_size=0, medium="CPU", group=0)
 
 
 def resident(cache: EventCache) -> dict[str, int]:
@@ -62,11 +67,35 @@ class TestAStreamThatIsRight:
         assert not cache.could_always_be_hit((0, FIRST), 1, 4)
 
     def test_a_medium_of_its_own(self) -> None:
-        """A second tier's copies are not the pool's."""
+        """A second tier's copies are not the pool's, and may be lost without an event: a miss proves nothing."""
         cache = after(stored(), stored(medium="CPU"), removed(FIRST, SECOND))
         assert rules(cache) == []
         assert (cache.in_pool, cache.most_in_pool) == (0, 2)
-        assert cache.could_always_be_hit((0, FIRST), 2, 3)
+        assert cache.could_be_hit((0, FIRST), 3, 3)
+        assert not cache.could_always_be_hit((0, FIRST), 2, 3)
+
+    def test_a_tier_may_leave_out_what_the_pool_has_said(self) -> None:
+        """vLLM's OffloadingConnector: the extra keys always, and the tokens unless a user asks for them."""
+        full = stored(salt="red")
+        named, bare = stored(medium="CPU", hashes=full.hashes), placeholder(*full.hashes)
+        for told in (named, bare):
+            cache = after(full, told, removed(*full.hashes), removed(*full.hashes, medium="CPU"))
+            assert rules(cache) == []
+            assert [block.extra_keys for block in cache.blocks.values()] == [("red",), ()]
+
+    def test_what_only_a_tier_has_is_described_by_the_pool_later(self) -> None:
+        """As after a load, or where the tier's event came after the eviction."""
+        full = stored(salt="red")
+        cache = after(placeholder(*full.hashes), full, removed(*full.hashes, medium="CPU"))
+        assert rules(cache) == []
+        assert cache.blocks[0, full.hashes[0]].extra_keys == ("red",)
+        assert cache.untold == set()
+
+    def test_a_tier_may_keep_a_block_without_the_one_before_it(self) -> None:
+        """It evicts in an order of its own, and is not cleared by what clears the pool."""
+        cache = after(stored(), CLEARED, stored(PROMPT, 1, medium="CPU"), CLEARED)
+        assert rules(cache) == []
+        assert resident(cache) == {SECOND: 1}
 
     def test_what_was_there_before(self) -> None:
         """May be removed and stood behind, and counts."""
@@ -97,6 +126,8 @@ class TestAStreamThatIsRight:
 
     def test_for_an_engines_whole_life_it_forgets(self) -> None:
         """What can be hit no more, where layers hold all their blocks; times and faults in any case."""
+        kept = after(stored(), stored(medium="CPU"), removed(SECOND, FIRST), forgets=True)
+        assert set(kept.blocks) == {(0, FIRST), (0, SECOND)}  # the tier has them
         cache = after(stored(), removed(SECOND), removed(SECOND), forgets=True)
         assert list(cache.blocks) == [(0, FIRST)]
         assert cache.children[0, FIRST] == cache.faults == cache.marks == []
@@ -119,6 +150,8 @@ class TestAStreamThatIsRight:
         ((stored(), removed(FIRST, medium="CPU")), "removed"),
         ((stored(PROMPT[:16]), stored(PROMPT[:16], lora="tenant", hashes=(FIRST,))), "collision"),
         ((stored(PROMPT[:16]), stored(OTHER[16:], hashes=(FIRST,))), "collision"),
+        ((stored(), stored(OTHER, medium="CPU", hashes=(FIRST, SECOND))), "collision"),
+        ((stored(), stored(medium="CPU", hashes=(FIRST,))), "shape"),
         ((stored(hashes=(FIRST,)),), "shape"),
         ((stored(hashes=()),), "empty"),
     ],
