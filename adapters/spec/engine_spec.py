@@ -81,9 +81,12 @@ class ConnectorWords(Protocol):
     """Returns the options of a run that tests a KV connector class. Raises ValueError with the reason."""
 
     def __call__(
-        self, connector: str, options: dict[str, Any], *, load_failures: str | None, engine_args: str
+        self, connector: str, options: dict[str, Any], *, load_failures: str | None, events: bool, engine_args: str
     ) -> tuple[str, ...]:
-        """Return the words for `MODULE:CLASS` with its options; `load_failures`: `recompute`, `fail`, or None."""
+        """Return the words for `MODULE:CLASS` with its options; `load_failures`: `recompute`, `fail`, or None.
+
+        `events`: the connector publishes KV events.
+        """
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -307,6 +307,16 @@ CONNECTOR = VllmCell(
     only_fingerprint=True,
     on_request=True,
 )
+CONNECTOR_EVENTS = VllmCell(
+    name="connector-events",
+    about="connector, and KV events are published, also by the connector",
+    arguments=small_pool(*SMALL_CHUNKS),
+    areas=("EVENT-1", "EVENT-2"),
+    tier=GIVEN,
+    events=True,
+    only_fingerprint=True,
+    on_request=True,
+)
 
 CELLS = (
     VllmCell(
@@ -548,4 +558,5 @@ CELLS = (
     *RANK_CELLS,
     *PAIR_CELLS,
     CONNECTOR,
+    CONNECTOR_EVENTS,
 )

@@ -13,19 +13,20 @@ import shlex
 import sys
 from typing import Any
 
-from coldproof.adapters.vllm.cells import CONNECTOR, FINGERPRINT, IN_PROCESS
+from coldproof.adapters.vllm.cells import CONNECTOR, CONNECTOR_EVENTS, FINGERPRINT, IN_PROCESS
 from coldproof.adapters.vllm.kv_tiers import TRANSFER_FLAG
 
 LOADS_FAIL = "TIER-4"
 
 
 def connector_words(
-    connector: str, options: dict[str, Any], *, load_failures: str | None, engine_args: str
+    connector: str, options: dict[str, Any], *, load_failures: str | None, events: bool, engine_args: str
 ) -> tuple[str, ...]:
     """Return the options of a run that tests `MODULE:CLASS`, or a connector that vLLM knows by its name.
 
     `options`: the connector's own, with {folder} for a folder that only one engine uses. `load_failures`: what vLLM
     does with a request whose load fails, `recompute` or `fail`; None: no load fails, so that TIER-4 is not tested.
+    `events`: the connector publishes what it stores and removes, and the events are tested, too.
     `engine_args`: more flags of vLLM.
     Raises ValueError for a module that cannot be found.
     """
@@ -40,8 +41,10 @@ def connector_words(
         "kv_connector_extra_config": options,
         "kv_load_failure_policy": load_failures or "recompute",
     }
-    tested = (area for area in CONNECTOR.areas if area != LOADS_FAIL or load_failures is not None)
-    words = ("--engine", IN_PROCESS, "--worker", FINGERPRINT, "--cells", CONNECTOR.name)
+    cells = (CONNECTOR, CONNECTOR_EVENTS) if events else (CONNECTOR,)
+    areas = (area for cell in cells for area in cell.areas)
+    tested = (area for area in areas if area != LOADS_FAIL or load_failures is not None)
+    words = ("--engine", IN_PROCESS, "--worker", FINGERPRINT, "--cells", ",".join(cell.name for cell in cells))
     flags = f"{TRANSFER_FLAG} {shlex.quote(json.dumps(config))} {engine_args}"
     return (*words, "--requirements", ",".join(tested), f"--engine-args={flags.strip()}")
 

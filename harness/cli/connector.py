@@ -29,6 +29,7 @@ def run_connector(options: argparse.Namespace) -> int:
             options.connector,
             connector_options(own.config),
             load_failures=own.load_failures,
+            events=own.events,
             engine_args=own.engine_args,
         )
     except ValueError as problem:
@@ -75,6 +76,7 @@ OPTIONS = (
         choices=("recompute", "fail"),
         help="test loads that fail too: their requests are recomputed, or end with an error (default: no load fails)",
     ),
+    argument("--events", action="store_true", help="the connector publishes KV events: test these too"),
     argument("--engine-args", metavar='"..."', default="", help="more flags for the engine"),
 )
 CONNECTOR = Subcommand(

@@ -51,6 +51,14 @@ def test_loads_that_fail_are_tested_where_the_user_says_so(started: list[str], w
     assert ("TIER-4" in started[started.index("--requirements") + 1].split(",")) is tested
 
 
+@pytest.mark.parametrize(("words", "cells"), [([], "connector"), (["--events"], "connector,connector-events")])
+def test_events_are_tested_where_the_user_says_so(started: list[str], words: list[str], cells: str) -> None:
+    """A connector that publishes none could not explain its hits."""
+    main(["connector", "SimpleCPUOffloadConnector", *words])
+    assert started[started.index("--cells") + 1] == cells
+    assert ("EVENT-2" in started[started.index("--requirements") + 1].split(",")) is bool(words)
+
+
 def test_the_users_budget_is_the_only_one(started: list[str]) -> None:
     """In either form."""
     main(["connector", "json:Mine", "--budget=7s"])
