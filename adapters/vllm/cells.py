@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from coldproof.adapters.spec.cell import KEYS, ROOM, Cell, ModelLayers
 from coldproof.adapters.vllm.kv_tiers import GIVEN
 
@@ -66,8 +68,12 @@ class VllmCell(Cell, frozen=True, kw_only=True):
 
 
 SMALL_CHUNKS = (CHUNK_TOKENS, "64")
-WINDOW_POOL = ("--max-model-len", "512", "--num-gpu-blocks-override", "60", *SMALL_CHUNKS)  # two long requests fill it
 LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
+
+
+def window_pool(blocks: int) -> tuple[str, ...]:
+    """Return flags for the layers of the topology `window`. Two long requests fill 60 blocks, one fills 32."""
+    return ("--max-model-len", "512", "--num-gpu-blocks-override", str(blocks), *SMALL_CHUNKS)
 
 
 def small_pool(*arguments: str, blocks: int = 17) -> tuple[str, ...]:
@@ -127,7 +133,7 @@ GROUP_CELLS = (
         "groups-window-tight",
         "groups-window with a pool that two long requests fill, chunks of 64 tokens",
         "window",
-        *WINDOW_POOL,
+        *window_pool(60),
         areas=ROOM,
     ),
     layout_cell("groups-two-windows", "windows of 64 and of 128 tokens beside full attention", "two-windows"),
@@ -176,11 +182,11 @@ def tier_cell(
 def window_tier_cell(
     name: str, about: str, *, tier: str, blocks: int = 60, areas: tuple[str, ...] = RELIABLE_TIER
 ) -> VllmCell:
-    """Return a cell with a second tier and two groups. In 60 blocks fit two long requests, in 32 one."""
+    """Return a cell with a second tier and several groups."""
     return VllmCell(
         name=name,
-        about=f"{about} with two groups: a sliding window of 64 tokens beside full attention",
-        arguments=("--max-model-len", "512", "--num-gpu-blocks-override", str(blocks), *SMALL_CHUNKS),
+        about=f"{about}, and layers with a sliding window of 64 tokens beside full attention",
+        arguments=window_pool(blocks),
         areas=areas,
         tier=tier,
         topology="window",
@@ -307,15 +313,12 @@ CONNECTOR = VllmCell(
     only_fingerprint=True,
     on_request=True,
 )
-CONNECTOR_EVENTS = VllmCell(
+CONNECTOR_EVENTS = msgspec.structs.replace(
+    CONNECTOR,
     name="connector-events",
     about="connector, and KV events are published, also by the connector",
-    arguments=small_pool(*SMALL_CHUNKS),
     areas=("EVENT-1", "EVENT-2"),
-    tier=GIVEN,
     events=True,
-    only_fingerprint=True,
-    on_request=True,
 )
 
 CELLS = (

@@ -93,7 +93,7 @@ class EventCache:
         """Record that another engine publishes from now on, with an empty cache. Its numbers may begin anywhere."""
         self.expected = None
         self.events += 1
-        self.forget_copies()
+        self.forget_copies(self.media)
         self.marks.append((at, self.events))
 
     def store(self, event: Stored) -> None:
@@ -185,10 +185,10 @@ class EventCache:
         self.cleared += 1
         self.forget_copies(POOL)
 
-    def forget_copies(self, media: Collection[str | None] | None = None) -> None:
-        """Record that no copy of any block is left, or none in these media."""
+    def forget_copies(self, media: Collection[str | None]) -> None:
+        """Record that no copy of any block is left in these media, which include the pool."""
         self.in_pool = 0
-        for key in [key for key, count in self.copies.items() if count and (media is None or key[0] in media)]:
+        for key in [key for key, count in self.copies.items() if count and key[0] in media]:
             self.end(key)
 
     def end(self, key: Key) -> None:
