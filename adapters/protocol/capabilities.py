@@ -55,6 +55,7 @@ class Capability(enum.StrEnum):
     IMAGES = "prompts with images"
     IMAGE_UUIDS = "images named by the client"
     TOWER_ADAPTERS = "adapters that change the vision tower"
+    SESSIONS = "sessions that take further input"
     MOVED_PIECES = "non-prefix KV reuse"
     CONTEXT_SHIFT = "context shift"
     SPAWNABLE = "spawned by Coldproof"
@@ -104,6 +105,7 @@ OPTIONAL_ABSENT = {
     Capability.IMAGE_UUIDS: "the adapter sends no images",
     Capability.TOWER_ADAPTERS: "the adapter sends no images",
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
+    Capability.SESSIONS: "a request ends with its answer",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.DRAFT_COUNTS: "the adapter reads no counts of drafted tokens",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",

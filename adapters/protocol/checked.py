@@ -30,6 +30,7 @@ from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure_behind
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetsBeside, ResetScope, ResetsMore
+from coldproof.adapters.protocol.sessions import HoldsSessions
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.sides import RestartsSides, Side
 from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, SleepPart, Sleeps, WeightRoute
@@ -226,6 +227,12 @@ class CheckedEngine:
         if isinstance(self.engine, Sleeps):
             with self._engine_errors_only("wake"):
                 self.engine.wake(part)
+
+    def close_session(self, name: str, *, aborted: bool) -> None:
+        """End a session. Raises RequestRefused if the engine has none."""
+        engine = self._with(HoldsSessions, Capability.SESSIONS)
+        with self._engine_errors_only("close_session"):
+            engine.close_session(name, aborted=aborted)
 
     def _with(self, protocol: Any, capability: Capability) -> Any:
         """Return the engine as one with this protocol. Raises RequestRefused without the capability."""

@@ -93,6 +93,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     `door`: the route for it; None: completions, with messages chats.
     `rank`: the rank that serves it, of those that each have a cache; None: the engine chooses.
     `hand_over_ms`: with prefill and decode apart, how long after the prefill the decoder gets it (SIDE_FAILURES).
+    `session`: the session of which it is a turn; `held`: how many tokens of its prompt that session holds. 0 opens it.
     """
 
     model: str
@@ -107,6 +108,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     door: Door | None = None
     rank: int | None = None
     hand_over_ms: int = 0
+    session: str | None = None
+    held: int = 0
     tag: str = ""  # becomes part of the engine's request id, so that block provenance can name the request
 
 

@@ -7,7 +7,8 @@ import importlib.util
 
 import msgspec
 
-KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1", "CTRL-3")  # requirements for a pool of any size
+# Requirements for a pool of any size.
+KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1", "CTRL-3", "SESS")
 ROOM = ("PRESS", "PREEMPT", "CTRL", "MIXED")  # requirements that need a small pool
 # What control variants remove.
 CACHING, POOL, CHUNKS, TIER = "prefix caching", "a pool this small", "prefill in chunks", "the second tier"
@@ -46,6 +47,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         "DIST",
         "PD",
         "SPEC",
+        "SESS",
     )
     alike: bool = True
     model: ModelLayers = ModelLayers.FULL

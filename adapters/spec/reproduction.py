@@ -44,7 +44,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     in_process: bool = False
     launcher: Callable[[RecordedEngine], Path | None] = lambda _engine: None
     note: Callable[[RecordedEngine], str] = lambda _engine: ""
-    with_content: Reproduction | None = None  # for workloads with embedding rows or images; None: the same
+    with_content: Reproduction | None = None  # for embedding rows, images and sessions; None: the same
 
     @property
     def needs(self) -> str:

@@ -45,7 +45,8 @@ def counts_of_requests(history: History) -> list[tuple[Outcome, DraftCounts]]:
             continue
         outcome = outcomes.get(record.step)
         preempted = record.before.preemptions != record.after.preemptions
-        if outcome is not None and outcome.answered and outcome.surface.answers == 1 and not preempted:
+        plain = outcome is not None and outcome.surface.answers == 1 and not outcome.session
+        if outcome is not None and plain and outcome.answered and not preempted:
             found.append((outcome, counts))
     return found
 

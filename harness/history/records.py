@@ -68,6 +68,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     residence: CachePartition
     surface: ResponseOptions = PLAIN
     hidden: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET  # of a prompt with rows: see CompletionRequest
+    session: str | msgspec.UnsetType = msgspec.UNSET  # of which it is a turn; its prompt includes what that held
     tokens: tuple[Token, ...] = ()
     text: str = ""
     others: tuple[tuple[Token, ...], ...] = ()
@@ -285,6 +286,11 @@ def restart_times(history: History) -> list[float]:
     """Return when the engine was replaced by another one, in order."""
     steps = history.workload.steps
     return [record.finished for record in history.steps if isinstance(steps[record.step], Restart)]
+
+
+def has_sessions(history: History) -> bool:
+    """Return whether a request is a turn of a session, which holds its blocks and its place until it is closed."""
+    return any(outcome.session for outcome in history.outcomes)
 
 
 def hit_shares(history: History) -> str:

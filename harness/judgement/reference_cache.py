@@ -226,9 +226,10 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
 
     It is for a pool that is too small for the whole history. An engine that evicts the blocks freed longest ago, and
     the end of a prefix before its beginning, evicts every other block first. What remains is the pool without the
-    blocks of all requests since the burst of `other` began; aborted requests may still run. A block that several
-    requests share counts once. The result is 0 for steps with a preemption, which takes blocks twice, and for engines
-    that free blocks while a request runs, have a second tier of which nothing is known, or drop all blocks at once.
+    blocks of all requests since the burst of `other` began; aborted requests may still run, and sessions hold blocks.
+    A block that several requests share counts once. The result is 0 for steps with a preemption, which takes blocks
+    twice, and for engines that free blocks while a request runs, have a second tier of which nothing is known, or drop
+    all blocks at once.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if history.shape.sequences:
@@ -247,7 +248,7 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
     steps: dict[int, list[int]] = {}
     for outcome in history.outcomes:
         steps.setdefault(outcome.step, []).append(outcome.request)
-    lingering = {o.request for o in history.outcomes if not o.answered or o.surface.stop}
+    lingering = {o.request for o in history.outcomes if not o.answered or o.surface.stop or o.session}
     preempted = {record.step for record in history.steps if record.after.preemptions != record.before.preemptions}
 
     def kept(other: Outcome, outcome: Outcome) -> int:

@@ -9,6 +9,7 @@ from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import SleepPart
 from coldproof.harness.workload.steps import (
     Burst,
+    CloseSession,
     Idle,
     Pause,
     Request,
@@ -47,6 +48,8 @@ def describe(step: Step, first_request: int) -> str:
             return f"kill the {side} side and start it again"
         case Idle(ms=ms):
             return f"idle for {ms} ms"
+        case CloseSession(name=name, aborted=aborted):
+            return f"{'abort' if aborted else 'close'} session '{name}'"
         case UpdateWeights(version=version, route=route):
             return f"new weights {version!r}: {route.value}"
         case Pause(mode=mode, clear=clear):
@@ -72,6 +75,7 @@ def describe_request(request: Request, number: int) -> str:
     model = "the base model" if request.adapter is None else repr(request.adapter)
     text = f"request {number} to {model}" + ("" if request.salt is None else f" with salt {request.salt!r}")
     text += f"{' as a chat' if request.chat else ''}{f' at {request.door.value}' if request.door else ''}"
+    text += f" in session '{request.session}'" if request.session else ""
     text += f": {request.prompt}, {request.max_tokens} tokens"
     text += "".join(f", {option}" for option in describe_options(request.surface))
     text += f", priority {request.priority}" if request.priority else ""

@@ -146,6 +146,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `hand_over_ms`: with prefill and decode apart, how long after the prefill the decoder gets it.
     `door`: the route at which it is sent. A chat that goes to a door for token ids is sent as what the engine renders
     its messages to.
+    `session`: the session of which it is a turn. The first turn opens it; a later one continues the one before it.
     """
 
     prompt: Prompt
@@ -160,6 +161,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     door: Door | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: completions, or chats
     rank: int | msgspec.UnsetType = msgspec.UNSET  # the rank that serves it; unset: the engine chooses
     hand_over_ms: int | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: at once
+    session: str | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: the answer ends the request
 
 
 class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):
@@ -212,6 +214,13 @@ class Idle(msgspec.Struct, frozen=True, tag="idle"):
     """Send nothing for `ms` milliseconds. Then the engine must report that no request holds blocks."""
 
     ms: int
+
+
+class CloseSession(msgspec.Struct, frozen=True, omit_defaults=True, tag="close_session"):
+    """End a session: say that no input follows or, with `aborted`, disconnect."""
+
+    name: str
+    aborted: bool = False
 
 
 class UpdateWeights(msgspec.Struct, frozen=True, kw_only=True, tag="update_weights"):
@@ -281,6 +290,7 @@ Step = (
     | Restart
     | RestartSide
     | Idle
+    | CloseSession
     | UpdateWeights
     | Pause
     | Resume

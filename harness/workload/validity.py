@@ -10,6 +10,7 @@ from coldproof.adapters.protocol.weights import SleepPart
 from coldproof.harness.workload.steps import (
     Burst,
     Change,
+    CloseSession,
     Idle,
     Pause,
     Request,
@@ -39,6 +40,7 @@ def is_valid(workload: Workload) -> bool:
     return (
         names_are_loaded(workload)
         and is_awake_for_bursts(workload)
+        and sessions_continue(workload)
         and all(save_of(workload, n) is not None for n, s in enumerate(workload.steps) if isinstance(s, RestoreState))
         and all(step.ms >= 0 for step in workload.steps if isinstance(step, Idle))
         and all(len(set(reset.scope)) == len(reset.scope) for reset in resets_of(workload))
@@ -136,6 +138,47 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
     )
 
 
+def sessions_continue(workload: Workload) -> bool:
+    """Return whether each turn of a session continues the one before it without the last token, with the same adapter
+    and salt, and each session is open until it is closed or a turn is aborted, once. While one is open, only requests
+    are sent and sessions closed: nothing else can be said of an engine that holds blocks and is idle.
+    """
+    latest: dict[str, int] = {}
+    of = {number: request for number, _, request in workload.requests()}
+    ended: set[str] = set()
+    first = 0
+    for step in workload.steps:
+        if isinstance(step, CloseSession):
+            if step.name not in latest:
+                return False
+            ended.add(step.name)
+        elif not isinstance(step, Burst) and latest.keys() - ended:
+            return False
+        if isinstance(step, Burst):
+            turns = {n: r for n, r in enumerate(step.requests, first) if r.session}
+            names = {turn.session for turn in turns.values()}
+            held = turns or latest.keys() - ended
+            if len(names) < len(turns) or names & ended or (held and step.meanwhile is not None):
+                return False
+            if not all(is_turn(turn, latest.get(turn.session or ""), of) for turn in turns.values()):
+                return False
+            latest |= {turn.session or "": number for number, turn in turns.items()}
+            ended |= {turn.session or "" for turn in turns.values() if turn.abort is not None}
+            first += len(step.requests)
+    return True
+
+
+def is_turn(turn: Request, before: int | None, of: dict[int, Request]) -> bool:
+    """Return whether a request can be the next turn of a session. `before`: its latest turn; None opens it."""
+    if turn.chat or turn.door or turn.surface not in (PLAIN, PLAIN.with_scores()) or turn.rank:
+        return False
+    prompt = turn.prompt
+    if before is None:
+        return not prompt.cuts_history
+    same = (of[before].adapter, of[before].salt, of[before].priority) == (turn.adapter, turn.salt, turn.priority)
+    return same and (prompt.continues, prompt.start, prompt.end) == (before, 0, -1) and bool(prompt.segments)
+
+
 def fits_door(request: Request, door: Door) -> bool:
     """Return whether a request can be sent at a door: messages only as a chat, and no rows. The doors beside
     completions and chats are read as a whole, and without response options.
@@ -162,7 +205,7 @@ def is_whole_image(segment: Segment) -> bool:
 def is_valid_cut(request: Request) -> bool:
     """Return whether a part of an earlier request can be sent: of token ids, not of a chat, and not an empty part."""
     prompt = request.prompt
-    cut = prompt.start >= 0 and (prompt.end is None or prompt.start < prompt.end)
+    cut = prompt.start >= 0 and (prompt.end is None or prompt.start < prompt.end or prompt.end == -1)
     return cut and prompt.continues is not None and not request.chat
 
 

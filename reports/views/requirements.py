@@ -39,6 +39,7 @@ AREA_TITLES = {
     "PRESS": "memory pressure and eviction",
     "REUSE": "expected cache hits",
     "SALT": "cache salts",
+    "SESS": "sessions",
     "SPEC": "speculative decoding",
     "SURFACE": "response options",
     "TIER": "second KV tier",

@@ -13,6 +13,7 @@ from coldproof.adapters.protocol.shape import EngineShape, GroupShape, ImageShap
 from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 from coldproof.adapters.vllm.image_model import DELIMITERS
+from coldproof.adapters.vllm.inproc.sessions import session_support
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
 from coldproof.adapters.vllm.inproc.weights import weight_controls
 from coldproof.adapters.vllm.kv_tiers import tier_blocks
@@ -85,6 +86,7 @@ def capabilities(
             transfers=weight_transfer_config(settings) is not None,
         ),
         Capability.PERSISTENT_KV: persistent,
+        Capability.SESSIONS: session_support(parts.engine),
         Capability.DRAFT_COUNTS: drafts_support(settings.speculative_config),
         Capability.EMBEDDING_ROWS: rows_support(settings.model_config),
         **image_support(image_shape(settings.model_config)),

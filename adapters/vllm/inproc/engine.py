@@ -33,6 +33,7 @@ from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
 from coldproof.adapters.vllm.inproc.refusals import refusals
 from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, sampling
+from coldproof.adapters.vllm.inproc.sessions import Sessions
 from coldproof.adapters.vllm.inproc.setup import (
     LOCK,
     LOGGER,
@@ -87,6 +88,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         self._failure = ""  # why the engine has terminated
         self.steps = 0
         self._live: dict[str, InprocRequest] = {}
+        self._sessions = Sessions()
         self._past_preemptions = 0
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
@@ -255,14 +257,17 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
             prompt = request.prompt if request.messages is None else self.render(request.messages)
             try:
                 with refusals():
-                    inner = parts.engine.add_request(
-                        name,
-                        engine_input(parts.engine, request, prompt, self.shape),
-                        sampling(self._defaults, request),
-                        arrival_time=float(number),  # vLLM uses it only to order requests of equal priority
-                        lora_request=adapter,
-                        priority=request.priority,
-                    )
+                    inputs = {
+                        "prompt": engine_input(parts.engine, request, prompt[request.held :], self.shape),
+                        "params": sampling(self._defaults, request),
+                        "arrival_time": float(number),  # vLLM uses it only to order requests of equal priority
+                        "lora_request": adapter,
+                        "priority": request.priority,
+                    }
+                    if request.session is None:
+                        inner = parts.engine.add_request(name, **inputs)
+                    else:
+                        name, inner, _ = self._sessions.send(parts, request, name, **inputs)
             except RequestRefused:
                 parts.engine.abort_request([name])  # the engine may have registered a part of it
                 raise
@@ -272,6 +277,11 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         one.wait_for_grammar()
         self._live[name] = one
         return one
+
+    def close_session(self, name: str, *, aborted: bool) -> None:
+        """End a session between two steps."""
+        with self.entered() as parts:
+            self._sessions.close(parts, name, aborted=aborted)
 
     def step(self) -> None:
         """Execute one step of the engine. Raises EngineDied if it fails."""
@@ -302,7 +312,10 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
             self.disconnect(one)
 
     def disconnect(self, one: InprocRequest) -> None:
-        """Abort a request, one answer after the other: together, vLLM would abort them in a random order."""
+        """Abort a request, one answer after the other: together, vLLM would abort them in a random order.
+
+        A turn ends its session.
+        """
         with self.entered() as parts:
             for name in one.inner_names:
                 parts.engine.abort_request([name], internal=True)

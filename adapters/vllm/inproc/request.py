@@ -174,12 +174,15 @@ class InprocRequest(SteppedRequest):
         self.prompt_logprobs: tuple[float | None, ...] | None = None
         self.prompt_best: tuple[float | None, ...] | None = None
         self.preempted_at: list[float] = []
-        self.has_content = has_rows(request.prompt) or has_images(request.prompt)
+        # vLLM reports placeholders of content, and of a session only its inputs.
+        self.reports_prompt = not (request.session or has_rows(request.prompt) or has_images(request.prompt))
+        self.preempted_before: int = sum(core.num_preemptions for core in self.cores)  # in earlier turns of a session
 
     @property
     def preemptions(self) -> int:
         """Return the scheduler's number of preemptions, summed over all answers."""
-        return sum(core.num_preemptions for core in self.cores)
+        total: int = sum(core.num_preemptions for core in self.cores)
+        return total - self.preempted_before
 
     def wait_for_grammar(self) -> None:
         """Wait until vLLM's thread has compiled the pattern: otherwise the step at which it is ready would vary."""
@@ -197,7 +200,7 @@ class InprocRequest(SteppedRequest):
         """Add the output of a step."""
         if self.prompt is None:
             self.prompt = tuple(output.prompt_token_ids)
-            self.cached_tokens = output.num_cached_tokens
+            self.cached_tokens = None if self.request.held else output.num_cached_tokens
         if output.prompt_logprobs:
             rows = zip(self.prompt, output.prompt_logprobs, strict=False)  # a checker reports missing rows
             self.prompt_logprobs = tuple(row[token].logprob if row and token in row else None for token, row in rows)
@@ -212,7 +215,7 @@ class InprocRequest(SteppedRequest):
             if part.index == 0:
                 self.text += part.text
                 self.finish_reason = part.finish_reason
-        if output.finished:
+        if output.finished or (self.request.session and self.finish_reason is not None):
             self.ended = step
 
     def stage(self) -> Stage:
@@ -234,7 +237,7 @@ class InprocRequest(SteppedRequest):
             text=self.text,
             others=tuple(tuple(tokens) for tokens in self.answers[1:]),
             prompt_logprobs=self.prompt_logprobs,
-            prompt=None if self.has_content else self.prompt,  # vLLM reports placeholders of content
+            prompt=self.prompt if self.reports_prompt else None,
             aborted=self.aborted,
             preemptions=self.preemptions,
             preempted_at=tuple(self.preempted_at),

@@ -30,6 +30,7 @@ from coldproof.harness.history.prompts import alternating_messages
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import (
     Burst,
+    CloseSession,
     Idle,
     Pause,
     Prompt,
@@ -136,6 +137,8 @@ class CurlScript:
                 return f'curl -sX POST "$SERVER/sides/{side}/restart"'
             case Idle(ms=ms):
                 return f"sleep {ms / 1000}"
+            case CloseSession():
+                return "# only the script has sessions: a request below stands for each turn"
             case UpdateWeights(version=version):
                 return engine.control("update_weights", {"version": version})
             case Pause(mode=mode, clear=clear):

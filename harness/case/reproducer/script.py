@@ -28,6 +28,7 @@ from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_
 from coldproof.harness.workload.steps import (
     Burst,
     Change,
+    CloseSession,
     Idle,
     Pause,
     Request,
@@ -118,9 +119,10 @@ def reproducer(case: Case) -> str:
 def reproduction(case: Case) -> Reproduction:
     """Return how the script uses the engine of a case."""
     usual = reproduction_of(case.engine)
-    requests = msgspec.convert(case.workload, Workload).requests()
-    content = any(s.rows or s.image for _, _, request in requests for s in request.prompt.segments)
-    return usual.with_content if content and usual.with_content is not None else usual
+    requests = [request for _, _, request in msgspec.convert(case.workload, Workload).requests()]
+    content = any(s.rows or s.image for request in requests for s in request.prompt.segments)
+    sessions = any(request.session for request in requests)
+    return usual.with_content if (content or sessions) and usual.with_content is not None else usual
 
 
 def was_ignored(case: Case, workload: Workload) -> bool:
@@ -200,6 +202,8 @@ def scenario(workload: Workload) -> list[str]:
                 lines.append(f"server.restart({before.value!r})")
             case Idle(ms=ms):
                 lines.append(f"time.sleep({ms / 1000})")
+            case CloseSession(name=name, aborted=aborted):
+                lines.append(f"server.close_session({name!r}, aborted={aborted!r})")
             case Burst(requests=requests, meanwhile=meanwhile):
                 asked = ", ".join(request_call(number + i, r) for i, r in enumerate(requests))
                 during = ""
@@ -266,6 +270,8 @@ def request_call(number: int, request: Request) -> str:
         fields += f", door={request.door.value!r}"
     if sent := sent_headers(request):
         fields += f", headers={sent!r}"
+    if request.session:
+        fields += f", session={request.session!r}"
     if request.abort is not None:
         fields += f", abort=({request.abort.after_tokens}, {request.abort.after_ms})"
     if extra := extra_fields(request):

@@ -14,6 +14,7 @@ from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import Engine, EngineError, EngineSilent, RequestRefused, Served
 from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.sessions import HoldsSessions
 from coldproof.adapters.protocol.weights import PauseMode
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import Change
@@ -37,6 +38,7 @@ class RunRequests:
         self.engine, self.nonce, self.adapters, self.weights = engine, nonce, adapters, weights
         self.outcomes: dict[int, Outcome] = {}
         self.chats: dict[int, tuple[Message, ...]] = {}
+        self.sessions: dict[str, None] = {}  # their names in the engine, in the order of opening
         self.difference = EngineChange.NOTHING  # what is different about the engine
         self.scored = scored and engine.capabilities[Capability.LOGPROBS].present is True
         self.tagged = engine.capabilities[Capability.PROVENANCE].present is True
@@ -50,6 +52,7 @@ class RunRequests:
             model=self.adapters.model(request.adapter),
             prompt=self.prompt(number, request),
             hidden=self.hidden(request),
+            session=request.session,
             max_tokens=request.max_tokens,
             surface=request.surface,
             identities=(Identity(self.adapters.digest(request.adapter), salt, self.weights.digest, self.difference),),
@@ -94,9 +97,30 @@ class RunRequests:
             door=door,
             rank=plan.residence.rank if isinstance(plan.residence.rank, int) else None,
             hand_over_ms=request.hand_over_ms or 0,
+            session=self.session(request),
+            held=held_tokens(plan, request),
             tag=request_tag(self.nonce, plan.request) if self.tagged else "",
         )
         return Arrival(sent, request.offset_ms)
+
+    def session(self, request: Request) -> str | None:
+        """Return the engine's name of a request's session, and remember it, so that it is closed; None without one."""
+        if not request.session:
+            return None
+        name = self.adapters.actual(request.session)
+        self.sessions[name] = None
+        return name
+
+    def close_session(self, name: str, *, aborted: bool) -> None:
+        """End a session, by its name in the engine. Raises RequestRefused if the engine has no sessions."""
+        if not isinstance(self.engine, HoldsSessions):
+            raise RequestRefused(501, self.engine.capabilities[Capability.SESSIONS].evidence)
+        self.engine.close_session(name, aborted=aborted)
+
+    def close_sessions(self) -> None:
+        """End all sessions, also those that the workload has ended."""
+        while self.sessions:
+            self.close_session(self.sessions.popitem()[0], aborted=False)
 
     def widened(self, outcome: Outcome, change: Change | None) -> Outcome:
         """Return the outcome with every identity that a change during its burst allows."""
@@ -104,6 +128,15 @@ class RunRequests:
             digest = self.adapters.contents[change.change.content].digest
             outcome = change.widen(outcome, digest, self.adapters.load(change.change.name))
         return with_weights(ended_by_pause(outcome, self.weights.pauses), self.weights.updates, self.weights.pauses)
+
+
+def held_tokens(plan: Outcome, request: Request) -> int:
+    """Return how many leading tokens of a prompt its session holds: all but those of its own segments, if it is a later
+    turn.
+    """
+    if not request.session or request.prompt.continues is None:
+        return 0
+    return len(plan.prompt) - sum(segment.length for segment in request.prompt.segments)
 
 
 def ended_by_pause(outcome: Outcome, pauses: Sequence[PauseRecord]) -> Outcome:

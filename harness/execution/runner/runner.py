@@ -44,6 +44,7 @@ from coldproof.harness.history.records import History, Outcome, QueueSample, Res
 from coldproof.harness.workload.steps import (
     START_WEIGHTS,
     Burst,
+    CloseSession,
     Idle,
     Meanwhile,
     Pause,
@@ -139,6 +140,7 @@ class WorkloadRun:
         self.baseline = self.scrape()
         self.last_metrics = self.baseline.since(self.baseline)
         steps = self.steps()
+        self.unless_lost(self.requests.close_sessions, None)
         self.unless_lost(self.adapters.clean_up, None)
         self.restore_weights()
         events = self.events()
@@ -237,6 +239,8 @@ class WorkloadRun:
                 self.adapters.unload(name)
             case Idle(ms=ms):
                 self.idle(ms)
+            case CloseSession(name=name, aborted=aborted):
+                self.requests.close_session(self.adapters.actual(name), aborted=aborted)
             case _:
                 self.make(step)
         return StepEffects()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.shape import GroupShape
-from coldproof.harness.history.records import History, Outcome, QueueSample, StepRecord, common_prefix
+from coldproof.harness.history.records import History, Outcome, QueueSample, StepRecord, common_prefix, has_sessions
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import least_blocks
 from coldproof.harness.workload.steps import Burst, Idle
@@ -126,6 +126,8 @@ def room_side_by_side(history: History, record: StepRecord) -> int | None:
     requests = [o for o in history.outcomes if o.step == record.step]
     groups = groups_of(history)
     if not requests or history.shape.pool_blocks is None or not groups or not same_prompt(requests):
+        return None
+    if has_sessions(history):  # which may hold blocks
         return None
     shared = sum(len(requests[0].prompt) // group.block for group in groups if group.most_blocks is None)
     return fitting(history, requests, shared)

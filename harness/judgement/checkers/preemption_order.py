@@ -76,8 +76,10 @@ def needs_the_same(other: Outcome, outcome: Outcome) -> bool:
     """Return whether two requests differ in nothing that could let one of them wait alone.
 
     A request with images may wait for room in the encoder's cache. From 0.33 on, vLLM's scheduler then puts it back "so
-    it does not stall the requests behind it".
+    it does not stall the requests behind it". A session may go on before requests that hold no blocks.
     """
+    if other.session or outcome.session:
+        return False
     if has_images(other.prompt) or has_images(outcome.prompt):
         return False
     alike = (other.model, other.surface.pattern) == (outcome.model, outcome.surface.pattern)

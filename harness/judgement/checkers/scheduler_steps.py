@@ -17,7 +17,7 @@ import operator
 
 from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.history.records import History, Outcome, has_sessions
 from coldproof.harness.judgement.checkers.block_pool import gauge_finding
 from coldproof.harness.judgement.checkers.preemption_order import comes_after, needs_the_same
 from coldproof.harness.judgement.finding import Finding
@@ -57,6 +57,8 @@ def wrong_queue(history: History) -> list[Finding]:
     """Return a finding for the first step in which more or fewer requests run or wait than were sent and not ended."""
     if any(outcome.surface.answers > 1 for outcome in history.outcomes) or history.pauses:
         return []  # each answer counts as a request
+    if has_sessions(history):
+        return []  # one that waits for input is in the queue
     if history.left_over.running or history.left_over.waiting or history.shape.second_tier:
         return []  # of an earlier run, which has its own finding; a request may be in neither queue while KV is moved
     sent = sorted(outcome.sent for outcome in history.outcomes)
@@ -127,8 +129,8 @@ def wrong_admission(history: History) -> list[Finding]:
     was sent before it. Only for pairs that differ in nothing that could let one wait alone, as an adapter slot or a
     grammar.
     """
-    if history.shape.second_tier or history.resets:
-        return []  # a load from the tier, or a request that a reset queued again
+    if history.shape.second_tier or history.resets or has_sessions(history):
+        return []  # a load from the tier, a request that a reset queued again, a session that goes on
     begun = first_admissions(history.engine_steps or ())
     urgency = {number: request.priority for number, _, request in history.workload.requests()}
     by_step = itertools.groupby(sorted(history.outcomes, key=lambda outcome: outcome.step), lambda one: one.step)
@@ -149,12 +151,12 @@ def needless_wait(history: History) -> list[Finding]:
 
     That is only certain where all unanswered requests fit into the pool with their whole answers and share nothing, and
     the step has tokens and requests to spare for all that wait. A second tier, other kinds of layers (whose chunks end
-    at whole blocks), a pause, or a reset of running requests may have other reasons.
+    at whole blocks), a pause, a reset of running requests, or open sessions may have other reasons.
     """
     shape, resets = history.shape, any(ResetScope.RUNNING in reset.scope for reset in history.resets)
     if shape.second_tier or not shape.uniform or None in (shape.step_tokens, shape.pool_blocks):
         return []
-    if history.pauses or resets:
+    if history.pauses or resets or has_sessions(history):
         return []
     begun = first_admissions(history.engine_steps or ())
     for step in history.engine_steps or ():

@@ -20,6 +20,7 @@ from coldproof.harness.judgement.evidence.images import image_facts
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.evidence.prefill_decode import transfer_facts
 from coldproof.harness.judgement.evidence.ranks import rank_facts
+from coldproof.harness.judgement.evidence.sessions import session_facts
 from coldproof.harness.judgement.evidence.weights import weight_facts
 from coldproof.harness.judgement.oracle import Answers
 from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter
@@ -67,6 +68,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **rank_facts(history),
         **draft_facts(history),
         **transfer_facts(history),
+        **session_facts(history),
     }
 
 

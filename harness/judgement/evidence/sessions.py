@@ -1,0 +1,53 @@
+"""Evidence about sessions: turns that went on, and requests that could share KV with what a session computed. Pure."""
+
+from __future__ import annotations
+
+from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix, written_tokens
+from coldproof.harness.judgement.evidence.names import Evidence
+
+
+def session_facts(history: History) -> dict[str, float]:
+    """Return the counters of later turns, of hits on what they computed, and of blocks with a dropped token."""
+    pairs = successive_turns(history)
+    others = [outcome for outcome in history.outcomes if outcome.answered and not outcome.session]
+    return {
+        Evidence.SESSION_TURNS: len(pairs),
+        Evidence.SESSION_HITS: sum(any(hit_turn(o, *pair) for pair in pairs) for o in others),
+        Evidence.SESSION_DROPS: sum(any(could_hit_dropped(history, o, *pair) for pair in pairs) for o in others),
+    }
+
+
+def successive_turns(history: History) -> list[tuple[Outcome, Outcome]]:
+    """Return each answered turn that went on, with the turn before it."""
+    latest: dict[str, Outcome] = {}
+    found = []
+    for outcome in history.outcomes:
+        if outcome.session:
+            before = latest.get(outcome.session)
+            if before is not None and outcome.answered:
+                found.append((before, outcome))
+            latest[outcome.session] = outcome
+    return found
+
+
+def may_share(outcome: Outcome, turn: Outcome) -> bool:
+    """Return whether a request came after a turn, and may share its KV."""
+    return turn.finished <= outcome.sent and bool(set(turn.identities) & set(outcome.identities))
+
+
+def hit_turn(outcome: Outcome, before: Outcome, turn: Outcome) -> bool:
+    """Return whether a request hit what a turn computed beyond what its session held."""
+    held = len(written_tokens(before))
+    return may_share(outcome, turn) and held < outcome.hit_at_least <= common_prefix(
+        written_tokens(turn), outcome.prompt
+    )
+
+
+def could_hit_dropped(history: History, outcome: Outcome, before: Outcome, turn: Outcome) -> bool:
+    """Return whether a request begins with a turn and its whole answer, whose last token ends a block, after the
+    session went on with another token in its place. An engine that keeps the block's hash shares the wrong KV.
+    """
+    whole = before.prompt + before.token_ids
+    went_on = turn.prompt[len(whole) - 1 :][:1] != whole[-1:]
+    block = assumed_block(history)
+    return may_share(outcome, turn) and went_on and len(whole) % block == 0 and outcome.prompt[: len(whole)] == whole

@@ -1,0 +1,169 @@
+"""Sessions that take further input, beside requests that share their beginnings or hit what they left.
+
+All open sessions fit into the pool together with their answers and one other request: an engine cannot preempt a
+session that waits for input. The first choice of every draw is the simplest: one session, and its content asked again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, stems
+from coldproof.harness.workload.generators.salts import AdapterAndSalt
+from coldproof.harness.workload.steps import (
+    Burst,
+    CloseSession,
+    Idle,
+    Prompt,
+    Request,
+    Route,
+    Segment,
+    SetAdapter,
+    Step,
+    Workload,
+)
+from coldproof.harness.workload.tokens import new_prompt_length
+
+IDENTITIES: tuple[AdapterAndSalt, ...] = ((None, None), (None, None), (None, "red"))
+TENANT: AdapterAndSalt = ("tenant", None)
+NAMES = ("a", "b", "c")
+SETTLE_MS = 10
+AHEAD = 8  # tokens for which an engine may allocate blocks in advance
+
+
+class DrawnSession(msgspec.Struct):
+    """A session so far. `turns`: the numbers of its requests; `length`: the tokens of the latest, with its answer."""
+
+    name: str
+    identity: AdapterAndSalt
+    turns: list[int]
+    length: int
+
+
+class SessionBuilder:
+    """Builds a workload of sessions and other requests."""
+
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> None:
+        self.draw, self.limits = draw, limits
+        self.steps: list[Step] = []
+        self.requests: list[Request] = []
+        self.open: list[DrawnSession] = []
+        self.known: list[DrawnSession] = []  # also those that were closed
+        self.identities = list(IDENTITIES)
+        if with_adapter and limits.may_mix(BASE_WITH_ADAPTER) and draw(st.booleans()):
+            self.steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
+            self.identities.append(TENANT)
+        self.stem = draw(stems(limits))
+        self.longest = min(limits.longest, limits.most_tokens // 4)
+
+    def begin(self) -> None:
+        """Open a session, if there is a name and room for it."""
+        if len(self.known) == len(NAMES) or not self.has_place():
+            return
+        adapter, salt = self.draw(st.sampled_from(self.identities))
+        request = Request(prompt=Prompt((self.stem, self.input())), adapter=adapter, salt=salt)
+        request = self.with_answer(request, new_prompt_length(request.prompt))
+        length = new_prompt_length(request.prompt) + request.max_tokens
+        if self.fits(length):
+            session = DrawnSession(NAMES[len(self.known)], (adapter, salt), [len(self.requests)], length)
+            self.open.append(session)
+            self.known.append(session)
+            self.send([msgspec.structs.replace(request, session=session.name)])
+
+    def turn(self, session: DrawnSession) -> Request | None:
+        """Return the next turn of a session; None if there is no room."""
+        prompt = Prompt((self.input(),), continues=session.turns[-1], start=0, end=-1)
+        length = session.length - 1 + prompt.segments[0].length
+        adapter, salt = session.identity
+        request = Request(prompt=prompt, adapter=adapter, salt=salt, session=session.name)
+        request = self.with_answer(request, length)
+        if not self.fits(length + request.max_tokens - session.length):
+            return None
+        session.length = length + request.max_tokens
+        return request
+
+    def beside(self, session: DrawnSession) -> Request:
+        """Return a request with what a session had: up to its latest answer, up to one that it went on from, or a
+        turn's prompt.
+
+        In place of the token that the session dropped, the first two have that token. Some have another identity.
+        """
+        number = self.draw(st.sampled_from(session.turns[::-1]))
+        adapter, salt = session.identity if self.draw(st.sampled_from((True, True, False))) else (None, "blue")
+        prompt = Prompt((Segment("beside", self.limits.unit // 2),), continues=number)
+        if self.draw(st.sampled_from((False, False, True))):
+            prompt = self.requests[number].prompt
+        return Request(prompt=prompt, adapter=adapter, salt=salt, max_tokens=4)
+
+    def close(self, session: DrawnSession) -> None:
+        """End a session, which leaves its blocks to others."""
+        self.open.remove(session)
+        self.steps.append(CloseSession(session.name, aborted=self.draw(st.sampled_from((False, False, True)))))
+
+    def input(self) -> Segment:
+        """Return new tokens, which end anywhere in a block."""
+        unit = self.limits.unit
+        lengths = (unit + 1, 1, unit // 2, unit - 1, 2 * unit)
+        return Segment(f"input {len(self.requests)}", self.draw(st.sampled_from(self.limits.sizes(lengths))))
+
+    def with_answer(self, request: Request, length: int) -> Request:
+        """Return a request with the length of its answer: its last token, which the session drops, may end a block."""
+        rest = -length % self.limits.block or self.limits.block
+        tokens = self.draw(st.sampled_from(self.limits.sizes((4, rest, 1, rest + 1, 2), least=4)))
+        return msgspec.structs.replace(request, max_tokens=tokens)
+
+    def has_place(self) -> bool:
+        """Return whether one more session may be open: each takes the place of a running request."""
+        return self.limits.requests is None or len(self.open) + 1 < self.limits.requests
+
+    def fits(self, more: int) -> bool:
+        """Return whether the sessions have room for so many more tokens, beside one request of the longest of them."""
+        lengths = [session.length for session in self.open]
+        longest = max(lengths, default=0) + more
+        rounded = sum(lengths) + more + longest + (len(lengths) + 2) * (self.limits.block + AHEAD)
+        return longest + 2 * self.limits.unit <= self.longest and (
+            self.limits.pool is None or rounded <= self.limits.pool
+        )
+
+    def send(self, requests: list[Request]) -> None:
+        """Add a burst of these requests."""
+        self.steps.append(Burst(requests=tuple(requests)))
+        self.requests += requests
+
+    def go_on(self) -> None:
+        """Send the next turn of one session or of all, perhaps beside other requests."""
+        count = self.draw(st.sampled_from((0, 0, 1, self.limits.most(3))))
+        burst = [self.beside(self.draw(st.sampled_from(self.known))) for _ in range(count)]
+        for session in self.open if self.draw(st.booleans()) else [self.draw(st.sampled_from(self.open))]:
+            request = self.turn(session)
+            if request is not None:
+                session.turns.append(len(self.requests) + len(burst))
+                burst.append(request)
+        if burst:
+            self.send(burst)
+
+
+@st.composite
+def sessions(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
+    """Draw up to three sessions whose turns interleave, with requests that hit what they hold, and what they leave
+    once they are closed. At the end all are closed, and the engine is idle.
+    """
+    builder = SessionBuilder(draw, limits, with_adapter=with_adapter)
+    builder.begin()
+    for _ in range(draw(st.integers(2, limits.most(7, least=3)))):
+        match draw(st.sampled_from(("turn", "turn", "beside", "begin", "close"))):
+            case "begin":
+                builder.begin()
+            case "beside" if builder.known:
+                builder.send([builder.beside(draw(st.sampled_from(builder.known)))])
+            case "close" if builder.open:
+                builder.close(draw(st.sampled_from(builder.open)))
+            case _ if builder.open:
+                builder.go_on()
+    for session in list(builder.open):
+        builder.close(session)
+    builder.steps.append(Idle(SETTLE_MS))
+    if builder.known:
+        builder.send([builder.beside(session) for session in builder.known[:1]])
+    return Workload(tuple(builder.steps))

@@ -1,0 +1,42 @@
+"""Sessions: requests that stay open after an answer and take further input."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.sessions import sessions
+
+
+@requirement(
+    "SESS-1",
+    "sessions answer as cold and leave the right blocks",
+    needs=(
+        Capability.SESSIONS,
+        Capability.TOKEN_PROMPTS,
+        Capability.TOKEN_OUTPUTS,
+        Capability.CACHED_TOKENS,
+        Capability.CACHE_SALT,
+        Capability.POOL_USAGE,
+    ),
+    shows=(Evidence.SESSION_TURNS, Evidence.SESSION_HITS, Evidence.SESSION_DROPS, Evidence.IDLE_LOOKS),
+    upstream=("vllm#49449", "vllm#49377", "sglang#27024"),
+)
+@given(data=st.data())
+def test_sessions_answer_as_cold(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine answers each turn of a session as cold over all that the session has seen, shares the blocks
+    of its turns with other requests as it does those of any request, and holds nothing once the session is closed.
+
+    Why it can break: a session goes on from what is computed, so that its last token is dropped or computed later, and
+    other input takes its place. A hash that was made with the dropped token names a block with other KV (vllm#49449).
+    Blocks of a session that waits for input are in use and belong to no running request (sglang#27024). Oracle: cold
+    start over the concatenation, the reference cache, and the gauge of the pool. Vacuous when no session went on, no
+    other request hit what a later turn computed, none began with a block that has a dropped token, or the engine was
+    never idle after the sessions had been closed.
+    """
+    workload = sessions(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
+    sut.check(data.draw(workload, label="workload"))
