@@ -112,7 +112,8 @@ def at_least(
     chose. Nothing is expected for prompt logprobs, because engines may bypass the cache to compute them, nor beyond
     what both requests carry without the model seeing it, because engines may key blocks by that. If layers keep blocks
     sparsely (sliding windows, states), vLLM promises only the replay boundary of a prompt
-    (prefix_cache_retention_interval 0): then only a repeated prompt must hit.
+    (prefix_cache_retention_interval 0): then only a repeated prompt must hit, and not that of a session, which may have
+    passed the boundary while it decoded an earlier turn.
     """
     block = history.shape.block_size
     known = history.shape.uniform or history.shape.groups  # else the unit of hits is unknown
@@ -143,7 +144,7 @@ def at_least(
         and other.residence == outcome.residence
         and not changed_between(history, other, outcome)
         and (history.shape.sequences or not restored_between(history, other, outcome))
-        and (history.shape.uniform or other.prompt == outcome.prompt)
+        and (history.shape.uniform or (other.prompt == outcome.prompt and not other.session))
     )
     return int(min(max(shared, default=0), len(outcome.prompt) - 1)) // block * block
 

@@ -51,6 +51,7 @@ def workload_limits(engines: CellEngines, *, trial_seconds: float) -> WorkloadLi
         longest=shape.max_model_tokens,
         mixtures=frozenset(m for m, holds in calibration.mixtures.items() if holds),
         pool=shape.pool_blocks * shape.block_size if shape.pool_blocks and shape.block_size else None,
+        groups=max(1, len(shape.groups)),
         requests=shape.most_requests,
         most_tokens=engines.pool.profile.tokens,
         can=frozenset(c for c in Capability if engines.can(c)),

@@ -282,6 +282,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         """End a session between two steps."""
         with self.entered() as parts:
             self._sessions.close(parts, name, aborted=aborted)
+        self.close_burst([])
 
     def step(self) -> None:
         """Execute one step of the engine. Raises EngineDied if it fails."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 from coldproof.adapters.protocol.metrics import increase
-from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.history.records import History, Outcome, has_sessions
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
-from coldproof.harness.judgement.reference_cache import may_be_refused, never_fits
-from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter
+from coldproof.harness.judgement.reference_cache import AHEAD, blocks_held, may_be_refused, never_fits
+from coldproof.harness.workload.steps import Burst, CloseSession, Meanwhile, Route, SetAdapter
 from coldproof.reports.schema.verdict import FailureClass
 
 
 def check_liveness(history: History) -> list[Finding]:
     """Return a finding for each hang, crash and unexpected refusal, of requests and of adapter changes."""
     lost = history.engine_lost
-    excused = ended_by_failed_loads(history)
+    excused = ended_by_failed_loads(history) | wait_for_sessions(history)
     compared = {outcome.request for outcome in comparable_outcomes(history)}
     found = []
     for outcome in history.outcomes:
@@ -38,7 +40,7 @@ def check_liveness(history: History) -> list[Finding]:
         if record.error is not None:
             failure_class = failure_class_of(silent=record.silent, lost=lost)
             found.append(finding(f"Step {record.step} failed: {record.error}", failure_class))
-    if lost is not None and not found:
+    if lost is not None and not found and not wait_for_sessions(history):
         found.append(finding(f"Engine lost: {lost}", failure_class_of(silent=history.stalled is not None, lost=lost)))
     return found
 
@@ -80,6 +82,26 @@ def ended_by_failed_loads(history: History) -> set[int]:
                 ended.setdefault((outcome.identities, prefix), set()).add(outcome.request)
         excused.update(*list(ended.values())[:failed])
     return excused
+
+
+def wait_for_sessions(history: History) -> set[int]:
+    """Return the requests that got no answer while so many sessions were open that one of them might not fit beside.
+
+    An engine cannot take blocks or places from a session that waits for input, so its client may let others wait for
+    ever (vLLM PR#49439). Each open session holds what its latest turn needs at most.
+    """
+    silent = [outcome for outcome in history.outcomes if outcome.silent]
+    if not silent or not has_sessions(history):
+        return set()
+    step = silent[0].step
+    closed = {s.name for s in history.workload.steps[:step] if isinstance(s, CloseSession)}
+    latest = {o.session: o for o in history.outcomes if o.session and o.step <= step and o.session not in closed}
+    others = [o for o in history.outcomes if o.step == step and o not in latest.values()]
+    held = sum(blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD) for o in latest.values())
+    most = max((blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD) for o in others), default=0)
+    places = len(latest) + bool(others) <= (history.shape.most_requests or math.inf)
+    fits = places and held + most <= (history.shape.pool_blocks or math.inf)
+    return set() if fits else {outcome.request for outcome in silent}
 
 
 def failure_class_of(*, silent: bool, lost: str | None) -> FailureClass:

@@ -50,6 +50,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     mixtures: frozenset[str]
     longest: int = 2048  # tokens of one request, with its answer
     pool: int | None = None  # tokens that the whole pool holds
+    groups: int = 1  # of layers, each of which takes blocks of the pool for a request
     requests: int | None = None  # that run at the same time; the next one waits
     most_tokens: int = 8000  # that one workload may compute, to limit its cost
     can: frozenset[Capability] = frozenset(Capability)

@@ -123,7 +123,7 @@ class SessionBuilder:
         longest = max(lengths, default=0) + more
         rounded = sum(lengths) + more + longest + (len(lengths) + 2) * (self.limits.block + AHEAD)
         return longest + 2 * self.limits.unit <= self.longest and (
-            self.limits.pool is None or rounded <= self.limits.pool
+            self.limits.pool is None or rounded * self.limits.groups <= self.limits.pool
         )
 
     def send(self, requests: list[Request]) -> None:
