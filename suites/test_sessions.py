@@ -9,7 +9,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.sessions import sessions
+from coldproof.harness.workload.generators.sessions import sessions, sessions_beyond_the_context
 
 
 @requirement(
@@ -40,3 +40,19 @@ def test_sessions_answer_as_cold(sut: SystemUnderTest, data: st.DataObject) -> N
     """
     workload = sessions(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
     sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "SESS-2",
+    "sessions beyond the context",
+    needs=(Capability.SESSIONS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.POOL_USAGE),
+    shows=(Evidence.REFUSED, Evidence.BESIDE_REFUSED, Evidence.IDLE_LOOKS),
+)
+@given(data=st.data())
+def test_sessions_beyond_the_context(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine refuses input with which a session would exceed the context, and goes on serving others.
+
+    Why it can break: the length of an input is checked when it arrives, but what counts is the length with all that the
+    session holds. Oracle: cold start for the requests beside it. Vacuous when no input was refused.
+    """
+    sut.check(data.draw(sessions_beyond_the_context(sut.limits), label="workload"))

@@ -8,7 +8,7 @@ import importlib.util
 import msgspec
 
 # Requirements for a pool of any size.
-KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1", "CTRL-3", "SESS")
+KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1", "CTRL-3", "SESS-1")
 ROOM = ("PRESS", "PREEMPT", "CTRL", "MIXED")  # requirements that need a small pool
 # What control variants remove.
 CACHING, POOL, CHUNKS, TIER = "prefix caching", "a pool this small", "prefill in chunks", "the second tier"

@@ -68,7 +68,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
 
 
 SMALL_CHUNKS = (CHUNK_TOKENS, "64")
-LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1", "SESS")
+LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
 
 
 def window_pool(blocks: int) -> tuple[str, ...]:

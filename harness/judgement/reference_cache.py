@@ -185,8 +185,11 @@ def blocks_needed(history: History, tokens: int) -> int | None:
 
 
 def never_fits(history: History, outcome: Outcome) -> bool:
-    """Return whether the prompt with one token of answer exceeds the context length or the whole pool."""
-    return too_long(history, len(outcome.prompt) + 1)
+    """Return whether the prompt with one token of answer exceeds the context length or the whole pool.
+
+    No engine documents a limit for what a session holds, so its prompt may fill the context.
+    """
+    return too_long(history, len(outcome.prompt) + (0 if outcome.session else 1))
 
 
 def may_be_refused(history: History, outcome: Outcome) -> bool:

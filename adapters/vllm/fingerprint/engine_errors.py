@@ -15,3 +15,13 @@ class EncoderCacheMissError(RuntimeError):
 def encoder_cache_miss(name: str) -> NoReturn:
     """Raise what `_gather_mm_embeddings` of vLLM's model runner raises."""
     raise EncoderCacheMissError(f"Encoder cache miss for {name}.")
+
+
+class PromptTooLongError(ValueError):
+    """The scheduler sends a prompt for which the model's context has no room."""
+
+
+def check_length(tokens: int, longest: int) -> None:
+    """Raise what `InputBatch.add_request` of vLLM's model runner raises if a prompt exceeds the context."""
+    if tokens > longest:
+        raise PromptTooLongError(f"could not broadcast input array from shape ({tokens},) into shape ({longest},)")

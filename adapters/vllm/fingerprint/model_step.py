@@ -32,6 +32,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     wrong_read_drift,
 )
 from coldproof.adapters.vllm.fingerprint.draft_model import DraftModel
+from coldproof.adapters.vllm.fingerprint.engine_errors import check_length
 from coldproof.adapters.vllm.fingerprint.images import EncoderCache, Item
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots, first_run
 from coldproof.adapters.vllm.fingerprint.lora import Loras
@@ -134,6 +135,7 @@ class Runner:
         copy_blocks(scheduled, list(self.tensors.values()), self.blocks)
         for new in scheduled.scheduled_new_reqs:
             self.sequences[new.req_id] = Sequence(new)
+            check_length(len(self.sequences[new.req_id].prompt), self.config.model_config.max_model_len)
         known = scheduled.scheduled_cached_reqs
         for i, name in enumerate(known.req_ids):
             self.sequences[name].update(

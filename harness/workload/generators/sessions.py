@@ -23,7 +23,7 @@ from coldproof.harness.workload.steps import (
     Step,
     Workload,
 )
-from coldproof.harness.workload.tokens import new_prompt_length
+from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
 IDENTITIES: tuple[AdapterAndSalt, ...] = ((None, None), (None, None), (None, "red"))
 TENANT: AdapterAndSalt = ("tenant", None)
@@ -62,9 +62,9 @@ class SessionBuilder:
         if len(self.known) == len(NAMES) or not self.has_place():
             return
         adapter, salt = self.draw(st.sampled_from(self.identities))
-        request = Request(prompt=Prompt((self.stem, self.input())), adapter=adapter, salt=salt)
-        request = self.with_answer(request, new_prompt_length(request.prompt))
-        length = new_prompt_length(request.prompt) + request.max_tokens
+        own, answer = self.input(new_prompt_length(Prompt((self.stem,))))
+        request = Request(prompt=Prompt((self.stem, own)), adapter=adapter, salt=salt, max_tokens=answer)
+        length = new_prompt_length(request.prompt) + answer
         if self.fits(length):
             session = DrawnSession(NAMES[len(self.known)], (adapter, salt), [len(self.requests)], length)
             self.open.append(session)
@@ -73,15 +73,14 @@ class SessionBuilder:
 
     def turn(self, session: DrawnSession) -> Request | None:
         """Return the next turn of a session; None if there is no room."""
-        prompt = Prompt((self.input(),), continues=session.turns[-1], start=0, end=-1)
-        length = session.length - 1 + prompt.segments[0].length
-        adapter, salt = session.identity
-        request = Request(prompt=prompt, adapter=adapter, salt=salt, session=session.name)
-        request = self.with_answer(request, length)
-        if not self.fits(length + request.max_tokens - session.length):
+        own, answer = self.input(session.length - 1)
+        more = own.length - 1 + answer
+        if not self.fits(more):
             return None
-        session.length = length + request.max_tokens
-        return request
+        session.length += more
+        prompt = Prompt((own,), continues=session.turns[-1], start=0, end=-1)
+        adapter, salt = session.identity
+        return Request(prompt=prompt, adapter=adapter, salt=salt, session=session.name, max_tokens=answer)
 
     def beside(self, session: DrawnSession) -> Request:
         """Return a request with what a session had: up to its latest answer, up to one that it went on from, or a
@@ -101,17 +100,17 @@ class SessionBuilder:
         self.open.remove(session)
         self.steps.append(CloseSession(session.name, aborted=self.draw(st.sampled_from((False, False, True)))))
 
-    def input(self) -> Segment:
-        """Return new tokens, which end anywhere in a block."""
-        unit = self.limits.unit
-        lengths = (unit + 1, 1, unit // 2, unit - 1, 2 * unit)
-        return Segment(f"input {len(self.requests)}", self.draw(st.sampled_from(self.limits.sizes(lengths))))
+    def input(self, before: int) -> tuple[Segment, int]:
+        """Return new tokens behind `before` others, and the length of the answer. They may end anywhere in a block.
 
-    def with_answer(self, request: Request, length: int) -> Request:
-        """Return a request with the length of its answer: its last token, which the session drops, may end a block."""
-        rest = -length % self.limits.block or self.limits.block
-        tokens = self.draw(st.sampled_from(self.limits.sizes((4, rest, 1, rest + 1, 2), least=4)))
-        return msgspec.structs.replace(request, max_tokens=tokens)
+        The last token of the answer, which the session drops, may be the last one of a block.
+        """
+        unit = self.limits.unit
+        length = self.draw(st.sampled_from(self.limits.sizes((unit + 1, 1, unit // 2, unit - 1, 2 * unit))))
+        answer = self.draw(st.sampled_from(self.limits.sizes((4, 1, unit + 2, 2), least=4)))
+        if self.draw(st.sampled_from((True, False))):
+            length += -(before + length + answer) % self.limits.block
+        return Segment(f"input {len(self.requests)}", length), answer
 
     def has_place(self) -> bool:
         """Return whether one more session may be open: each takes the place of a running request."""
@@ -167,3 +166,20 @@ def sessions(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> 
     if builder.known:
         builder.send([builder.beside(session) for session in builder.known[:1]])
     return Workload(tuple(builder.steps))
+
+
+@st.composite
+def sessions_beyond_the_context(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a session whose next input exceeds the context by little or much, with a request beside it or none; then a
+    request to an engine that must have refused that turn and nothing else.
+    """
+    left = draw(st.sampled_from((limits.unit, 1, 2 * limits.unit)))
+    answer = draw(st.sampled_from((4, 1)))
+    length = limits.longest - NONCE_TOKENS - answer - left
+    first = Request(prompt=Prompt((Segment("long", length),)), max_tokens=answer, session="a")
+    beyond = Segment("input 1", left + draw(st.sampled_from((2, limits.unit + 2))))
+    turn = Request(prompt=Prompt((beyond,), continues=0, start=0, end=-1), max_tokens=4, session="a")
+    other = Request(prompt=Prompt((Segment("other", limits.unit + 1),)), max_tokens=8)
+    beside = (turn, other) if draw(st.booleans()) and limits.requests != 1 else (turn,)
+    bursts = [Burst(requests=one) for one in ((first,), beside, (other,))]
+    return Workload((*bursts, CloseSession("a"), Idle(SETTLE_MS), Burst(requests=(other,))))
