@@ -68,8 +68,14 @@ def follows_another_prompt(history: History, about: int | None) -> bool:
 
 
 def request_number(name: str, history: History) -> int | None:
-    """Return the history's number of a request by its name in the engine; None for requests of other histories."""
-    return next((o.request for o in history.outcomes if request_tag(history.nonce, o.request) in name), None)
+    """Return the history's number of a request by its name in the engine; None for requests of other histories.
+
+    All turns of a session have one name there: that of the first. The number is that of the latest.
+    """
+    found = next((o for o in history.outcomes if request_tag(history.nonce, o.request) in name), None)
+    if found is None or not found.session:
+        return None if found is None else found.request
+    return max(o.request for o in history.outcomes if o.session == found.session)
 
 
 def describe_wrong_read(number: int, read: WrongRead, history: History) -> str:

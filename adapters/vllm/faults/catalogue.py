@@ -11,6 +11,7 @@ from coldproof.adapters.vllm.faults.content import (
     group_states,
     lora_weights,
     published_blocks,
+    sessions,
 )
 from coldproof.adapters.vllm.faults.keys import (
     block_hashes,
@@ -45,6 +46,7 @@ MECHANISMS = (
     lora_weights,
     published_blocks,
     drafts,
+    sessions,
     references,
     lost_hits,
     cached_tokens,

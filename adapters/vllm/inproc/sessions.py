@@ -11,7 +11,6 @@ import inspect
 from typing import Any, NamedTuple
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
-from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
 
@@ -33,12 +32,13 @@ class Sessions:
     def send(self, parts: InprocEngineParts, request: CompletionRequest, name: str, **inputs: Any) -> OpenSession:
         """Give the engine a turn, which opens its session unless the session holds something. `name`: of a new one.
 
-        `inputs`: the arguments of `InputProcessor.process_inputs`. Raises RequestRefused if the session has ended.
+        `inputs`: the arguments of `InputProcessor.process_inputs`. Raises ValueError, as vLLM does for a request that
+        its client has to change, if the session has ended.
         """
         assert request.session is not None
         known = self.open.get(request.session)
         if request.held and (known is None or known.inner not in parts.core.scheduler.requests):
-            raise RequestRefused(404, f"session {request.session!r} is not open")
+            raise ValueError(f"session {request.session!r} is not open")
         engine = parts.engine
         made = engine.input_processor.process_inputs(
             request_id=name if known is None else known.inner,

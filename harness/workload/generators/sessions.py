@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
-from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, stems
+from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
 from coldproof.harness.workload.generators.salts import AdapterAndSalt
 from coldproof.harness.workload.steps import (
     Burst,
@@ -51,9 +51,9 @@ class SessionBuilder:
         self.open: list[DrawnSession] = []
         self.known: list[DrawnSession] = []  # also those that were closed
         self.identities = list(IDENTITIES)
-        if with_adapter and limits.may_mix(BASE_WITH_ADAPTER) and draw(st.booleans()):
+        if with_adapter and draw(st.sampled_from((False, True, True))):
             self.steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
-            self.identities.append(TENANT)
+            self.identities += [TENANT, TENANT]
         self.stem = draw(stems(limits))
         self.longest = min(limits.longest, limits.most_tokens // 4)
 
@@ -126,8 +126,10 @@ class SessionBuilder:
         )
 
     def send(self, requests: list[Request]) -> None:
-        """Add a burst of these requests."""
-        self.steps.append(Burst(requests=tuple(requests)))
+        """Add a burst of these requests, or of each of them if their models may not run side by side."""
+        together = all(self.limits.may_run_beside(requests[0].adapter, other.adapter) for other in requests)
+        bursts = [requests] if together else [[request] for request in requests]
+        self.steps += [Burst(requests=tuple(burst)) for burst in bursts]
         self.requests += requests
 
     def go_on(self) -> None:
