@@ -164,6 +164,7 @@ GROUP_CELLS = (
 
 FAILING_TIER = ("TIER", "CTRL-3")
 RELIABLE_TIER = ("TIER-1", "TIER-2", "TIER-3", "TIER-5", "CTRL-3")  # the areas of a tier whose loads do not fail
+SESSION_TIER = (*RELIABLE_TIER, "SESS-1")
 
 
 def tier_cell(
@@ -202,14 +203,18 @@ def model_files_cell(name: str, tier: str, *arguments: str) -> VllmCell:
 
 
 TIER_CELLS = (
-    tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks"),
+    tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks", areas=SESSION_TIER),
     tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
     tier_cell(
         "tier-files",
         "vLLM's OffloadingConnector with host memory and then files in a folder (TieringOffloadingSpec, tier fs)",
         areas=(*RELIABLE_TIER, "TIER-6"),
     ),
-    tier_cell("tier-simple", "vLLM's SimpleCPUOffloadConnector, which stores blocks when they are computed"),
+    tier_cell(
+        "tier-simple",
+        "vLLM's SimpleCPUOffloadConnector, which stores blocks when they are computed",
+        areas=SESSION_TIER,
+    ),
     tier_cell("tier-simple-lazy", "vLLM's SimpleCPUOffloadConnector, which stores blocks shortly before eviction"),
     tier_cell("tier-multi", "vLLM's MultiConnector over OffloadingConnector and SimpleCPUOffloadConnector"),
     tier_cell(
@@ -224,7 +229,9 @@ TIER_CELLS = (
     model_files_cell("tier-files-model", "files"),
     model_files_cell("tier-example-model", "example", "--no-enable-chunked-prefill"),
     tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
-    tier_cell("tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads"),
+    tier_cell(
+        "tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads", areas=SESSION_TIER
+    ),
     tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", areas=FAILING_TIER),
     tier_cell("tier-failing-late", "tier-failing with asynchronous loads", areas=FAILING_TIER),
     window_tier_cell("tier-kept-window", "Coldproof's connector with asynchronous loads", tier="kept-late", blocks=32),
@@ -325,7 +332,7 @@ CELLS = (
     VllmCell(
         name="default",
         about="blocks of 32 tokens, a pool that never evicts, default scheduler",
-        areas=(*KEYS, "WEIGHT", "ENTRY"),
+        areas=(*KEYS, "WEIGHT", "ENTRY", "SESS"),
     ),
     VllmCell(
         name="weight-transfer",
@@ -337,7 +344,7 @@ CELLS = (
         name="tight",
         about="a pool of 16 blocks, prefill in chunks of at most 64 tokens, first come first served",
         arguments=small_pool(*SMALL_CHUNKS),
-        areas=ROOM,
+        areas=(*ROOM, "SESS-1"),
     ),
     VllmCell(
         name="tight-priority",
@@ -369,7 +376,7 @@ CELLS = (
         name="small-chunks",
         about="prefill in chunks smaller than a block, a pool that never evicts",
         arguments=("--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
-        areas=("LORA-5", "CHAT", "REUSE", "SURFACE", "CTRL"),
+        areas=("LORA-5", "CHAT", "REUSE", "SURFACE", "CTRL", "SESS-1"),
     ),
     VllmCell(
         name="chunks-side-by-side",
@@ -410,7 +417,7 @@ CELLS = (
             # One equal token is enough for drafts. A model with random weights repeats no longer n-grams.
             '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_min":1,"prompt_lookup_max":4}',
         ),
-        areas=("CHAT", "PRESS-1", "PREEMPT", "MIXED", "SPEC"),
+        areas=("CHAT", "PRESS-1", "PREEMPT", "MIXED", "SPEC", "SESS-1"),
     ),
     VllmCell(
         name="speculative-model",
@@ -482,7 +489,7 @@ CELLS = (
         name="runner-v2",
         about="vLLM's model runner V2, the default on GPUs, with a pool of 16 blocks and small chunks",
         arguments=small_pool(*SMALL_CHUNKS),
-        areas=("LORA-1", "SALT", "CHAT", "REUSE", *ROOM),
+        areas=("LORA-1", "SALT", "CHAT", "REUSE", "SESS-1", *ROOM),
         environment=RUNNER_V2,
         only_fingerprint=True,
     ),

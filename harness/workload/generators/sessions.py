@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
-from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.salts import AdapterAndSalt
 from coldproof.harness.workload.steps import (
     Burst,
@@ -54,8 +54,10 @@ class SessionBuilder:
         if with_adapter and draw(st.sampled_from((False, True, True))):
             self.steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
             self.identities += [TENANT, TENANT]
-        self.stem = draw(stems(limits))
-        self.longest = min(limits.longest, limits.most_tokens // 4)
+        self.longest = min(limits.longest, limits.most_tokens // 4, (limits.pool or limits.longest) // limits.groups)
+        blocks = [blocks for blocks in (2, 3, 5, 8) if blocks * limits.unit <= self.longest // 6] or [1]
+        edge = draw(st.sampled_from((1, 0, -1, limits.unit // 2)))
+        self.stem = Segment("stem", max(1, draw(st.sampled_from(blocks)) * limits.unit + edge - NONCE_TOKENS))
 
     def begin(self) -> None:
         """Open a session, if there is a name and room for it."""
@@ -89,10 +91,16 @@ class SessionBuilder:
         In place of the token that the session dropped, the first two have that token. Some have another identity.
         """
         number = self.draw(st.sampled_from(session.turns[::-1]))
-        adapter, salt = session.identity if self.draw(st.sampled_from((True, True, False))) else (None, "blue")
+        identity = session.identity if self.draw(st.sampled_from((True, True, False))) else (None, "blue")
+        request = self.after(number, identity)
+        if self.draw(st.booleans()):
+            request = msgspec.structs.replace(request, prompt=self.requests[number].prompt)
+        return request
+
+    def after(self, number: int, identity: AdapterAndSalt) -> Request:
+        """Return a request with a turn's prompt, its whole answer, and more tokens."""
+        adapter, salt = identity
         prompt = Prompt((Segment("beside", self.limits.unit // 2),), continues=number)
-        if self.draw(st.sampled_from((False, False, True))):
-            prompt = self.requests[number].prompt
         return Request(prompt=prompt, adapter=adapter, salt=salt, max_tokens=4)
 
     def close(self, session: DrawnSession) -> None:
@@ -103,13 +111,16 @@ class SessionBuilder:
     def input(self, before: int) -> tuple[Segment, int]:
         """Return new tokens behind `before` others, and the length of the answer. They may end anywhere in a block.
 
-        The last token of the answer, which the session drops, may be the last one of a block.
+        The last token of the answer, which the session drops, may be the last one of a block, or that of the prompt.
         """
         unit = self.limits.unit
         length = self.draw(st.sampled_from(self.limits.sizes((unit + 1, 1, unit // 2, unit - 1, 2 * unit))))
         answer = self.draw(st.sampled_from(self.limits.sizes((4, 1, unit + 2, 2), least=4)))
-        if self.draw(st.sampled_from((True, False))):
-            length += -(before + length + answer) % self.limits.block
+        match self.draw(st.sampled_from(("answer", "prompt", "neither"))):
+            case "answer":
+                length += -(before + length + answer) % self.limits.block
+            case "prompt":
+                length += -(before + length) % self.limits.block
         return Segment(f"input {len(self.requests)}", length), answer
 
     def has_place(self) -> bool:
@@ -133,7 +144,9 @@ class SessionBuilder:
         self.requests += requests
 
     def go_on(self) -> None:
-        """Send the next turn of one session or of all, perhaps beside other requests."""
+        """Send the next turn of one session or of all, perhaps beside other requests, and perhaps a turn's prompt again,
+        which hits all that the turn has left.
+        """
         count = self.draw(st.sampled_from((0, 0, 1, self.limits.most(3))))
         burst = [self.beside(self.draw(st.sampled_from(self.known))) for _ in range(count)]
         for session in self.open if self.draw(st.booleans()) else [self.draw(st.sampled_from(self.open))]:
@@ -143,12 +156,14 @@ class SessionBuilder:
                 burst.append(request)
         if burst:
             self.send(burst)
+            if burst[-1].session and self.draw(st.sampled_from((False, True))):
+                self.send([msgspec.structs.replace(burst[-1], session=msgspec.UNSET)])
 
 
 @st.composite
 def sessions(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
     """Draw up to three sessions whose turns interleave, with requests that hit what they hold, and what they leave
-    once they are closed. At the end all are closed, and the engine is idle.
+    once they are closed. At the end all are closed, the engine is idle, and others begin with what they dropped.
     """
     builder = SessionBuilder(draw, limits, with_adapter=with_adapter)
     builder.begin()
@@ -166,7 +181,7 @@ def sessions(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> 
         builder.close(session)
     builder.steps.append(Idle(SETTLE_MS))
     if builder.known:
-        builder.send([builder.beside(session) for session in builder.known[:1]])
+        builder.send([builder.after(session.turns[0], session.identity) for session in builder.known])
     return Workload(tuple(builder.steps))
 
 
