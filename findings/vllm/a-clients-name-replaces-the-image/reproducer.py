@@ -192,12 +192,14 @@ class Server(Story):
     """
 
     engine = None  # one for all attempts
+    QUIET_STEPS = 2000
 
     def __init__(self, _url):
         super().__init__()
         Server.engine = Server.engine or start_engine()
         self.width = Server.engine.llm_engine.model_config.get_inputs_embeds_size()
         self.loras, self.hidden, self.crash = {}, {}, None
+        self.sessions, self.turns = {}, {}  # the latest input of each; request number by the name in outputs
 
     def set_adapter(self, name, *, content, path, in_place=False, unload_first=False, **_route):
         """Write the adapter's files to the folder of the step, and load or replace the adapter."""
@@ -291,25 +293,77 @@ class Server(Story):
             prompt = self.engine_prompt(self.sent[spec["n"]]["ids"], self.hidden[spec["n"]], salt)
             lora = None if spec["to"] is None else self.loras[spec["to"]]
             sampling = SamplingParams(temperature=0.0, seed=0, max_tokens=spec["tokens"], ignore_eos=True)
-            engine.add_request(f"{self.nonce}-{spec['n']}", prompt, sampling, lora_request=lora)
-        while self.crash is None and engine.has_unfinished_requests():
+            if spec.get("session"):
+                self.send_turn(spec, sampling, lora, salt)
+            else:
+                engine.add_request(f"{self.nonce}-{spec['n']}", prompt, sampling, lora_request=lora)
+        quiet = 0  # steps without an output: some engines wait for ever
+        while self.crash is None and not all(self.replies[spec["n"]].over for spec in specs):
             try:
                 outputs = engine.step()
             except Exception as problem:
                 self.crash = problem
                 return
+            quiet = 0 if outputs else quiet + 1
+            if quiet > self.QUIET_STEPS:
+                self.crash = TimeoutError(f"no output in {self.QUIET_STEPS} steps")
             for output in outputs:
                 self.take(output)
             if change and len(self.replies[specs[0]["n"]].ids) >= after_tokens:
                 change()
                 change = None
 
+    def send_turn(self, spec, sampling, lora, salt):
+        """Send a turn of a session, as `AsyncLLM.generate` does with a stream of inputs: only its new tokens."""
+        from vllm.sampling_params import RequestOutputKind
+
+        engine, own = Server.engine.llm_engine, spec["prompt"] if spec["continues"] is not None else []
+        sampling.output_kind = RequestOutputKind.DELTA
+        ids = self.sent[spec["n"]]["ids"]
+        new = ids[len(ids) - sum(segment[1] for segment in own) :] if own else ids
+        prompt = self.engine_prompt(new, [NO_ROW] * len(new), salt)
+        known = self.sessions.get(spec["session"])
+        turn = engine.input_processor.process_inputs(
+            request_id=known.request_id if known else f"{self.nonce}-{spec['n']}",
+            prompt=engine.renderer.render_cmpl([prompt])[0],
+            params=sampling,
+            supported_tasks=engine.get_supported_tasks(),
+            lora_request=lora,
+            resumable=True,
+        )
+        if known:
+            turn.external_req_id = known.external_req_id
+        else:
+            engine.input_processor.assign_request_id(turn)
+        self.sessions[spec["session"]] = turn
+        self.turns[turn.external_req_id] = spec["n"]
+        self.add(turn)
+
+    def close_session(self, name, *, aborted):
+        """End a session: by an input that is not resumable, or by a disconnect."""
+        turn = self.sessions.pop(name)
+        if aborted:
+            Server.engine.llm_engine.abort_request([turn.request_id], internal=True)
+        else:
+            turn.resumable = False
+            self.add(turn)
+
+    def add(self, turn):
+        """Hand an input to the parts of the engine, each with its own list of tokens, to which it appends."""
+        import copy
+
+        Server.engine.llm_engine.output_processor.add_request(turn, None, None, 0)
+        core = copy.copy(turn)
+        core.prompt_token_ids = list(turn.prompt_token_ids)
+        Server.engine.llm_engine.engine_core.add_request(core)
+
     def take(self, output):
         """Record what a request has so far. Disconnect where the scenario does."""
-        number = int(output.request_id.rpartition("-")[2])
+        number = self.turns.get(output.request_id, int(output.request_id.rpartition("-")[2]))
         reply, (answer,) = self.replies[number], output.outputs
-        reply.answers, reply.text, reply.end = {0: list(answer.token_ids)}, answer.text, answer.finish_reason
-        reply.cached, reply.over = output.num_cached_tokens, output.finished
+        before = reply.ids if output.request_id in self.turns else []  # the outputs of a session have new tokens only
+        reply.answers, reply.text, reply.end = {0: before + list(answer.token_ids)}, answer.text, answer.finish_reason
+        reply.cached, reply.over = output.num_cached_tokens, answer.finish_reason is not None
         after, _ = self.sent[number].get("abort", (None, 0))
         if after is not None and len(reply.ids) >= max(1, after) and not reply.over:
             Server.engine.llm_engine.abort_request([output.request_id])
@@ -332,8 +386,14 @@ class Server(Story):
         return self.generate(spec, lora, f"cold-{secrets.token_hex(8)}")
 
     def generate(self, spec, lora, salt):
-        """Yield the answer to one request, in OpenAI's form. Its images have no names: these are keys of caches too."""
+        """Yield the answer to one request, in OpenAI's form. Its images have no names: these are keys of caches too.
+
+        vLLM's `generate` waits until no session is open.
+        """
         from vllm import SamplingParams
+
+        for name in list(self.sessions):
+            self.close_session(name, aborted=True)
 
         sampling = SamplingParams(temperature=0.0, seed=0, max_tokens=spec["tokens"], ignore_eos=True)
         hidden = [NO_ROW] * len(spec["ids"]) if has_images(spec["ids"]) else self.hidden[spec["n"]]
