@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.checked import AdapterError
 from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.execution.engines import cell_engines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
@@ -115,6 +116,7 @@ def opened(
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(EnginePool, "has_room", lambda _: False)  # no engine is started ahead of its need
+    patch.setattr(cell_engines, "rule_after_second_look", lambda *_: None)  # half a minute; a fault is no noise
     bench = Bench(folder, worker=worker, diagnose=diagnose, engine=engine)
     yield bench
     bench.run.close(interrupted=False)
