@@ -120,6 +120,8 @@ def opened(
     patch.setattr(cell_engines, "rule_after_second_look", lambda *_: None)  # half a minute; a fault is no noise
     if diagnose == "none":  # controls want a small case; what was found and confirmed is enough without them
         patch.setattr(ProofPipeline, "minimise_on_fresh", lambda _, __, confirmed, *___: confirmed)
+    if engine == "vllm":  # a server runs one workload in the second for minimising, and waits 20 s for one that hangs
+        patch.setattr(ProofPipeline, "minimise", lambda _, found: found.smallest)
     bench = Bench(folder, worker=worker, diagnose=diagnose, engine=engine)
     yield bench
     bench.run.close(interrupted=False)
