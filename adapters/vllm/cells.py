@@ -522,9 +522,6 @@ CELLS = (
         tier="offload-described",
         events=True,
         only_fingerprint=True,
-        # A crowd of identical prompts may wait for loads, each into blocks of its own. The rule that they share their
-        # blocks (check_concurrency) then reports lost reuse, which may not be the engine's fault.
-        on_request=True,
     ),
     VllmCell(
         name="embeds",

@@ -65,7 +65,7 @@ def test_vllms_draft_model_is_found_out(tmp_path_factory: pytest.TempPathFactory
     This is a known issue.
     """
     with opened(tmp_path_factory.mktemp("draft model") / "report") as made:
-        conforming, reason, _ = made.verdict(drafts.test_drafts_on_a_hit, DRAFT_MODEL, examples=EXAMPLES)
+        conforming, reason, _ = made.verdict(drafts.test_drafts_on_a_hit, DRAFT_MODEL, examples=4)
         assert conforming is not Verdict.VIOLATED, reason
         case = made.violation(drafts.test_drafts_on_a_hit_left_beside_a_full_context, DRAFT_MODEL, examples=EXAMPLES)
     assert case.signature == "lost reuse; no reload; fewer drafts accepted"

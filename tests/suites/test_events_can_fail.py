@@ -17,7 +17,8 @@ from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_events as events
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
-ROOMY, TIGHT = CELLS["events"], CELLS["events-tight"]
+ROOMY, TIGHT, TIER = CELLS["events"], CELLS["events-tight"], CELLS["events-offload"]
+TIERS_FAULT = "the-tiers-events-have-the-tokens-of-other-blocks"
 EXAMPLES = 12
 
 BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
@@ -45,6 +46,8 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
     (events.test_events_report_evictions, "evictions-are-not-told", TIGHT, "the pool has only 16"),
     (events.test_events_report_evictions, "evictions-are-told-of-another-block", TIGHT, "but no copy of it exists"),
     (events.test_events_of_everything_at_once, "evictions-are-not-told", TIGHT, ""),
+    (events.test_events_explain_the_hits, TIERS_FAULT, TIER, "and in a tier"),
+    (events.test_events_report_evictions, TIERS_FAULT, TIER, "and in a tier"),
     (events.test_block_hashes_follow_from_their_events, "hashes-of-something-else", ROOMY, "engine's own rule"),
     (
         events.test_block_hashes_follow_from_their_events,

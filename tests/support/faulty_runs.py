@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.checked import AdapterError
 from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.execution.engines import cell_engines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, Profile
+from coldproof.harness.proof.pipeline import ProofPipeline
 from coldproof.harness.session.budget import TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.reports.schema.case import Case
@@ -115,6 +117,11 @@ def opened(
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(EnginePool, "has_room", lambda _: False)  # no engine is started ahead of its need
+    patch.setattr(cell_engines, "rule_after_second_look", lambda *_: None)  # half a minute; a fault is no noise
+    if diagnose == "none":  # controls want a small case; what was found and confirmed is enough without them
+        patch.setattr(ProofPipeline, "minimise_on_fresh", lambda _, __, confirmed, *___: confirmed)
+    if engine == "vllm":  # a server runs one workload in the second for minimising, and waits 20 s for one that hangs
+        patch.setattr(ProofPipeline, "minimise", lambda _, found: found.smallest)
     bench = Bench(folder, worker=worker, diagnose=diagnose, engine=engine)
     yield bench
     bench.run.close(interrupted=False)

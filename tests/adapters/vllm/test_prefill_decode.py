@@ -7,6 +7,8 @@ import contextlib
 import json
 import multiprocessing
 import re
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from werkzeug import Request, Response
 
 from coldproof.adapters.common.process import free_port
 from coldproof.adapters.server.completions import HAND_OVER_HEADER
+from coldproof.adapters.vllm import prefill_decode
 from coldproof.adapters.vllm.prefill_decode import merged, route
 
 PARAMS = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
@@ -203,3 +206,15 @@ def test_counts_of_lookups_are_the_prefillers_and_fetched_tokens_the_decoders() 
         'vllm:num_requests_running{engine="0"} 1.0',
         'vllm:num_requests_running{engine="0"} 2.0',
     ]
+
+
+def test_no_connection_takes_the_port_that_a_side_binds_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side binds its ports after its start, and would wait for ever for one that is taken."""
+    first_of_connections = 32_768  # Linux; other systems begin higher
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", prefill_decode.free_port()))
+        used = taken.getsockname()[1]
+        offered = iter((used, used, prefill_decode.free_port()))
+        monkeypatch.setattr(secrets, "choice", lambda _: next(offered))
+        found = prefill_decode.free_port()
+    assert used != found < first_of_connections

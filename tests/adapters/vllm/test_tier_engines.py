@@ -19,6 +19,10 @@ from coldproof.adapters.vllm.kv_tiers import TIERS
 from coldproof.adapters.vllm.server import VllmOptions
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import tiny_model
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.judgement.checkers.block_pool import check_concurrency, room_side_by_side
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
+from coldproof.harness.workload.tokens import NONCE_TOKENS
 
 pytestmark = [
     pytest.mark.engine,
@@ -80,6 +84,21 @@ def test_what_was_evicted_or_reset_comes_back(start: Start, tier: str) -> None:
     assert engine.wrong_reads() == ()
     assert engine.capabilities[Capability.SECOND_TIER].present
     assert not cold.capabilities[Capability.SECOND_TIER].present
+
+
+def test_a_crowd_that_waits_for_loads_is_no_lost_reuse(start: Start, tmp_path: Path) -> None:
+    """The pool never gives a prompt of whole blocks its last one. Each request loads it anew while the others wait."""
+    request = Request(prompt=Prompt((Segment("crowd", 2 * 32 - NONCE_TOKENS),)), max_tokens=5)
+    alone, others = (Burst(requests=(one,)) for one in (request, Request(prompt=Prompt((Segment("others", 480),)))))
+    workload = Workload((alone, others, Burst(requests=(request,) * 60)))
+    engine = start("offload", "--max-num-batched-tokens", "64")
+    history = WorkloadRun(engine, workload, "waits", {}, tmp_path).history()
+    loads = [step.after.external_hit_tokens for step in history.steps]
+    assert loads == [0, 0, 61 * 32]
+    room = room_side_by_side(history, history.steps[2])
+    assert room is not None
+    assert max(sample.running or 0 for sample in history.steps[2].queue if sample.waiting) < room // 2
+    assert check_concurrency(history) == []
 
 
 def test_an_engine_without_a_tier_counts_nothing_of_one(start: Start) -> None:

@@ -1,14 +1,17 @@
-"""Second KV tier: stores and loads at the wrong time, failed loads, and wrong counts."""
+"""Second KV tier: stores and loads at the wrong time, failed loads, wrong counts and wrong events."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from msgspec.structs import replace
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import find_requests, module, scheduler
-from coldproof.adapters.vllm.faults.patching import acted, after, around, before, override
+from coldproof.adapters.vllm.faults.patching import acted, after, around, before, override, state_of
 from coldproof.adapters.vllm.faults.tiers.keys_and_loads import CONNECTOR, OFFLOAD
 
 FAULTS, fault = collector("tier_moves")
@@ -215,3 +218,20 @@ def files_of_an_earlier_engine_are_read_in_part(patch: Patch) -> None:
 
         with override(files, "load_file", read):
             original(this, *rest, **named)
+
+
+@fault("EVENT-1", "EVENT-2", stands_for="vllm PR#54325", cells=("events-offload",))
+def the_tiers_events_have_the_tokens_of_other_blocks(patch: Patch) -> None:
+    """Each stored-block event of the second tier has the tokens of the event before it."""
+
+    @around(patch, module(CONNECTOR).OffloadingConnectorScheduler, "take_events")
+    def take(original: Any, this: Any) -> Iterator[Any]:
+        tokens = state_of(this, "tokens_told", lambda: deque[list[int]](maxlen=2))
+        for event in original(this):
+            if not getattr(event, "token_ids", None):  # a removal, or a placeholder
+                yield event
+                continue
+            tokens.append(event.token_ids)
+            if tokens[0] != event.token_ids:
+                acted()
+            yield replace(event, token_ids=tokens[0])

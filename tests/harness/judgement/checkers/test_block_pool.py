@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from support.histories import ask, burst, history, outcome, record, shape, tokens
 
+from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Token
 from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.history.records import CachePartition, Outcome, QueueSample
@@ -182,6 +183,31 @@ def test_groups_that_nobody_knows_leave_the_room_unknown() -> None:
     """However large the pool."""
     for groups in ((), (GroupShape(16), GroupShape(16))):
         assert checked(*ONE_BY_ONE, pool_blocks=1000, uniform=False, groups=groups) == []
+
+
+@pytest.mark.parametrize(
+    ("second_tier", "loads", "slow"),
+    [
+        (True, (32.0, 96.0), False),
+        (True, (None, None), False),
+        (True, (32.0, 32.0), True),
+        (False, (32.0, 96.0), True),
+        (False, (None, None), True),
+    ],
+    ids=["loads", "loads are not counted", "no loads", "KV of another engine", "no tier"],
+)
+def test_a_crowd_that_may_wait_for_loads_says_nothing(
+    second_tier: bool, loads: tuple[float | None, float | None], slow: bool
+) -> None:
+    """There is room, but each request loads into blocks of its own. Without loads, nothing else is owed than before."""
+    before, after = (Metrics(external_hit_tokens=count) for count in loads)
+    seen = history(
+        *crowd(),
+        workload=Workload((burst(*[ask()] * CROWD),)),
+        steps=(record(0, queue=ONE_BY_ONE, before=before, after=after),),
+        shape=shape(pool_blocks=13, second_tier=second_tier),
+    )
+    assert bool(check_concurrency(seen)) is slow
 
 
 def test_only_the_requests_of_a_step_are_its_crowd() -> None:
