@@ -32,6 +32,10 @@ class Capability(enum.StrEnum):
     SEVERAL_ANSWERS = "several sampled answers to a prompt"
     STOP_STRINGS = "stop strings"
     STRUCTURED_OUTPUT = "structured output"
+    POOLING = "one vector for a prompt"
+    EMBEDDINGS = "embeddings of prompts"
+    CLASSIFICATIONS = "classifications of prompts"
+    TOKEN_EMBEDDINGS = "embeddings of each token of a prompt"
     CACHE_RESET = "cache reset"
     RESET_RUNNING = "cache reset that includes running requests"
     RESET_SECOND_TIER = "cache reset that includes the second tier"
@@ -109,6 +113,15 @@ OPTIONAL_ABSENT = {
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.DRAFT_COUNTS: "the adapter reads no counts of drafted tokens",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
+    **dict.fromkeys(
+        (
+            Capability.POOLING,
+            Capability.EMBEDDINGS,
+            Capability.CLASSIFICATIONS,
+            Capability.TOKEN_EMBEDDINGS,
+        ),
+        "the engine generates tokens",
+    ),
     **dict.fromkeys(
         (Capability.DOORS, Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR),
         "the adapter sends each request by one way only",

@@ -109,6 +109,7 @@ class Engine(Protocol):
         """Send each request at its offset, serve them concurrently, and return the results in order.
 
         `on_token(i, count)` is called from any thread when tokens of request i arrive; `count` is their number so far.
+        For a pooled answer it is called once, with 1.
         `between()` is called repeatedly from the caller's thread while requests are in flight. The caller uses it to
         change adapters, scrape metrics or stop the engine.
         """

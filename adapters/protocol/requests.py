@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.pooling import Rows, Task
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -24,6 +25,7 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     `answers` > 1: that many answers, sampled at temperature 1 from a fixed seed, because greedy answers would be equal.
     `pattern`: a regular expression that structured output must match.
+    `pooled`: the answer is pooled, and has no tokens.
     """
 
     answers: int = 1
@@ -31,10 +33,20 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     pattern: str | None = None
     prompt_logprobs: bool = False
     logprobs: bool = False
+    pooled: Task | None = None
 
     def with_scores(self) -> ResponseOptions:
         """Return these options with logprobs. Several sampled answers get none: theirs cannot be compared."""
-        return msgspec.structs.replace(self, logprobs=True) if self.answers == 1 else self
+        return msgspec.structs.replace(self, logprobs=True) if self.answers == 1 and self.pooled is None else self
+
+    def plain(self) -> ResponseOptions:
+        """Return the default for an answer of this kind: tokens, or pooled."""
+        return PLAIN if self.pooled is None else ResponseOptions(pooled=self.pooled)
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Return whether an engine may bypass the cache, because the answer needs results at every position."""
+        return self.prompt_logprobs or (self.pooled is not None and self.pooled.of_each_token)
 
 
 PLAIN = ResponseOptions()
@@ -124,6 +136,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     `prompt_logprobs`: one for each prompt token, None for the first.
     `prompt_best`: the logprob of the best candidate at each prompt position, if reported with `prompt_logprobs`.
     `prompt`: the prompt's token ids that the engine reports.
+    `pooled`: the vectors of a pooled answer.
     `aborted`: the stage in which the client disconnected.
     `preemptions`: the number of preemptions of this request. `preempted_at`: their times, in seconds after it was sent.
     """
@@ -140,6 +153,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int | None = None
     preempted_at: tuple[float, ...] = ()
     prompt_best: tuple[float | None, ...] | None = None
+    pooled: Rows | None = None
 
 
 class Arrival(msgspec.Struct, frozen=True):

@@ -25,9 +25,10 @@ from coldproof.adapters.common.reset_route import RESET_PATH, reset_path
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.pooling import Task, as_rows
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.adapters.server import completions, doors
+from coldproof.adapters.server import completions, doors, pooling
 from coldproof.adapters.server.answers import SHOWN, decoded, malformed
 from coldproof.adapters.server.completions import Reader
 from coldproof.adapters.server.disconnect import sent_unless_due, wait_for_disconnect
@@ -137,6 +138,8 @@ class HttpClient:
 
         Raises RequestRefused, EngineDied, EngineSilent or MalformedAnswer.
         """
+        if request.surface.pooled is not None:
+            return self.pool(request, request.surface.pooled, on_token)
         if request.door in doors.READERS:
             return self.complete_at(request, request.door, on_token)
         path, reader = self.generate_path or completions.path(request), self.reader(on_token)
@@ -182,6 +185,20 @@ class HttpClient:
         if on_token is not None and answer.tokens:
             on_token(len(answer.tokens))
         return answer
+
+    def pool(self, request: CompletionRequest, task: Task, on_token: Callable[[int], None] | None) -> Completion:
+        """Send one request for a pooled answer once, and return the answer, whose arrival is progress, as that of a
+        token is. Raises as `complete`.
+        """
+        headers = completions.headers(request.rank, request.hand_over_ms)
+        response = self.post(pooling.PATHS[task], pooling.body(request, task), headers)
+        try:
+            rows = as_rows(pooling.READERS[task](response.content))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+            raise malformed(response, response.text, pooling.EXPECTED) from problem
+        if on_token is not None:
+            on_token(1)
+        return Completion(tokens=(), finish_reason=None, cached_tokens=None, pooled=rows)
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a generation request."""

@@ -19,6 +19,7 @@ from coldproof.adapters.server.client import Families, HttpClient
 from coldproof.adapters.server.completions import RANK_HEADER
 from coldproof.adapters.server.probe_doors import probe_doors
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
+from coldproof.adapters.server.probe_pooling import probe_pooling
 from coldproof.adapters.server.served_model import served_model, server_version
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
 from coldproof.adapters.server.weights import probe_weights
@@ -84,6 +85,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     probe_response_options(client, base_model, found)
     found |= probe_doors(client, base_model, found)
     probe_adapters(client, adapter_path, found)
+    found |= probe_pooling(client, base_model, is_vllm=bool(cache_config), found=found)
     found |= probe_weights(client)
     metrics = client.metrics()
     found[Capability.SECOND_TIER] = tier_support(metrics)

@@ -47,6 +47,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         "DIST",
         "PD",
         "SPEC",
+        "POOL",
         "SESS",
     )
     alike: bool = True

@@ -161,9 +161,11 @@ def post_prompt(path: str, request: CurlRequest, body: Mapping[str, object], *, 
 
 def post_at_door(request: CurlRequest, body: dict[str, object], path: str) -> str:
     """Return the command that sends a request at a door of its own, which takes token ids or messages."""
-    if body.pop("token_ids", None) is None:
+    field = next((name for name in ("token_ids", "input") if body.get(name) in ([], ())), None)
+    if field is None:
         return post(path, shlex.quote(json.dumps(body)), request.options)
-    return post_prompt(path, request, body, field="token_ids")
+    del body[field]
+    return post_prompt(path, request, body, field=field)
 
 
 def post(path: str, body: str, options: str = "") -> str:

@@ -31,6 +31,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     images: bool = False  # the model takes images; it has no weights
     draft_tokens: int = 0  # that a draft model proposes at once, which is the served model again
     prefill_apart: bool = False  # two servers: one computes prompts, the other one decodes (see prefill_decode.py)
+    pools: bool = False  # the engine returns vectors, and no tokens
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
     engine: str = SERVER
 
@@ -40,7 +41,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
             return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
             return f"cell {self.name!r} tests a model's arithmetic, and the fingerprint worker has none"
-        if self.own_answers and engine != IN_PROCESS:
+        if self.own_answers and not self.pools and engine != IN_PROCESS:
             return f"cell {self.name!r} sends content that only the adapter in process sends: add --engine {IN_PROCESS}"
         if engine == IN_PROCESS and not self.in_process:
             return f"cell {self.name!r} needs a server: leave out --engine {IN_PROCESS}, or choose other cells"
@@ -68,6 +69,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
 
 
 SMALL_CHUNKS = (CHUNK_TOKENS, "64")
+NARROW_CHUNKS = (CHUNK_TOKENS, "24", MOST_REQUESTS, "8")  # smaller than a block
 LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
 
 
@@ -308,6 +310,46 @@ PAIR_CELLS = (
         LEASE,
         "3",
         areas=("PD-3",),
+    ),
+)
+
+
+# Classes from the output layer's rows of three tokens: a model that generates has no layer for classes.
+CLASSES = '{"method":"no_post_processing","classifier_from_token":["a","b","c"],"num_labels":3}'
+
+
+def pooling_cell(name: str, about: str, convert: str, *arguments: str) -> VllmCell:
+    """Return a cell whose model is served for its vectors."""
+    flags = ("--runner", "pooling", "--convert", convert, *arguments)
+    return VllmCell(name=name, about=about, arguments=flags, areas=("POOL",), own_answers=True, pools=True)
+
+
+POOLING_CELLS = (
+    pooling_cell(
+        "pooling",
+        "embeddings (the last token's state), chunks of 24 tokens, a pool that never evicts",
+        "embed",
+        *NARROW_CHUNKS,
+    ),
+    pooling_cell(
+        "pooling-tokens",
+        "an embedding of each token, chunks of 24 tokens, a pool that never evicts",
+        "embed",
+        *("--pooler-config", '{"task":"token_embed"}'),
+        *NARROW_CHUNKS,
+    ),
+    pooling_cell(
+        "pooling-tight",
+        "embeddings with a pool of 16 blocks, chunks of 64 tokens",
+        "embed",
+        *small_pool(*SMALL_CHUNKS),
+    ),
+    pooling_cell(
+        "pooling-classes",
+        "classifications, chunks of 24 tokens, a pool that never evicts",
+        "classify",
+        *("--hf-overrides", CLASSES),
+        *NARROW_CHUNKS,
     ),
 )
 
@@ -567,6 +609,7 @@ CELLS = (
     *TIER_CELLS,
     *RANK_CELLS,
     *PAIR_CELLS,
+    *POOLING_CELLS,
     CONNECTOR,
     CONNECTOR_EVENTS,
 )

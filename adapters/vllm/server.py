@@ -100,6 +100,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     probed: ProbeResult | None = None  # of an identical engine; then this engine gets no probe requests
     port: int | None = None
     most_requests: int | None = None  # from the flags, because no metric reports it; see EngineShape
+    step_tokens: int | None = None  # likewise
     topology: Topology | None = None  # the fingerprint worker's layers; None: a model
     tier: Tier | None = None  # ignored without prefix caching
     groups: tuple[GroupShape, ...] = ()  # the KV-cache groups of the model, because no metric reports them
@@ -151,6 +152,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         probed.shape,
         block_size=math.lcm(*(group.block for group in groups)) if groups else probed.shape.block_size,
         most_requests=options.most_requests,
+        step_tokens=options.step_tokens,
         groups=() if probed.shape.uniform else groups,
         publishes_answers=not options.prefill_apart,
         second_tier=probed.shape.second_tier and not options.prefill_apart,  # the same counters

@@ -112,6 +112,7 @@ def vllm_options(
         probed=probed,
         port=port,
         most_requests=cell.most_requests,
+        step_tokens=cell.number(CHUNK_TOKENS),
         model_ranks=cell.model_ranks,
         groups=SLIDING_WINDOW_GROUPS if tiny_gemma else (),
         topology=TOPOLOGIES[cell.topology] if fingerprint else None,

@@ -124,7 +124,8 @@ def control_line(row: ControlRow) -> list[str]:
     )
     cached = "not reported" if row.cached_tokens is None else str(row.cached_tokens)
     same = "as cold" if row.observed == row.cold else "differs from cold"
-    return [escaped(row.name), failed, cached, f"`{row.observed[:8]}` {same}", CONTROL_RESULTS[row.tells]]
+    answer = f"`{row.observed[:8]}` {same}" if row.observed or row.cold else "none"
+    return [escaped(row.name), failed, cached, answer, CONTROL_RESULTS[row.tells]]
 
 
 def anonymous(text: str) -> str:

@@ -14,6 +14,7 @@ from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.metrics import COUNTERS
 from coldproof.harness.case.rows.changes import change_rows, queue_rows
 from coldproof.harness.case.rows.requests import request_rows, step_rows, token_rows
+from coldproof.harness.case.rows.vectors import vector_row
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.provenance import describe_wrong_reads
 from coldproof.harness.history.records import History
@@ -89,6 +90,7 @@ def make_case(
         block_size=history.shape.block_size,
         noise_nats=None if rule.exact else rule.noise,
         band=rule.band,
+        vector=vector_row(failing, judgement.answers, rule) if failing is not None else None,
     )
 
 

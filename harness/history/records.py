@@ -11,6 +11,7 @@ import msgspec
 
 from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.pooling import Rows
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
 from coldproof.adapters.protocol.resets import ResetScope
@@ -73,6 +74,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     others: tuple[tuple[Token, ...], ...] = ()
     prompt_logprobs: tuple[float | None, ...] | None = None
+    pooled: Rows | msgspec.UnsetType = msgspec.UNSET  # of an answer in vectors
     rendered: tuple[int, ...] | None = None  # the prompt's ids as the engine reports them, if it does
     finish_reason: str | None = None
     cached_tokens: int | None = None

@@ -15,6 +15,10 @@ CHECKS = {  # the gravest first: findings are reported in this order
     "tokens": (
         "A token that differs from every cold answer that the request may have, under each identity that it may have."
     ),
+    "pooled": (
+        "A pooled answer with too few or too many vectors or values, a value that is no finite number, or a value that "
+        "differs from every cold answer that the request may have by more than rounding can cause."
+    ),
     "surface": (
         "Logprobs, finish reasons, texts or additional answers that are missing, incomplete or different from the cold "
         "ones; an answer to a different prompt than the one sent."
@@ -35,8 +39,8 @@ CHECKS = {  # the gravest first: findings are reported in this order
     ),
     "accounting": (
         "Hit counters of the engine that disagree with the cached tokens reported for each request, or that grow by "
-        "more tokens than were looked up. Where the engine's steps are recorded: a count that is not the number of "
-        "tokens that a request did not compute."
+        "more tokens than were looked up or, where requests report no counts, than they may have hit. Where the "
+        "engine's steps are recorded: a count that is not the number of tokens that a request did not compute."
     ),
     "drafts": (
         "Fewer drafts of speculative decoding accepted for a request that hit than for the same prompt and answer "
@@ -62,6 +66,7 @@ CHECKS = {  # the gravest first: findings are reported in this order
     "events": "Published KV events that contradict one another, the requests or the hits.",
     "hashes": "A block hash that does not follow from the fields of its own event.",
 }
+OF_ANSWERS = ("tokens", "pooled")  # the checkers that compare answers with cold ones
 NOT_OVERLAPPED = "Wrong answers of requests that overlap an adapter change are left to another requirement."
 
 

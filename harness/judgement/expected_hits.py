@@ -57,7 +57,7 @@ class View(msgspec.Struct, frozen=True):
         hash do not count, because it is unknown whose they are.
         """
         shape, slack = self.history.shape, self.events.slack
-        if not shape.uniform or not shape.prefix_caching or outcome.overlapped or outcome.surface.prompt_logprobs:
+        if not shape.uniform or not shape.prefix_caching or outcome.overlapped or outcome.surface.needs_whole_prompt:
             return None
         first, last = self.cache.count_at(outcome.sent - slack), self.cache.count_at(outcome.finished + slack)
 

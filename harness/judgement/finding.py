@@ -18,6 +18,7 @@ class Rule(msgspec.Struct, frozen=True):
     difference that the calibration measured without any cache.
     None of them: no divergence counts, and `why` says why.
 
+    `pooled`: by how much a value of a pooled answer may differ from the cold one; None: not measured.
     `lossy`: what the engine's mode may change in answers by design, and why. For an answer that the mode may have
     changed, only a match with another identity's or another request's answer counts.
     """
@@ -27,12 +28,15 @@ class Rule(msgspec.Struct, frozen=True):
     why: str = "cold answers are nondeterministic, and the engine reports no scores to measure by how much"
     lossy: str = ""
     band: NoiseBand | None = None
+    pooled: float | None = None
 
     def __str__(self) -> str:
         return f"{self.exactness()}; lossy mode: {self.lossy}" if self.lossy else self.exactness()
 
     def exactness(self) -> str:
         """Describe how exact a comparison is, without the lossy mode."""
+        if self.pooled is not None:
+            return f"by values: each value of a vector may differ from the cold one by {self.pooled:.3g}"
         if self.exact:
             return "token-exact: cold answers are identical in every run, alone and in batches of the same adapter"
         if self.band is not None:

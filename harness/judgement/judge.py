@@ -20,12 +20,14 @@ from coldproof.harness.judgement.checkers.drafts import check_drafts
 from coldproof.harness.judgement.checkers.kv_events import check_events
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
+from coldproof.harness.judgement.checkers.pooled import check_pooled
 from coldproof.harness.judgement.checkers.preemption_order import check_order
 from coldproof.harness.judgement.checkers.response_options import check_surface
 from coldproof.harness.judgement.checkers.scheduler_steps import check_steps
 from coldproof.harness.judgement.checkers.tokens import check_tokens, closest, preference, tie_questions
+from coldproof.harness.judgement.checkers.uncounted_hits import check_uncounted_hits
 from coldproof.harness.judgement.checkers.weights import check_weights, continuation_questions
-from coldproof.harness.judgement.criteria import CHECKS
+from coldproof.harness.judgement.criteria import CHECKS, OF_ANSWERS
 from coldproof.harness.judgement.evidence.collect import evidence, older_identities
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import (
@@ -61,8 +63,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         Without `overlapped_too`, these are wrong answers of requests that an adapter change overlapped. Without
         `hashes_too`, these are wrong block hashes.
         """
-        overlapped = set() if overlapped_too else {("tokens", o.request) for o in self.history.outcomes if o.overlapped}
-        kept = (f for f in self.findings if (f.checker, f.request) not in overlapped)
+        overlapped = set() if overlapped_too else {o.request for o in self.history.outcomes if o.overlapped}
+        kept = (f for f in self.findings if not (f.checker in OF_ANSWERS and f.request in overlapped))
         return msgspec.structs.replace(self, findings=tuple(f for f in kept if hashes_too or f.checker != "hashes"))
 
     def worst(self) -> Finding:
@@ -89,10 +91,11 @@ def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> J
     No answer is called wrong because of a batch: all questions are then asked again, one by one.
     """
     answers = oracle.ask_all(needed_questions(history, rule))
-    if any(check(history, answers, rule) for check in (check_tokens, check_surface, check_weights)):
+    if any(check(history, answers, rule) for check in (check_tokens, check_pooled, check_surface, check_weights)):
         answers = {asked: oracle.ask(asked) for asked in answers}
     answers |= tie_answers(history, oracle, answers, rule)
     suspects = {f.request for f in check_tokens(history, answers, rule) if needs_explanation(history, f, answers, rule)}
+    suspects |= {f.request for f in check_pooled(history, answers, rule)}
     for outcome in history.outcomes:
         if outcome.request in suspects:
             for identity in other_sources(history, outcome):
@@ -137,10 +140,12 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_liveness(history),
         *check_doors(history),
         *check_tokens(history, answers, rule),
+        *check_pooled(history, answers, rule),
         *check_surface(history, answers, rule),
         *check_weights(history, answers, rule),
         *check_bounds(history),
         *check_accounting(history, exclusive=exclusive),
+        *check_uncounted_hits(history, exclusive=exclusive),
         *check_drafts(history, rule, exclusive=exclusive),
         *check_concurrency(history),
         *check_order(history),

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from coldproof.adapters.protocol.pooling import Rows
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.history.records import History, Identity, Outcome
@@ -43,6 +44,7 @@ class Answer(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     text: str | None = None
     prompt_best: tuple[float | None, ...] | None = None  # logprob of the best token at each position, if reported
+    pooled: Rows | None = None  # the vectors of a pooled answer
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -98,6 +100,8 @@ def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Q
 
 def distinguishing_question(outcome: Outcome, identity: Identity) -> Question:
     """Return a short question that shows whether another identity has a different answer to this prompt."""
+    if outcome.surface.pooled is not None:
+        return question(outcome, identity)
     tokens = min(outcome.max_tokens, TELLING_TOKENS)
     return Question(outcome.prompt, identity.adapter, tokens, PLAIN, identity.weights)
 

@@ -109,7 +109,7 @@ def at_least(
     `kept(other, outcome)` returns how many tokens of `other` the pool still held. Return None if the block size is
     unknown. Nothing is expected from requests that exceeded their context, overlapped a change of adapter or weights or
     were aborted, nor from before a restart or a reset, even one that reported no success, nor on a rank that the engine
-    chose. Nothing is expected for prompt logprobs, because engines may bypass the cache to compute them, nor beyond
+    chose. Nothing is expected where the answer needs the whole prompt, such as prompt logprobs, nor beyond
     what both requests carry without the model seeing it, because engines may key blocks by that. If layers keep blocks
     sparsely (sliding windows, states), vLLM promises only the replay boundary of a prompt
     (prefix_cache_retention_interval 0): then only a repeated prompt must hit, and not that of a session, which may have
@@ -124,7 +124,7 @@ def at_least(
         return 0
     if outcome.aborted is not None and not outcome.tokens:  # perhaps before it was looked up: vLLM then reports 0 hits
         return 0
-    if not history.shape.prefix_caching or outcome.overlapped or surface.prompt_logprobs or surface.answers > 1:
+    if not history.shape.prefix_caching or outcome.overlapped or surface.needs_whole_prompt or surface.answers > 1:
         return 0
     resets = [r.ended for r in history.resets if r.began < outcome.finished]
     reset = max((*resets, *(at for at in restart_times(history) if at < outcome.finished)), default=-math.inf)
@@ -139,7 +139,7 @@ def at_least(
         and other.sent >= reset
         and other.answered
         and not outgrows(history, other)
-        and not other.surface.prompt_logprobs
+        and not other.surface.needs_whole_prompt
         and not other.overlapped
         and other.residence == outcome.residence
         and not changed_between(history, other, outcome)
@@ -185,11 +185,12 @@ def blocks_needed(history: History, tokens: int) -> int | None:
 
 
 def never_fits(history: History, outcome: Outcome) -> bool:
-    """Return whether the prompt with one token of answer exceeds the context length or the whole pool.
+    """Return whether the prompt, with one token if the answer has any, exceeds the context length or the whole pool.
 
     No engine documents a limit for what a session holds, so its prompt may fill the context.
     """
-    return too_long(history, len(outcome.prompt) + (0 if outcome.session else 1))
+    without_token = outcome.session or outcome.surface.pooled is not None
+    return too_long(history, len(outcome.prompt) + (0 if without_token else 1))
 
 
 def may_be_refused(history: History, outcome: Outcome) -> bool:
@@ -338,7 +339,7 @@ def latest_before(history: History, outcome: Outcome) -> int | None:
 def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:
     """Return the shared blocks. There may be none with several answers, prompt logprobs or an adapter change."""
     surface = outcome.surface
-    if not outcome.answered or outcome.overlapped or surface.answers > 1 or surface.prompt_logprobs:
+    if not outcome.answered or outcome.overlapped or surface.answers > 1 or surface.needs_whole_prompt:
         return ()
     return prefixes(outcome, outcome.prompt[:-1], block)
 

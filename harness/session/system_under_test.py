@@ -20,6 +20,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.observer import Observer
+from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
@@ -197,7 +198,7 @@ class SystemUnderTest:
         engine, current = self.engines.oracle_engine, self.current()
         if engine is None or not self.mixed_adapters(judgement) or current.trial.requirement.without_cache:
             return False
-        if judgement.worst().checker != "tokens":
+        if judgement.worst().checker not in OF_ANSWERS:
             return False
         workload = judgement.history.workload
         if not any(current.observe(engine, workload, ground=True).findings for _ in range(RETRIES_WHILE_SHRINKING)):

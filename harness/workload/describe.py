@@ -76,7 +76,8 @@ def describe_request(request: Request, number: int) -> str:
     text = f"request {number} to {model}" + ("" if request.salt is None else f" with salt {request.salt!r}")
     text += f"{' as a chat' if request.chat else ''}{f' at {request.door.value}' if request.door else ''}"
     text += f" in session '{request.session}'" if request.session else ""
-    text += f": {request.prompt}, {request.max_tokens} tokens"
+    wanted = f"{request.max_tokens} tokens" if request.surface.pooled is None else str(request.surface.pooled)
+    text += f": {request.prompt}, {wanted}"
     text += "".join(f", {option}" for option in describe_options(request.surface))
     text += f", priority {request.priority}" if request.priority else ""
     text += f", on rank {request.rank}" if isinstance(request.rank, int) else ""

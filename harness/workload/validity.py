@@ -121,7 +121,7 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
     """
     segments = request.prompt.segments
     return (
-        request.max_tokens > 0
+        (request.max_tokens > 0 if request.surface.pooled is None else is_pooled(request))
         and request.offset_ms >= 0
         and (not isinstance(request.rank, int) or request.rank >= 0)
         and (not request.hand_over_ms or request.hand_over_ms > 0)
@@ -136,6 +136,12 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         and (not request.prompt.cuts_history or is_valid_cut(request))
         and (not request.door or fits_door(request, request.door))
     )
+
+
+def is_pooled(request: Request) -> bool:
+    """Return whether a request asks for vectors and for nothing that only an answer in tokens has."""
+    plain = request.surface == request.surface.plain() and request.max_tokens == 0
+    return plain and not request.chat and request.abort is None and not request.door
 
 
 def sessions_continue(workload: Workload) -> bool:

@@ -29,6 +29,22 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     observed_gap: float | None = None  # the engine's own, where it was asked for
 
 
+class VectorRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The first values of a wrong vector of a pooled answer, and of the cold one. None: not a finite number.
+
+    `token`: the prompt's token whose vector it is; None if the prompt has one. `values`: how many values it has.
+    `largest`: the largest difference of a value; `tolerance`: what is allowed. `cosine`: of the angle between both.
+    """
+
+    token: int | None
+    values: int
+    expected: list[float]
+    observed: list[float | None]
+    largest: float | None
+    cosine: float | None
+    tolerance: float
+
+
 class ImageRow(msgspec.Struct, frozen=True, kw_only=True):
     """An image of a prompt. `colours`: of its patches, row by row, as numbers of 24 bits; their number is a square.
 
@@ -241,6 +257,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None  # the unit that hits come in, where the engine states it
     noise_nats: float | None = None  # what the rule lets pass; None: every token counts
     band: NoiseBand | None = None  # where answers are judged by their scores
+    vector: VectorRow | None = None  # of the failing request, where it asked for vectors
 
     @property
     def place(self) -> str:

@@ -150,6 +150,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     stall_seconds: float = 60.0  # no progress for this long is a stall
     cell: str = ""  # the cell whose cold engine was used, also for similar cells
     band: NoiseBand | None = None  # where answers are judged by their scores; None: token by token, or by the margin
+    pooled: float | None = None  # by how much a value of a pooled answer may differ from the cold one
 
 
 class SelfTestRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ AREA_TITLES = {
     "SALT": "cache salts",
     "SESS": "sessions",
     "SPEC": "speculative decoding",
+    "POOL": "pooled answers",
     "SURFACE": "response options",
     "TIER": "second KV tier",
     "WEIGHT": "weights that change",

@@ -68,6 +68,7 @@ class Manners:
     ignores: tuple[str, ...] = ()  # fields that change nothing
     doors: tuple[str, ...] = ("/inference/v1/generate", "/v1/responses", "/v1/messages")  # beside the usual two
     drops: tuple[tuple[str, str], ...] = ()  # (path, field): fields that change nothing at one door
+    pools: tuple[str, ...] = ()  # paths for vectors
     wordy: bool = False  # a text has more tokens than it has characters
     corrupt: str = ""  # what is wrong on a hit: tokens, others, scores or end
     behind: float | None = None  # nats by which another token would have been better than each of a prompt
@@ -99,6 +100,11 @@ def answer(model: str, prompt: tuple[int, ...], count: int) -> list[int]:
     for _ in range(count):
         tokens.append(32 + hashlib.sha256(f"{model} {tokens}".encode()).digest()[0] % 95)
     return tokens[len(prompt) :]
+
+
+def vector(model: str, prompt: tuple[int, ...]) -> list[float]:
+    """The vector that a cold start gives a prompt."""
+    return [byte / 256 for byte in hashlib.sha256(f"{model} {prompt}".encode()).digest()[:4]]
 
 
 def rendered(messages: list[dict[str, str]]) -> tuple[int, ...]:

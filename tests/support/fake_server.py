@@ -32,6 +32,7 @@ from support.fake_reply import (
     plain_body,
     prompt_scores,
     rendered,
+    vector,
 )
 
 from coldproof.adapters.server.completions import RANK_HEADER
@@ -153,6 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.generate(body, rendered(body["messages"]))
             case path if path in manners.doors:
                 self.at_door(path, body)
+            case path if path in manners.pools:
+                self.pool(path, body, tuple(body["input"]))
             case "/tokenize" if manners.chats and "prompt" in body:
                 ids = [*body["prompt"].encode()]
                 self.say(200, json.dumps({"tokens": ids * (2 if manners.wordy else 1)}))
@@ -214,6 +217,17 @@ class _Handler(BaseHTTPRequestHandler):
             return self.say(400, '{"error": {"message": "priority is too large"}}')
         prompt = tuple(heard["prompt"]) if "prompt" in heard else rendered(heard["messages"])
         return self.say(200, json.dumps(of_door(path, self.reply(heard, prompt))))
+
+    def pool(self, path: str, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
+        """The vectors of a prompt. Where answers are wrong on hits, cached tokens have none of their own."""
+        fake = self.server_state
+        who, wrong = fake.adapters.get(body["model"], body["model"]), fake.manners.corrupt == "tokens"
+        hit = self.hit(who, body, prompt) if wrong else 0
+        if path == "/pooling":
+            rows = [vector(who, prompt[: end + 1]) for end in range(hit, len(prompt))]
+            return self.say(200, json.dumps({"data": [{"data": rows}]}))
+        found = vector(f"{who}{' stale' if hit else ''}", prompt)
+        return self.say(200, json.dumps({"data": [{"embedding" if path == "/v1/embeddings" else "probs": found}]}))
 
     def stream(self, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
         """The events, each in a chunk; the fault strikes after the first token."""

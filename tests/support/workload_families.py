@@ -49,6 +49,7 @@ from coldproof.harness.workload.generators.memory_pressure import (
     working_sets,
 )
 from coldproof.harness.workload.generators.mixed import mixed
+from coldproof.harness.workload.generators.pooling import pooled_neighbours, pooled_traffic
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.pressure import pressed
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, computed_tokens
@@ -161,6 +162,10 @@ USUAL: dict[str, Family] = {
     "pauses": lambda on: paused(on, updates=False),
     "updates during pauses": lambda on: paused(on, updates=True),
     "updates in flight": updates_in_flight,
+    "vectors": lambda on: pooled_neighbours(on, with_adapter=True),
+    "vectors of each token": lambda on: pooled_neighbours(on, with_adapter=True, each_token=True),
+    "traffic for vectors": lambda on: pooled_traffic(on, with_adapter=True),
+    "traffic for vectors of each token": lambda on: pooled_traffic(on, with_adapter=True, each_token=True),
     "mixed": mixed,
 }
 # Rare states, which are drawn only where an example is cheap: a slow model never gets these.

@@ -10,6 +10,7 @@ from coldproof.adapters.vllm.faults.content import (
     drafts,
     group_states,
     lora_weights,
+    pooling,
     published_blocks,
     sessions,
 )
@@ -46,6 +47,7 @@ MECHANISMS = (
     lora_weights,
     published_blocks,
     drafts,
+    pooling,
     sessions,
     references,
     lost_hits,

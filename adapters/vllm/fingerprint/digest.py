@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 Digests = npt.NDArray[np.uint64]
-Rows = npt.NDArray[np.float32]  # embedding rows, `[positions, values]`
+Rows = npt.NDArray[np.float32]  # embedding rows or pooled vectors, `[positions, values]`
 
 MASK = (1 << 64) - 1
 MULTIPLIER = 0xD1342543DE82EF95  # odd, so that it has an inverse modulo 2^64
 TOKEN_FACTOR, POSITION_FACTOR = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
 TOKEN_KEY, LAYER_KEY, WRONG_KEY = 0xA0761D6478BD642F, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3
+POOLED_KEY = 0x1D8E4E27C47D124F
 FIRST_TOKEN, TOKENS = 32, 95  # printable bytes: the next turn of a chat contains an answer as text
 
 
@@ -113,6 +114,15 @@ def draw(state: int, *, seed: int | None, position: int) -> int:
     if seed is None:
         return mix_one(state ^ TOKEN_KEY)
     return mix_one(mix_one(state ^ TOKEN_KEY) + mix_one((seed * 2 + 1) * POSITION_FACTOR + position & MASK) & MASK)
+
+
+def pooled_rows(states: Digests, task: str) -> Rows:
+    """Return the pooled vector of each state: the eight bytes of a number that depends on the state and the task, each
+    as a fraction of 256, which float32 represents exactly.
+    """
+    key = mix_one(POOLED_KEY + sum(task.encode()))
+    numbers = mix(np.asarray(states, np.uint64) ^ np.uint64(key))
+    return np.ascontiguousarray(numbers, "<u8").view(np.uint8).reshape(-1, 8).astype(np.float32) / np.float32(256)
 
 
 def token_at_rank(drawn: int, rank: int) -> int:

@@ -27,6 +27,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     Digests,
     draw,
     mix_one,
+    pooled_rows,
     seed_of,
     token_at_rank,
     wrong_read_drift,
@@ -92,10 +93,14 @@ class Runner:
         self.draft_count = config.speculative_config.num_speculative_tokens if config.speculative_config else 0
         self.drafts: DraftTokenIds | None = None
         self.scores = Scores(noise_from_environment())
+        self.pools = config.model_config.runner_type == "pooling"
         self.batch = ""  # describes what the step computes, in order
 
     def execute(self, scheduled: Any) -> ModelRunnerOutput | None:
-        """Execute a step without the sampling. A step without tokens may still move blocks between tiers."""
+        """Execute a step without the sampling. A step without tokens may still move blocks between tiers.
+
+        Return the output of a step without tokens or with pooled answers; None if the tokens are to be sampled.
+        """
         self.step += 1
         connector: Any = get_kv_transfer_group() if has_kv_transfer_group() else None
         if connector is not None:  # before any write: blocks that get a new owner may still have to be stored
@@ -122,7 +127,7 @@ class Runner:
                 self.compute(step)
             for name, tensor in self.tensors.items() if connector is not None else ():
                 connector.save_kv_layer(name, tensor, None)
-        return None
+        return self.pool() if self.pools else None
 
     def update_requests(self, scheduled: Any) -> None:
         """Add, update and remove requests as the scheduler says. Zero and copy blocks."""
@@ -202,7 +207,9 @@ class Runner:
         digests = expected[start:end] + np.array([drift], np.uint64)
         if drift:
             self.write(step, digests)
-        if sequence.sampling.prompt_logprobs is not None and start < len(sequence.prompt):
+        if sequence.pooling is not None:
+            sequence.states[start:end] = digests
+        elif sequence.sampling.prompt_logprobs is not None and start < len(sequence.prompt):
             self.score_chunk(sequence, start, digests)
         if end >= sequence.length:
             step.states = [int(state) for state in digests[sequence.length - 1 - start :]]
@@ -263,6 +270,29 @@ class Runner:
         if end > start:
             tokens = sequence.prompt[start + 1 : end + 1]
             self.scores.score_prompt(table, start, digests[: end - start], tokens, self.noise_context(sequence))
+
+    def pool(self) -> ModelRunnerOutput:
+        """Return the pooled answers of the executed step. Requests whose prompt is not complete get none."""
+        names = [one.sequence.name for one in self.request_steps]
+        answers = [self.pooled(one.sequence) if one.states else None for one in self.request_steps]
+        self.request_steps = []
+        return ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: i for i, name in enumerate(names)},
+            sampled_token_ids=[[] for _ in names],
+            pooler_output=answers,
+            kv_connector_output=self.connector_output,
+        )
+
+    def pooled(self, sequence: Sequence) -> torch.Tensor:
+        """Return the vector of the last state, `[values]`, or those of all computed positions, `[positions, values]`.
+
+        As in a model, a position that came from the cache has none.
+        """
+        task = sequence.pooling.task
+        if task.startswith("token_"):
+            return torch.from_numpy(pooled_rows(sequence.states[sequence.first_computed :], task))
+        return torch.from_numpy(pooled_rows(sequence.states[-1:], task)[0])
 
     def sample(self, grammar: Any) -> ModelRunnerOutput:
         """Return the tokens of the executed step. Requests in prefill get none."""

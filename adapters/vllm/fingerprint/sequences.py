@@ -37,7 +37,10 @@ class Sequence:
         self.output: list[int] = list(getattr(new, "prefill_token_ids", None) or ())[len(self.prompt) :]
         self.blocks: list[list[int]] = [list(ids) for ids in new.block_ids]  # one list per KV-cache group
         self.computed: int = new.num_computed_tokens
-        self.sampling: Any = new.sampling_params
+        self.sampling: Any = new.sampling_params  # None for pooled answers
+        self.pooling: Any = getattr(new, "pooling_params", None)
+        self.states: Digests = np.zeros(len(self.prompt) if self.pooling else 0, np.uint64)  # by position
+        self.first_computed = self.computed  # no position before it has a state here
         self.lora: Any = new.lora_request
         self.seed: int | None = None
         self.digests: Digests = np.empty(0, np.uint64)  # of all its tokens, as a cold engine computes them with `seed`

@@ -54,6 +54,8 @@ from coldproof.adapters.vllm.weight_loading import NoWeightsError
 
 DIFFERENCE = 1000  # what is different about an engine counts as so many updates of its weights
 POISON_BYTE = NEVER_WRITTEN & 0xFF
+# The tasks of a model with layers for tokens, once it is converted to one for vectors.
+TASKS = {"embed": ("embed", "token_embed"), "classify": ("classify", "token_classify")}
 
 
 class UnsupportedError(ValueError):
@@ -62,7 +64,7 @@ class UnsupportedError(ValueError):
 
 @transfers_weights
 class FingerprintWorker(WorkerBase):
-    """One worker process on the CPU. Raises UnsupportedError for parallelism, pooling and heads that draft."""
+    """One worker process on the CPU. Raises UnsupportedError for parallelism and heads that draft."""
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **named: Any) -> None:
         super().__init__(vllm_config, *args, **named)
@@ -101,8 +103,10 @@ class FingerprintWorker(WorkerBase):
         return self.model
 
     def get_supported_tasks(self) -> tuple[str, ...]:
-        """Return the only task: text generation."""
-        return ("generate",)
+        """Return text generation or, for a model that is served for its vectors, its pooling tasks."""
+        if self.model_config.runner_type != "pooling":
+            return ("generate",)
+        return TASKS[self.model_config.convert_type]
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
         """Return the layout that vLLM chooses for a CPU."""
@@ -281,13 +285,18 @@ def check_config(config: VllmConfig) -> None:
     refusals = {
         "does not support tensor, pipeline or context parallelism": config.parallel_config.world_size > 1,
         "does not support async scheduling: add --no-async-scheduling": config.scheduler_config.async_scheduling,
-        "supports text generation only": config.model_config.runner_type != "generate",
+        "pools with --convert embed or classify only": not is_supported(config.model_config),
         f"supports the speculative methods {' and '.join(METHODS)} only, not {method!r}": method not in METHODS,
         "does not support encoder-decoder models": config.model_config.is_encoder_decoder,
     }
     for reason, applies in refusals.items():
         if applies:
             raise UnsupportedError(f"the fingerprint worker {reason}")
+
+
+def is_supported(model: Any) -> bool:
+    """Return whether a model generates tokens, or is converted to one whose vectors this worker computes."""
+    return model.runner_type == "generate" or (model.runner_type == "pooling" and model.convert_type in TASKS)
 
 
 def check_draft_model(topology: Topology, config: VllmConfig) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.kv_events import ALGORITHM
+from coldproof.adapters.protocol.pooling import OF_ONE_VECTOR, TASK_CAPABILITIES
 from coldproof.adapters.protocol.requests import Message
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape, ImageShape
 from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
@@ -96,7 +97,32 @@ def capabilities(
             published, "an engine that follows another one has vLLM's own publisher" if published else "no KV events"
         ),
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
+        **pooling_support(parts),
     }
+
+
+GENERATION = (
+    Capability.TOKEN_OUTPUTS,
+    Capability.STREAMING,
+    Capability.LOGPROBS,
+    Capability.PROMPT_LOGPROBS,
+    Capability.SEVERAL_ANSWERS,
+    Capability.STOP_STRINGS,
+    Capability.STRUCTURED_OUTPUT,
+    Capability.CHAT,
+    Capability.ABORT,
+    Capability.SESSIONS,
+)
+
+
+def pooling_support(parts: InprocEngineParts) -> dict[Capability, Support]:
+    """Return the support of pooled answers and, where an engine pools, that it generates nothing."""
+    tasks = parts.engine.get_supported_tasks()
+    how = f"the engine's tasks are {', '.join(sorted(tasks))}"
+    pools = "generate" not in tasks
+    found = {need: Support(pools and task.value in tasks, how) for task, need in TASK_CAPABILITIES.items()}
+    found[Capability.POOLING] = Support(any(found[need].present for need in OF_ONE_VECTOR), how)
+    return found | (dict.fromkeys(GENERATION, Support(False, how)) if pools else {})
 
 
 def drafts_support(speculative: Any) -> Support:

@@ -32,7 +32,7 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
 from coldproof.adapters.vllm.inproc.refusals import refusals
-from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, sampling
+from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, parameters
 from coldproof.adapters.vllm.inproc.sessions import Sessions
 from coldproof.adapters.vllm.inproc.setup import (
     LOCK,
@@ -259,7 +259,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                 with refusals():
                     inputs = {
                         "prompt": engine_input(parts.engine, request, prompt[request.held :], self.shape),
-                        "params": sampling(self._defaults, request),
+                        "params": parameters(self._defaults, request),
                         "arrival_time": float(number),  # vLLM uses it only to order requests of equal priority
                         "lora_request": adapter,
                         "priority": request.priority,

@@ -14,6 +14,7 @@ from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
 from coldproof.adapters.protocol.images import Encoding, has_images, images_of, is_image, pixels, sent_image
+from coldproof.adapters.protocol.pooling import Rows, as_rows
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, gap
@@ -152,6 +153,12 @@ class AdapterNames:
         del self.loaded[name]
 
 
+def parameters(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
+    """Return the parameters of a request: for sampling, or for a pooled answer."""
+    task = request.surface.pooled
+    return sampling(defaults, request) if task is None else vllm_module("pooling_params").PoolingParams(task=task.value)
+
+
 class InprocRequest(SteppedRequest):
     """A request in the engine.
 
@@ -173,10 +180,16 @@ class InprocRequest(SteppedRequest):
         self.prompt: tuple[int, ...] | None = None
         self.prompt_logprobs: tuple[float | None, ...] | None = None
         self.prompt_best: tuple[float | None, ...] | None = None
+        self.pooled: Rows | None = None
         self.preempted_at: list[float] = []
         # vLLM reports placeholders of content, and of a session only its inputs.
         self.reports_prompt = not (request.session or has_rows(request.prompt) or has_images(request.prompt))
         self.preempted_before: int = sum(core.num_preemptions for core in self.cores)  # in earlier turns of a session
+
+    @property
+    def count(self) -> int:
+        """Return the number of tokens so far; 1 for a pooled answer, whose arrival is progress as well."""
+        return super().count if self.pooled is None else 1
 
     @property
     def preemptions(self) -> int:
@@ -201,6 +214,9 @@ class InprocRequest(SteppedRequest):
         if self.prompt is None:
             self.prompt = tuple(output.prompt_token_ids)
             self.cached_tokens = None if self.request.held else output.num_cached_tokens
+        if self.request.surface.pooled is not None:
+            self.take_pooled(output, step)
+            return
         if output.prompt_logprobs:
             rows = zip(self.prompt, output.prompt_logprobs, strict=False)  # a checker reports missing rows
             self.prompt_logprobs = tuple(row[token].logprob if row and token in row else None for token, row in rows)
@@ -216,6 +232,13 @@ class InprocRequest(SteppedRequest):
                 self.text += part.text
                 self.finish_reason = part.finish_reason
         if output.finished or (self.request.session and self.finish_reason is not None):
+            self.ended = step
+
+    def take_pooled(self, output: Any, step: int) -> None:
+        """Add an output with vectors: `[values]`, or `[positions, values]` for one of each token."""
+        values = output.outputs.data.float()
+        self.pooled = as_rows(values.reshape(-1, values.shape[-1]).tolist())
+        if output.finished:
             self.ended = step
 
     def stage(self) -> Stage:
@@ -242,6 +265,7 @@ class InprocRequest(SteppedRequest):
             preemptions=self.preemptions,
             preempted_at=tuple(self.preempted_at),
             prompt_best=self.prompt_best,
+            pooled=self.pooled,
         )
 
 

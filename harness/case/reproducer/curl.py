@@ -17,7 +17,7 @@ from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import CompletionRequest, Message
 from coldproof.adapters.registry import curl_of
-from coldproof.adapters.server import doors
+from coldproof.adapters.server import doors, pooling
 from coldproof.adapters.spec.curl import AdapterChange, AtDoor, CurlRequest, CurlSteps
 from coldproof.harness.case.reproducer.script import (
     extra_fields,
@@ -198,12 +198,12 @@ class CurlScript:
             extra=extra_fields(request),
             prompt=tokenised(messages) if messages and as_ids else ",".join([*self.before(request.prompt), *parts]),
             messages=None if as_ids else messages,
-            at=self.at_door(request, messages) if request.door in doors.BODIES else None,
+            at=self.at_door(request, messages) if request.door in doors.BODIES or request.surface.pooled else None,
             options=curl_options(request),
         )
 
     def at_door(self, request: Request, messages: list[dict[str, str]] | None) -> AtDoor:
-        """Return path and body of a request at a door that is neither completions nor chats."""
+        """Return path and body of a request at a door that is neither completions nor chats, or for vectors."""
         sent = CompletionRequest(
             model="",  # the command fills in the name
             prompt=(),
@@ -212,6 +212,8 @@ class CurlScript:
             priority=request.priority,
             cache_salt=None if request.salt is None else self.spelled(request.salt),
         )
+        if request.surface.pooled is not None:
+            return AtDoor(pooling.PATHS[request.surface.pooled], pooling.body(sent, request.surface.pooled))
         door = Door(request.door or Door.COMPLETIONS)
         return AtDoor(door.value, doors.body(sent, door))
 

@@ -16,7 +16,6 @@ import msgspec
 from coldproof.adapters.common import state_model, tiny_model
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
-from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
 from coldproof.adapters.server.completions import headers, option_fields
@@ -25,6 +24,7 @@ from coldproof.adapters.spec.generated_models import MAKERS
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, source_of
 from coldproof.harness.case.signature import FEWER_DRAFTS
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
+from coldproof.harness.judgement.checkers.pooled import ROUNDING
 from coldproof.harness.workload.steps import (
     Burst,
     Change,
@@ -108,6 +108,8 @@ def reproducer(case: Case) -> str:
         ends="self.url" in of_engine and may_have_ended(case, row),
         doors=any(request.door for _, _, request in workload.requests()),
         drafts=case.signature.endswith(FEWER_DRAFTS),
+        vectors=any(request.surface.pooled for _, _, request in workload.requests()),
+        rounding=ROUNDING if case.vector is None else case.vector.tolerance,
         headers=any(sent_headers(request) for _, _, request in workload.requests()),
         at_most=repr(most_cached(case, row) if row is not None and by_count else None),
         at_least=repr(row.cached_at_least if row is not None and by_count else None),
@@ -270,6 +272,8 @@ def request_call(number: int, request: Request) -> str:
         fields += f", door={request.door.value!r}"
     if sent := sent_headers(request):
         fields += f", headers={sent!r}"
+    if request.surface.pooled is not None:
+        fields += f", pooled={request.surface.pooled.value!r}"
     if request.session:
         fields += f", session={request.session!r}"
     if request.abort is not None:
@@ -287,7 +291,7 @@ def sent_headers(request: Request) -> dict[str, str]:
 def extra_fields(request: Request) -> dict[str, Any]:
     """Return the extra fields of this request's body, as Coldproof sends them."""
     extra: dict[str, Any] = {"priority": request.priority} if request.priority else {}
-    if request.surface != PLAIN:
+    if request.surface != request.surface.plain():
         extra |= option_fields(request.surface, chat=request.chat)
     if request.surface.answers > 1:
         extra["temperature"] = 1

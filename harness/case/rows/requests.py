@@ -10,6 +10,7 @@ from coldproof.harness.history.provenance import request_number
 from coldproof.harness.history.records import History, Outcome, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.cached_tokens import writer_before_a_reset
 from coldproof.harness.judgement.checkers.tokens import agrees, closest, foreign_source
+from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import Answers, question
@@ -44,7 +45,7 @@ def request_rows(judgement: Judgement) -> list[RequestRow]:
     """Return every request with its cache bounds, correctness, times and outcome."""
     limits = bounds(judgement.history)
     asked = {number: request for number, _, request in judgement.history.workload.requests()}
-    wrong = {f.request: f for f in judgement.findings if f.checker == "tokens"}
+    wrong = {f.request: f for f in judgement.findings if f.checker in OF_ANSWERS}
     return [
         request_row(o, asked, limits[o.request], wrong.get(o.request), judgement) for o in judgement.history.outcomes
     ]
@@ -56,7 +57,7 @@ def request_row(
     """Return the row of one request. `wrong`: the finding about its tokens, if any."""
     history = judgement.history
     shared_tokens, shared_with = longest_shared_prefix(o, history)
-    at = wrong.position if wrong is not None else None
+    at = wrong.position if wrong is not None and o.surface.pooled is None else None
     skipped = wrong is None and o.overlapped and not matches_an_adapter_version(o, judgement.answers)
     return RequestRow(
         request=o.request,

@@ -113,9 +113,14 @@ def calibrate(
         notes=[*said, *notes(oracle, mixtures)],
         latency_seconds=round(repeats.latency, 4),
         answer_seconds=round(repeats.waited, 4),
-        stall_seconds=round(min(LONGEST_STALL, max(SHORTEST_STALL, STALL_LATENCIES * repeats.latency)), 1),
+        stall_seconds=stall_after(repeats.latency),
     )
     return calibration, rule
+
+
+def stall_after(latency: float) -> float:
+    """Return after how many seconds without progress a request has stalled, from the time of a cold answer."""
+    return round(min(LONGEST_STALL, max(SHORTEST_STALL, STALL_LATENCIES * latency)), 1)
 
 
 def noisy_rule(
@@ -226,7 +231,8 @@ def earlier_calibration(source: Path, *, cell: str, version: str | None) -> tupl
         )
     if found.cell != cell:
         return None
-    rule = Rule(exact=found.exact, noise=None if found.exact else found.noise_nats, band=found.band)
+    noise = None if found.exact else found.noise_nats
+    rule = Rule(exact=found.exact, noise=noise, band=found.band, pooled=found.pooled)
     note = f"Taken from the run of {results.started}, not measured again."
     return msgspec.structs.replace(found, notes=[*found.notes, note]), rule
 

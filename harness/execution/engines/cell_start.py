@@ -13,6 +13,7 @@ from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration
 from coldproof.harness.execution.calibration.cross_engine import calibrate_between
+from coldproof.harness.execution.calibration.pooled import calibrate_pooled, tasks_of
 from coldproof.harness.execution.calibration.progress import Progress
 from coldproof.harness.execution.calibration.second_look import second_look
 from coldproof.harness.execution.engines.deaths import ends_soon, last_error
@@ -168,13 +169,20 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
         source = pool.options.calibration
         earlier = earlier_calibration(source, cell=key, version=started.tested.version) if source else None
         use_without(started.cold, pool.dropped)
+        tasks = tasks_of(started.cold.engine)
+        # With states, vLLM without a cache has one block for the whole context.
+        block = started.tested.shape.block_size
+        slots = shape.adapter_slots or 1
+        if earlier is None and tasks:
+            earlier = calibrate_pooled(
+                started.cold, digests, tasks, cell=key, block=block, slots=slots, progress=progress
+            )
         pool.calibrations[key] = earlier or calibrate(
             started.cold,
             digests,
             cell=key,
-            # With states, vLLM without a cache has one block for the whole context.
-            block=started.tested.shape.block_size,
-            slots=shape.adapter_slots or 1,
+            block=block,
+            slots=slots,
             seconds=pool.options.seconds,
             renew=renewing(pool, cell, started.cold, started.cold_engine),
             dropped=tuple(pool.dropped),
@@ -182,7 +190,7 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
             progress=progress,
         )
         if isinstance(started.oracle, ClosedForm):
-            started.oracle.verify(digests)
+            started.oracle.verify(digests, tasks)
     started.cold.batches = pool.calibrations[key][0].exact
     return pool.calibrations[key]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+from collections.abc import Collection
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from coldproof.adapters.protocol.images import (
     is_image,
     pixels,
 )
+from coldproof.adapters.protocol.pooling import Task
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
 from coldproof.adapters.protocol.shape import ImageShape
 from coldproof.adapters.server.completions import SEED
@@ -33,6 +35,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     draw,
     logprob,
     pixel_digest,
+    pooled_rows,
     position_digest,
     prompt_logprob,
     row_digests,
@@ -61,13 +64,17 @@ class ClosedForm(Oracle):
             return self.cold.ask(question)
         return computed(question, self.row_width, self.image)
 
-    def verify(self, adapters: list[str]) -> None:
+    def verify(self, adapters: list[str], tasks: Collection[Task] = ()) -> None:
         """Compare some answers with the cold engine. Raises OracleError if they differ, because then the computation
         does not match the worker.
+
+        `tasks`: those of an engine that pools.
         """
-        surfaces = (PLAIN, ResponseOptions(answers=2), ResponseOptions(prompt_logprobs=True))
+        surfaces = [PLAIN, ResponseOptions(answers=2), ResponseOptions(prompt_logprobs=True)]
+        surfaces = [ResponseOptions(pooled=task) for task in tasks] or surfaces
+        tokens = 0 if tasks else VERIFIED_TOKENS
         asked = [
-            Question(some_tokens(length), adapter, VERIFIED_TOKENS, surface)
+            Question(some_tokens(length), adapter, tokens, surface)
             for length, (adapter, surface) in enumerate(itertools.product([None, *adapters[:2]], surfaces), start=60)
         ]
         if self.row_width is not None:
@@ -78,7 +85,7 @@ class ClosedForm(Oracle):
             asked += [Question((*images[0], *some_tokens(33), *one), None, VERIFIED_TOKENS) for one in images]
         for question in asked:
             measured, computed_here = self.cold.ask(question), self.ask(question)
-            if (ids(measured), measured.prompt_logprobs) != (ids(computed_here), computed_here.prompt_logprobs):
+            if parts(measured) != parts(computed_here):
                 raise OracleError(
                     f"the closed form and a cold engine disagree about {question}: {measured} and {computed_here}"
                 )
@@ -113,6 +120,9 @@ def computed(question: Question, row_width: int | None = None, image: ImageShape
     surface = question.surface
     seed = seed_of(question.adapter, question.weights)
     before = chain(leaves(question.prompt, row_width, image), start=0, before=seed, seed=seed)
+    if surface.pooled is not None:
+        rows = pooled_rows(before if surface.pooled.of_each_token else before[-1:], surface.pooled.value)
+        return Answer(tokens=(), pooled=tuple(map(tuple, rows.tolist())))
     states = [int(state) for state in before]
     sampled = [None] if surface.answers == 1 else [SEED + i for i in range(surface.answers)]
     first, *others = (answer(question, seed, states[-1], drawn_by) for drawn_by in sampled)
@@ -124,9 +134,10 @@ def computed(question: Question, row_width: int | None = None, image: ImageShape
     )
 
 
-def ids(answer: Answer) -> tuple[tuple[int, ...], ...]:
-    """Return the token ids of all answers."""
-    return tuple(tuple(token.id for token in tokens) for tokens in (answer.tokens, *answer.others))
+def parts(answer: Answer) -> tuple[object, ...]:
+    """Return what must be equal: the token ids of all answers, the scores of the prompt, the vectors."""
+    ids = tuple(tuple(token.id for token in tokens) for tokens in (answer.tokens, *answer.others))
+    return ids, answer.prompt_logprobs, answer.pooled
 
 
 def answer(question: Question, seed: int, state: int, drawn_by: int | None) -> tuple[Token, ...]:

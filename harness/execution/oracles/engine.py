@@ -173,6 +173,7 @@ class EngineOracle(Oracle):
             completion.finish_reason,
             completion.text,
             completion.prompt_best,
+            completion.pooled,
         )
 
     def fill_slots(self, slots: int) -> None:

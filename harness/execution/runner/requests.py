@@ -149,7 +149,7 @@ def ended_by_pause(outcome: Outcome, pauses: Sequence[PauseRecord]) -> Outcome:
         p.error is None and p.mode is PauseMode.ABORT and outcome.sent <= p.ended and outcome.finished >= p.began
         for p in pauses
     )
-    silent = outcome.error is None and outcome.finish_reason is None and not outcome.tokens
+    silent = outcome.error is None and outcome.finish_reason is None and not outcome.tokens and not outcome.pooled
     if not over or not (outcome.finish_reason == ENGINE_ABORT or silent):
         return outcome
     return msgspec.structs.replace(outcome, aborted=Stage.DECODE if outcome.tokens else Stage.UNSEEN)
@@ -175,6 +175,7 @@ def answered(plan: Outcome, answer: Completion) -> Outcome:
         text=answer.text,
         others=answer.others,
         prompt_logprobs=answer.prompt_logprobs,
+        pooled=msgspec.UNSET if answer.pooled is None else answer.pooled,
         rendered=answer.prompt,
         finish_reason=answer.finish_reason,
         cached_tokens=answer.cached_tokens,

@@ -205,8 +205,10 @@ def hits_allowed(history: History, outcome: Outcome, lost: bool) -> Span:
 
 
 def queries_allowed(history: History, outcome: Outcome, lost: bool) -> Span:
-    """Return what one request may have added to the queries. With prompt logprobs, an engine may skip the lookup."""
-    looked_up = has_comparable_count(outcome) and not outcome.surface.prompt_logprobs
+    """Return what one request may have added to the queries. If the answer needs the whole prompt, an
+    engine may skip the lookup.
+    """
+    looked_up = has_comparable_count(outcome) and not outcome.surface.needs_whole_prompt
     prompt = float(len(outcome.prompt))
     return Span(prompt, prompt) if looked_up else Span(0.0, most(history, outcome, lost))
 

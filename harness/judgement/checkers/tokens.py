@@ -40,6 +40,8 @@ def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding
     found = []
     changed = may_be_changed(history) if rule.lossy else frozenset()
     for outcome in comparable_outcomes(history):
+        if outcome.surface.pooled is not None:
+            continue  # check_pooled
         expected = closest(outcome, answers)
         if outcome.request in changed:
             if not agrees(outcome, expected):
@@ -253,4 +255,6 @@ def differs(outcome: Outcome, identity: Identity, answers: Answers) -> bool | No
     """Return whether another identity's cold answer differs here; None if the oracle was not asked."""
     other = answers.get(distinguishing_question(outcome, identity))
     mine = answers.get(question(outcome, outcome.identities[-1]))
-    return None if other is None or mine is None else other.ids != mine.ids[: len(other.ids)]
+    if other is None or mine is None:
+        return None
+    return other.pooled != mine.pooled if mine.pooled is not None else other.ids != mine.ids[: len(other.ids)]

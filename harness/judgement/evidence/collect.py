@@ -18,6 +18,7 @@ from coldproof.harness.judgement.evidence.engine_features import event_facts, mo
 from coldproof.harness.judgement.evidence.image_caches import image_cache_facts
 from coldproof.harness.judgement.evidence.images import image_facts
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.pooling import pooling_facts
 from coldproof.harness.judgement.evidence.prefill_decode import transfer_facts
 from coldproof.harness.judgement.evidence.ranks import rank_facts
 from coldproof.harness.judgement.evidence.sessions import session_facts
@@ -68,6 +69,7 @@ def evidence(history: History, answers: Answers) -> dict[str, float]:
         **rank_facts(history),
         **draft_facts(history),
         **transfer_facts(history),
+        **pooling_facts(history),
         **session_facts(history),
     }
 

@@ -16,7 +16,9 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import Outcome
+from coldproof.harness.judgement.checkers.pooled import nearest, same_vectors
 from coldproof.harness.judgement.checkers.tokens import closest, counts
+from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
@@ -80,14 +82,14 @@ def confirm(
         replayed = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
     off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
     failed = [j for j in replayed if j.findings]
-    failed_off = [j for j in off if any(f.checker in ("tokens", "liveness", "doors") for f in j.findings)]
+    failed_off = [j for j in off if any(f.checker in (*OF_ANSWERS, "liveness", "doors") for f in j.findings)]
     # Under the old nonce, an engine that ignores salts hits blocks of the oracle's question. Prefer a new nonce.
     best = next((j for j in failed if j.history.nonce != same), failed[0]) if failed else failing.judgement
     apart = across is not None and agrees is False
     if apart:
         said = f"Without any cache, the engine also differs from {across} on this prompt: one of the two is wrong."
         note = f"{note}. {said}" if note else said
-    not_the_cache = (bool(failed_off) or apart) and best.worst().checker in ("tokens", "liveness")
+    not_the_cache = (bool(failed_off) or apart) and best.worst().checker in (*OF_ANSWERS, "liveness")
     return Confirmed(
         judgement=best,
         failure_class=FailureClass.NOT_THE_CACHE if not_the_cache else best.worst().failure_class,
@@ -117,9 +119,12 @@ def fresh_answer_agrees(failing: Failing, oracle: EngineOracle, rule: Rule = EXA
     if outcome is None or outcome.surface.answers > 1:
         return None
     expected = closest(outcome, failing.judgement.answers)
+    cold = nearest(outcome, failing.judgement.answers) if outcome.pooled else ()
     asked = [question(outcome, identity) for identity in outcome.identities if identity.weights is None]
     if not asked:
         return None
+    if outcome.surface.pooled is not None:
+        return any(same_vectors(oracle.ask_without_memo(q).pooled or (), cold, rule) for q in asked)
     return any(not counts(expected, oracle.ask_without_memo(q).ids, rule) for q in asked)
 
 

@@ -18,6 +18,7 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.harness.history.provenance import read_kv_of_run
 from coldproof.harness.history.records import History
+from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.trial import Failing, Ran
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
@@ -114,7 +115,7 @@ class PriorWorkloads(msgspec.Struct, frozen=True):
             return None
         kept, seen = self.halved(ran, found)
         off = self.replay_after(kept, self.control) if self.control is not None else None
-        not_the_cache = off is not None and off.worst().checker in ("tokens", "liveness")
+        not_the_cache = off is not None and off.worst().checker in (*OF_ANSWERS, "liveness")
         reproduction = msgspec.structs.replace(
             self.confirmed.reproduction,
             while_shrinking_failed=self.failing.failed,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.harness.workload.steps import (
     Burst,
     Request,
@@ -164,6 +163,11 @@ def in_all_requests(**fields: object) -> Change:
     )
 
 
+def plain_requests(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
+    """Send all requests without response options."""
+    return change_requests(workload, lambda r: msgspec.structs.replace(r, surface=r.surface.plain())), failing
+
+
 def many_at_once(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Send each request as a burst of copies, if all are sent one at a time; the first copy keeps the number."""
     if any(isinstance(step, Burst) and (len(step.requests) > 1 or step.meanwhile) for step in workload.steps):
@@ -242,7 +246,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("no salts", SALTS, in_all_requests(salt=None)),
     ("unrelated salts", SIMILAR_SALTS, unrelated_salts),
     ("unrelated prompts instead of similar ones", SIMILAR_PROMPTS, unrelated_prompts),
-    ("no response options", OPTIONS, in_all_requests(surface=PLAIN)),
+    ("no response options", OPTIONS, plain_requests),
     ("equal priorities", PRIORITIES, in_all_requests(priority=0)),
     ("every request at its usual door", DOORS, in_all_requests(door=msgspec.UNSET)),
 )

@@ -12,6 +12,7 @@ from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.spec.cell import CACHING, EngineVariant
 from coldproof.harness.history.provenance import follows_another_prompt
 from coldproof.harness.judgement.checkers.tokens import closest
+from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
@@ -74,7 +75,7 @@ def diagnose(
         failure_class=confirmed.failure_class,
         failed=times,
         tries=len(confirmed.replays),
-        wrong_tokens=finding.checker == "tokens",
+        wrong_tokens=finding.checker in OF_ANSWERS,
         preempted=bool(preemptions),
         other_tokens=follows_another_prompt(judgement.history, finding.request),
     )

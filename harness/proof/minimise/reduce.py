@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload, renumbered
 from coldproof.harness.workload.validity import is_valid
 
@@ -80,8 +79,8 @@ def alone(step: Step) -> Request | None:
 
 def plainer(workload: Workload, number: int) -> Iterator[Workload]:
     """Yield variants of one request without its abort, its priority, its response options or its delay."""
-    plain = {"abort": None, "priority": 0, "surface": PLAIN, "offset_ms": 0}
     _, position, request = next(entry for entry in workload.requests() if entry[0] == number)
+    plain = {"abort": None, "priority": 0, "surface": request.surface.plain(), "offset_ms": 0}
     first = min(n for n, s, _ in workload.requests() if s == position)
     burst = workload.steps[position]
     for field, value in plain.items():

@@ -12,11 +12,21 @@ from coldproof.reports.format.text import file_link, slug, unique
 from coldproof.reports.run_report.case.logprob_margins import MarginChart, margin_chart
 from coldproof.reports.run_report.case.prompt_bars import PromptBars, prompt_bars
 from coldproof.reports.run_report.case.timeline import Timeline, timeline
-from coldproof.reports.schema.case import Case, Reproduction, TokenRow
+from coldproof.reports.schema.case import Case, Reproduction, TokenRow, VectorRow
 
 _BEFORE = 6  # positions before the first difference that are shown; the rest is folded
 _AFTER = 12  # positions after it
 _MAX_FOLDED = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ValueView:
+    """One value of a vector, cold and warm. `observed`: None if it is no finite number."""
+
+    place: int
+    expected: float
+    observed: float | None
+    differs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class CaseView:
     near: list[TokenRow]
     far: list[TokenRow]
     far_left_out: int
+    values: list[ValueView]
     reproduction: list[str]
     script: str
     files: list[tuple[str, str]]
@@ -58,10 +69,19 @@ def _view(case: Case, anchor: str, *, unfold: bool) -> CaseView:
         near=near,
         far=far[:_MAX_FOLDED],
         far_left_out=max(0, len(far) - _MAX_FOLDED),
+        values=[] if case.vector is None else _values(case.vector),
         reproduction=reproduction_text(case.reproduction),
         script=f"python {shlex.quote(f'cases/{case.id}.py')}",
         files=[(f"cases/{case.id}.{kind}", file_link("cases", f"{case.id}.{kind}")) for kind in ("md", "json", "py")],
     )
+
+
+def _values(vector: VectorRow) -> list[ValueView]:
+    pairs = zip(vector.expected, vector.observed, strict=True)
+    return [
+        ValueView(place, cold, warm, warm is None or abs(warm - cold) > vector.tolerance)
+        for place, (cold, warm) in enumerate(pairs)
+    ]
 
 
 def _is_near(row: TokenRow, first: int | None) -> bool:

@@ -1,0 +1,54 @@
+"""Pooled answers: vectors that are computed from the hidden states of a prompt, in place of generated tokens."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from coldproof.adapters.protocol.capabilities import Capability
+
+Rows = tuple[tuple[float, ...], ...]  # one vector, or one for each token of the prompt
+
+
+DIGITS = 8  # significant digits that float32 has: more would only make records longer
+
+
+def as_rows(vectors: Iterable[Iterable[float]]) -> Rows:
+    """Return vectors with the digits that float32 has. What is not a number stays so."""
+    return tuple(tuple(float(f"{value:.{DIGITS}g}") for value in vector) for vector in vectors)
+
+
+class Task(enum.StrEnum):
+    """What a pooled answer is made of. Its value is the name of the task in vLLM."""
+
+    EMBED = "embed"
+    CLASSIFY = "classify"
+    TOKEN_EMBED = "token_embed"
+
+    @property
+    def of_each_token(self) -> bool:
+        """Return whether the answer has a vector for each token of the prompt. An engine may compute the whole prompt
+        for it, because cached blocks have no hidden states.
+        """
+        return self is Task.TOKEN_EMBED
+
+    def rows(self, prompt_tokens: int) -> int:
+        """Return how many vectors an answer to a prompt of this length has."""
+        return prompt_tokens if self.of_each_token else 1
+
+    def __str__(self) -> str:
+        return WORDS[self]
+
+
+WORDS = {
+    Task.EMBED: "an embedding",
+    Task.CLASSIFY: "a classification",
+    Task.TOKEN_EMBED: "an embedding of each token",
+}
+# What an engine needs for a task. With any of one vector, it has POOLING as well.
+TASK_CAPABILITIES = {
+    Task.EMBED: Capability.EMBEDDINGS,
+    Task.CLASSIFY: Capability.CLASSIFICATIONS,
+    Task.TOKEN_EMBED: Capability.TOKEN_EMBEDDINGS,
+}
+OF_ONE_VECTOR = tuple(needed for task, needed in TASK_CAPABILITIES.items() if not task.of_each_token)

@@ -1,0 +1,74 @@
+"""The routes of vLLM's server for pooled answers: bodies of requests, and what their answers say.
+
+They report no counts of cached tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.protocol.pooling import Rows, Task
+from coldproof.adapters.protocol.requests import CompletionRequest
+
+PATHS = {Task.EMBED: "/v1/embeddings", Task.CLASSIFY: "/classify", Task.TOKEN_EMBED: "/pooling"}
+EXPECTED = "a JSON object with the vectors of one prompt"
+
+
+def body(request: CompletionRequest, task: Task) -> dict[str, Any]:
+    """Return the JSON body of a request for a pooled answer."""
+    fields: dict[str, Any] = {"model": request.model, "input": list(request.prompt)}
+    if task is not Task.CLASSIFY:
+        fields["encoding_format"] = "float"
+    if task is Task.TOKEN_EMBED:
+        fields["task"] = task.value
+    if request.cache_salt is not None:
+        fields["cache_salt"] = request.cache_salt
+    if request.priority:
+        fields["priority"] = request.priority
+    return fields
+
+
+class Embedding(msgspec.Struct, frozen=True):
+    """An entry of an answer of /v1/embeddings."""
+
+    embedding: tuple[float, ...]
+
+
+class Classification(msgspec.Struct, frozen=True):
+    """An entry of an answer of /classify."""
+
+    probs: tuple[float, ...]
+
+
+class TokenVectors(msgspec.Struct, frozen=True):
+    """An entry of an answer of /pooling to a request for a vector of each token."""
+
+    data: Rows
+
+
+class Embeddings(msgspec.Struct, frozen=True):
+    """An answer of /v1/embeddings to one prompt."""
+
+    data: tuple[Embedding]
+
+
+class Classifications(msgspec.Struct, frozen=True):
+    """An answer of /classify to one prompt."""
+
+    data: tuple[Classification]
+
+
+class VectorsOfTokens(msgspec.Struct, frozen=True):
+    """An answer of /pooling to one prompt."""
+
+    data: tuple[TokenVectors]
+
+
+READERS: dict[Task, Callable[[bytes], Rows]] = {
+    Task.EMBED: lambda content: (msgspec.json.decode(content, type=Embeddings).data[0].embedding,),
+    Task.CLASSIFY: lambda content: (msgspec.json.decode(content, type=Classifications).data[0].probs,),
+    Task.TOKEN_EMBED: lambda content: msgspec.json.decode(content, type=VectorsOfTokens).data[0].data,
+}

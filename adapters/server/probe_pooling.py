@@ -1,0 +1,64 @@
+"""Probe which pooled answers a server gives that generates no tokens."""
+
+from __future__ import annotations
+
+import secrets
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
+from coldproof.adapters.protocol.pooling import OF_ONE_VECTOR, TASK_CAPABILITIES, Task
+from coldproof.adapters.protocol.requests import CompletionRequest, ResponseOptions
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.pooling import PATHS
+from coldproof.adapters.server.probe_options import refusal
+
+PROMPT = tuple(range(40, 60))
+NO_COUNTS = "the routes for pooled answers report no counts"
+SALTED = "salts are fields of the routes for pooled answers; they report no counts that show an effect"
+
+
+def probe_pooling(
+    client: HttpClient, model: str, *, is_vllm: bool, found: dict[Capability, Support]
+) -> dict[Capability, Support]:
+    """Return the capabilities of pooled answers, and those that depend on them; none for a server that generates."""
+    if found[Capability.TOKEN_PROMPTS].present is True:
+        return {}
+    tasks = {needed: probe_task(client, model, task) for task, needed in TASK_CAPABILITIES.items()}
+    if not any(support.present for support in tasks.values()):
+        return tasks
+    ones = [tasks[needed] for needed in OF_ONE_VECTOR]
+    return {
+        **tasks,
+        Capability.POOLING: next((one for one in ones if one.present), ones[0]),
+        Capability.TOKEN_PROMPTS: Support(True, "a list of token ids as input was accepted"),
+        Capability.CACHED_TOKENS: Support(False, NO_COUNTS),
+        Capability.CACHE_SALT: Support(is_vllm, SALTED if is_vllm else NO_COUNTS),
+        Capability.CACHE_RESET: probe_reset(client),
+    }
+
+
+def probe_task(client: HttpClient, model: str, task: Task) -> Support:
+    """Return whether a server answers a prompt with vectors, also under a salt."""
+    surface = ResponseOptions(pooled=task)
+    salt = f"probe-{secrets.token_hex(8)}"
+    try:
+        answer = client.complete(
+            CompletionRequest(model=model, prompt=PROMPT, max_tokens=0, cache_salt=salt, surface=surface)
+        )
+    except RequestRefused as problem:
+        return refusal(problem)
+    except MalformedAnswer as problem:
+        return Support(False, str(problem))
+    rows = answer.pooled or ()
+    wanted = task.rows(len(PROMPT))
+    how = f"{PATHS[task]} answered {len(rows)} vectors to a prompt of {len(PROMPT)} tokens"
+    return Support(len(rows) == wanted, how)
+
+
+def probe_reset(client: HttpClient) -> Support:
+    """Return whether the server confirms a reset."""
+    try:
+        done, said = client.reset()
+    except RequestRefused as problem:
+        return Support(False, f"{client.reset_path}: HTTP {problem.status}")
+    return Support(done, f"{client.reset_path} answered {said[:60].strip()}")

@@ -1,0 +1,89 @@
+"""Requests for vectors go to their routes with all that they say, and the probes find what a server pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.fake_reply import MODEL, Fault, Manners, vector
+from support.fake_server import FakeServer, serving
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
+from coldproof.adapters.protocol.pooling import TASK_CAPABILITIES, Task
+from coldproof.adapters.protocol.requests import CompletionRequest, ResponseOptions
+from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.pooling import PATHS, body
+from coldproof.adapters.server.probes import probe
+
+PROMPT = tuple(range(40, 80))
+POOLS = tuple(PATHS.values())
+
+
+def asked(task: Task, **changes: Any) -> CompletionRequest:
+    """A request for a pooled answer."""
+    facts = {"model": MODEL, "prompt": PROMPT, "max_tokens": 0, "surface": ResponseOptions(pooled=task)}
+    return CompletionRequest(**{**facts, **changes})
+
+
+def client_of(fake: FakeServer) -> HttpClient:
+    """A client of a stand-in that stays alive."""
+    return HttpClient(fake.url, alive=lambda: True)
+
+
+@pytest.mark.parametrize("task", Task)
+def test_every_route_gets_the_salt_and_the_priority(task: Task) -> None:
+    """Only what is not given is not said."""
+    said = body(asked(task, cache_salt="red", priority=3), task)
+    assert (said["input"], said["cache_salt"], said["priority"]) == (list(PROMPT), "red", 3)
+    assert not {"cache_salt", "priority"} & set(body(asked(task), task))
+
+
+@pytest.mark.parametrize("task", Task)
+def test_a_vector_is_read_from_each_route(task: Task) -> None:
+    """One of the prompt, or one of each token. No route tells a count or a reason for the end."""
+    with serving(Manners(pools=POOLS)) as fake:
+        progress: list[int] = []
+        answer = client_of(fake).complete(asked(task), progress.append)
+        (seen,) = fake.asked(f"POST {PATHS[task]}")
+    ends = range(1, len(PROMPT) + 1) if task.of_each_token else (len(PROMPT),)
+    assert answer.pooled == tuple(tuple(vector(MODEL, PROMPT[:end])) for end in ends)
+    assert (answer.tokens, answer.cached_tokens, answer.finish_reason) == ((), None, None)
+    assert seen.body["model"] == MODEL
+    assert progress == [1]
+
+
+@pytest.mark.parametrize("task", Task)
+@pytest.mark.parametrize("text", ["{}", '{"data": []}', '{"data": [{"embedding": "AAA="}]}', "<html>"])
+def test_an_answer_of_another_form_is_malformed(task: Task, text: str) -> None:
+    """The error says what was expected."""
+    with serving(Manners(bodies=dict.fromkeys(POOLS, text))) as fake, pytest.raises(MalformedAnswer, match="vectors"):
+        client_of(fake).complete(asked(task))
+
+
+def test_a_route_that_is_not_there_refuses() -> None:
+    """With the server's status."""
+    with serving() as fake, pytest.raises(RequestRefused) as refused:
+        client_of(fake).complete(asked(Task.EMBED))
+    assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("task", Task)
+def test_the_probes_find_what_a_server_pools(task: Task) -> None:
+    """On a server that generates nothing: its task, prompts as token ids, salts and resets, and no counts."""
+    with serving(Manners(fault=Fault.REFUSES, pools=(PATHS[task],))) as fake:
+        found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
+    present = {capability for capability, support in found.items() if support.present}
+    assert present & set(TASK_CAPABILITIES.values()) == {TASK_CAPABILITIES[task]}
+    assert (Capability.POOLING in present) is not task.of_each_token
+    assert present >= {Capability.TOKEN_PROMPTS, Capability.CACHE_SALT, Capability.CACHE_RESET}
+    assert not present & {Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS, Capability.CHAT}
+
+
+def test_a_server_that_generates_is_not_asked_for_vectors() -> None:
+    """It is one that generates."""
+    with serving(Manners(pools=POOLS)) as fake:
+        found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
+        assert not [one for one in fake.seen if one.line.partition(" ")[2] in POOLS]
+    assert found[Capability.POOLING].present is False
+    assert found[Capability.TOKEN_OUTPUTS].present is True

@@ -1,0 +1,109 @@
+"""The script and the commands of a case about vectors: they ask for them as Coldproof does, and compare by value."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples
+from support.fake_reply import Manners
+from support.fake_server import serving
+from support.histories import ask, burst
+
+from coldproof.adapters.protocol.pooling import Task
+from coldproof.adapters.protocol.requests import ResponseOptions
+from coldproof.adapters.server.pooling import PATHS
+from coldproof.harness.case.reproducer.curl import CurlScript
+from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.workload.steps import Request, Step, Workload
+from coldproof.reports.schema.case import Case, VectorRow
+from coldproof.reports.schema.verdict import FailureClass
+
+GONE, THERE, UNTRIED = 0, 1, 2
+ROW = VectorRow(token=None, values=4, expected=[0.5], observed=[0.75], largest=0.25, cosine=0.9, tolerance=1e-4)
+
+
+def pooled(task: Task, *segments: tuple[str, int], **more: Any) -> Request:
+    """A request for vectors."""
+    return ask(*segments, max_tokens=0, surface=ResponseOptions(pooled=task), **more)
+
+
+def case_of(*steps: Step, **changes: Any) -> Case:
+    """A case whose last request got a wrong vector."""
+    workload = Workload(steps)
+    facts: dict[str, Any] = {
+        "id": "CASE-1",
+        "workload": msgspec.to_builtins(workload),
+        "recipes": {},
+        "engine_config": {"url": "http://somewhere"},
+        "failure_class": FailureClass.CORRUPT,
+        "failing_request": sum(1 for _ in workload.requests()) - 1,
+        "first_difference": 0,
+        "noise_nats": None,
+        "band": None,
+        "vector": ROW,
+    }
+    return report_samples.case(**{**facts, **changes})
+
+
+def play(folder: Path, case: Case, **manners: Any) -> tuple[int, str]:
+    """Run a case's script against a stand-in with these manners; its exit code and what it said."""
+    script = folder / "case.py"
+    script.write_text(reproducer(case))
+    with serving(Manners(pools=tuple(PATHS.values()), **manners)) as fake:
+        done = subprocess.run(
+            [sys.executable, str(script), fake.url], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        )
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said, said
+    return done.returncode, said
+
+
+@pytest.mark.parametrize("task", Task)
+def test_right_vectors_are_no_bug_and_wrong_ones_are(task: Task, tmp_path: Path) -> None:
+    """On a hit; those of the prompt, or those of each token, of which some are missing."""
+    again = pooled(task, ("stem", 40), salt="red")
+    case = case_of(burst(again), burst(again))
+    code, said = play(tmp_path, case)
+    assert code == GONE, said
+    code, said = play(tmp_path, case, corrupt="tokens")
+    assert code == THERE, said
+    assert "differs in: vectors" in said
+
+
+def test_a_difference_within_the_tolerance_is_none(tmp_path: Path) -> None:
+    """The tolerance is that of the case."""
+    again = pooled(Task.EMBED, ("stem", 40))
+    wide = msgspec.structs.replace(ROW, tolerance=1.0)
+    code, said = play(tmp_path, case_of(burst(again), burst(again), vector=wide), corrupt="tokens")
+    assert code == GONE, said
+
+
+def test_a_server_without_the_route_shows_nothing(tmp_path: Path) -> None:
+    """Neither that the bug is there nor that it is gone."""
+    script = tmp_path / "case.py"
+    script.write_text(reproducer(case_of(burst(pooled(Task.EMBED, ("stem", 40))))))
+    with serving() as fake:
+        done = subprocess.run([sys.executable, str(script), fake.url], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == UNTRIED
+
+
+@pytest.mark.parametrize("task", Task)
+def test_the_commands_send_the_same_body(task: Task, tmp_path: Path) -> None:
+    """To the task's route, with the salt as the run sent it."""
+    shell = CurlScript(case_of(burst(pooled(task, ("stem", 40), salt="red"))))
+    (step,) = shell.steps()
+    calls = tmp_path / "calls"
+    lines = [f"curl() {{ printf '%s\\0' \"$@\" > {calls}; }}", *shell.variables(), step.commands]
+    subprocess.run(["bash", "-eu", "-c", "\n".join(lines)], cwd=tmp_path, check=True)
+    words = calls.read_text().split("\0")
+    assert words[0].endswith(PATHS[task])
+    sent = json.loads(words[words.index("-d") + 1])
+    assert len(sent["input"]) == 44  # the nonce has four
+    assert sent["cache_salt"].startswith("red-")
+    assert "max_tokens" not in sent

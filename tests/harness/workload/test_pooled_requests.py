@@ -1,0 +1,92 @@
+"""Requests for pooled answers: which are valid, how they are described, and how they become smaller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.drawn_workloads import limits
+from support.histories import ask, burst
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.pooling import TASK_CAPABILITIES, Task
+from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
+from coldproof.harness.proof.minimise.reduce import plainer
+from coldproof.harness.proof.minimise.simplify import simpler
+from coldproof.harness.workload.describe import describe
+from coldproof.harness.workload.generators.pooling import pooled_neighbours, pooled_traffic
+from coldproof.harness.workload.steps import Request, Workload
+from coldproof.harness.workload.validity import is_valid
+
+VECTOR = ResponseOptions(pooled=Task.EMBED)
+GENERATES = frozenset(Capability) - {Capability.EMBEDDINGS, Capability.CLASSIFICATIONS, Capability.TOKEN_EMBEDDINGS}
+
+
+def pooled(**changes: Any) -> Request:
+    """A request for a vector."""
+    return ask(("stem", 40), **{"max_tokens": 0, "surface": VECTOR, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "valid"),
+    [
+        ({}, True),
+        ({"salt": "red", "priority": 3}, True),
+        ({"max_tokens": 8}, False),
+        ({"surface": PLAIN}, False),
+        ({"surface": ResponseOptions(pooled=Task.EMBED, logprobs=True)}, False),
+        ({"chat": True}, False),
+        ({"abort": Abort(after_ms=5)}, False),
+        ({"door": Door.COMPLETIONS}, False),
+    ],
+)
+def test_a_pooled_answer_has_no_tokens(changes: dict[str, Any], valid: bool) -> None:
+    """Nor anything that belongs to them."""
+    assert is_valid(Workload((burst(pooled(**changes)),))) is valid
+
+
+def test_a_request_says_what_it_wants() -> None:
+    """In place of a number of tokens."""
+    each = ResponseOptions(pooled=Task.TOKEN_EMBED)
+    assert "stem:40, an embedding of each token" in describe(burst(pooled(surface=each)), 0)
+
+
+def test_an_older_workload_reads_as_it_did() -> None:
+    """The field is absent where nothing is pooled, and survives where something is."""
+    plain, vector = Workload((burst(ask(("stem", 40))),)), Workload((burst(pooled()),))
+    assert b"pooled" not in msgspec.json.encode(plain)
+    for workload in (plain, vector):
+        assert msgspec.json.decode(msgspec.json.encode(workload), type=Workload) == workload
+
+
+def test_scores_are_not_requested_beside_vectors() -> None:
+    """There are no tokens to score."""
+    assert VECTOR.with_scores() == VECTOR
+    assert VECTOR.plain() == VECTOR
+    assert ResponseOptions(logprobs=True).plain() == PLAIN
+
+
+def test_a_smaller_workload_still_asks_for_vectors() -> None:
+    """Else another failure would take the place of the one that is looked for."""
+    workload = Workload((burst(pooled(priority=3, offset_ms=5), pooled()), burst(pooled())))
+    smaller = [*simpler(workload), *plainer(workload, 0)]
+    assert smaller
+    for one in smaller:
+        assert is_valid(one)
+        assert all(request.surface == VECTOR for _, _, request in one.requests())
+
+
+@pytest.mark.parametrize("task", Task)
+@settings(max_examples=30, deadline=None, database=None)
+@given(data=st.data())
+def test_only_tasks_of_the_engine_are_drawn(task: Task, data: st.DataObject) -> None:
+    """Also where it has one only."""
+    on = msgspec.structs.replace(limits(), can=GENERATES | {TASK_CAPABILITIES[task]})
+    for family in (pooled_neighbours, pooled_traffic):
+        workload = data.draw(family(on, with_adapter=True, each_token=task.of_each_token))
+        assert is_valid(workload)
+        assert {request.surface.pooled for _, _, request in workload.requests()} == {task}

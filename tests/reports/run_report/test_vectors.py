@@ -1,0 +1,53 @@
+"""A case about a pooled answer shows both vectors, how far apart they are, and what is allowed."""
+
+from __future__ import annotations
+
+import msgspec
+from support import report_samples
+
+from coldproof.harness.case.bug_report import bug_report
+from coldproof.reports.run_report.case.view import case_views
+from coldproof.reports.run_report.run_report import render_html
+from coldproof.reports.schema.case import Case, VectorRow
+
+ROW = VectorRow(
+    token=17,
+    values=128,
+    expected=[0.5, 0.25, -0.125],
+    observed=[0.5, 0.3, None],
+    largest=0.05,
+    cosine=0.58,
+    tolerance=1e-4,
+)
+CASE = report_samples.case(tokens=[], first_difference=17, vector=ROW)
+
+
+def test_the_values_that_differ_are_marked() -> None:
+    """By the tolerance; what is no number differs."""
+    (view,) = case_views([CASE], unfolded=1)
+    assert [one.differs for one in view.values] == [False, True, True]
+    assert case_views([report_samples.case()], unfolded=1)[0].values == []
+
+
+def test_the_page_shows_both() -> None:
+    """With the cosine, and which token they are of."""
+    page = render_html(report_samples.results(CASE))
+    for words in ("Vectors of r", "Of token 17", "cosine", "0.580000", "first 3 of 128 values", "0.25", "0.3"):
+        assert words in page, words
+    assert "Vectors of r" not in render_html(report_samples.results(report_samples.case()))
+
+
+def test_the_bug_report_shows_both() -> None:
+    """The first values of each."""
+    text = bug_report(CASE, statement="A statement.", environment={})
+    assert "observed: `[0.5, 0.3, None]` and 125 more values" in text
+    assert "expected (cold start): `[0.5, 0.25, -0.125]`" in text
+
+
+def test_a_case_with_vectors_survives_its_file() -> None:
+    """Older files have none."""
+    raw = msgspec.json.encode(CASE)
+    assert msgspec.json.decode(raw, type=Case) == CASE
+    older = msgspec.json.decode(raw)
+    del older["vector"]
+    assert msgspec.convert(older, Case).vector is None

@@ -1,0 +1,75 @@
+"""POOL-1 can fail: a real vLLM that pools is broken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.faults import plant
+from support.faulty_runs import ANY_HIT, EXAMPLES, WRONG, Bench, opened
+
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import Cell
+from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.suites import test_pooling as pooling
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+CHUNKED, TIGHT, CLASSES = CELLS["pooling"], CELLS["pooling-tight"], CELLS["pooling-classes"]
+ONE, EACH = pooling.test_vectors_on_a_hit, pooling.test_vectors_of_each_token
+
+INCOMPLETE = (FailureClass.API, FailureClass.NOT_THE_CACHE)  # the latter where it needs no hit
+BROKEN: list[tuple[str, Callable[..., None], Cell, tuple[FailureClass, ...]]] = [
+    ("a-hit-is-pooled-at-the-start-of-its-last-chunk", ONE, CHUNKED, WRONG),
+    ("a-hit-is-pooled-before-its-last-token", ONE, CHUNKED, WRONG),
+    ("a-hit-is-pooled-without-its-last-chunk", ONE, CHUNKED, WRONG),
+    ("vectors-of-one-step-are-swapped", ONE, TIGHT, WRONG),
+    ("a-hit-for-a-vector-is-one-block-too-long", ONE, CHUNKED, ANY_HIT),
+    ("a-hit-for-a-vector-is-one-block-too-long", ONE, CLASSES, ANY_HIT),
+    ("requests-for-vectors-lose-their-salt", ONE, CHUNKED, ANY_HIT),
+    ("requests-for-vectors-forget-the-adapter", ONE, CHUNKED, ANY_HIT),
+    ("vectors-of-each-token-read-the-cache", EACH, CHUNKED, INCOMPLETE),
+    ("a-vector-of-a-prompt-in-chunks-is-lost", EACH, CHUNKED, INCOMPLETE),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """With the worker that has no model."""
+    with opened(tmp_path_factory.mktemp("pooling") / "report", "fingerprint") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("fault", "test", "cell", "classes"), [pytest.param(*row, id=f"{row[0]}-{row[2].name}") for row in BROKEN]
+)
+def test_a_broken_engine_is_found_out(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    test: Callable[..., None],
+    cell: Cell,
+    classes: tuple[FailureClass, ...],
+) -> None:
+    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    plant(fault, monkeypatch)
+    case = bench.violation(test, cell, examples=EXAMPLES)
+    assert case.failure_class in classes, case.sentence
+
+
+@pytest.mark.parametrize("test", [ONE, EACH])
+@pytest.mark.parametrize("cell", [CHUNKED, TIGHT], ids=["chunks", "small pool"])
+def test_vllm_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """Nothing is found without a fault."""
+    verdict, reason, cases = bench.verdict(test, cell, examples=40)
+    assert (verdict, cases) == (Verdict.CONFORMS, []), reason
+
+
+@pytest.mark.parametrize("fault", ["a-hit-for-a-vector-is-one-block-too-long", "requests-for-vectors-lose-their-salt"])
+def test_a_broken_engine_with_a_model_is_found_out(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """With a model, whose vectors are compared up to rounding."""
+    with opened(tmp_path_factory.mktemp("pooling model") / "report") as made:
+        plant(fault, monkeypatch)
+        case = made.violation(ONE, CHUNKED, examples=EXAMPLES)
+    assert case.failure_class in ANY_HIT, case.sentence
