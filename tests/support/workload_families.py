@@ -80,6 +80,7 @@ from coldproof.harness.workload.generators.scoped_resets import (
     resets_of_running_requests,
     resets_of_the_second_tier,
 )
+from coldproof.harness.workload.generators.sessions import sessions, sessions_beyond_the_context
 from coldproof.harness.workload.generators.tiers import (
     aborted_loads,
     evicted_and_sent_again,
@@ -166,6 +167,8 @@ USUAL: dict[str, Family] = {
     "vectors of each token": lambda on: pooled_neighbours(on, with_adapter=True, each_token=True),
     "traffic for vectors": lambda on: pooled_traffic(on, with_adapter=True),
     "traffic for vectors of each token": lambda on: pooled_traffic(on, with_adapter=True, each_token=True),
+    "sessions": lambda on: sessions(on, with_adapter=True),
+    "sessions beyond the context": sessions_beyond_the_context,
     "mixed": mixed,
 }
 # Rare states, which are drawn only where an example is cheap: a slow model never gets these.

@@ -56,11 +56,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import json
 import multiprocessing
 import os
 import runpy
+import secrets
 import signal
 import socket
 import sys
@@ -107,6 +109,7 @@ POLL_MICROSECONDS = 1000
 MOST_BYTES = 256 * 2**20  # of a request
 HAND_OVER = "X-hand-over-ms"
 START_SECONDS = 600
+PORTS = range(20_000, 32_768)  # below those that systems give to connections (Linux: from 32768)
 HOP_HEADERS = ("content-length", "transfer-encoding", "connection", "host", "content-encoding", "date", "server")
 
 
@@ -208,11 +211,16 @@ def rest_between_polls() -> None:
 
 
 def free_port() -> int:
-    """Return a port that is free at the moment of the call."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that is free at the moment of the call, and that no connection of another process gets later.
+
+    A server binds its port seconds after it was chosen. If NIXL's listener finds its port in use, its thread ends with
+    an error, and vLLM 0.32.0 waits for it for ever (`ready_event.wait()` in nixl/base_scheduler.py).
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 async def route(host: str, port: int, urls: list[str], orders: Connection) -> None:

@@ -1,0 +1,76 @@
+"""What checkers may not say of a history with sessions, and what they still say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.histories import BLOCK, ask, burst, history, outcome, shape
+
+from coldproof.adapters.protocol.shape import GroupShape
+from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.judgement.checkers.preemption_order import needs_the_same
+from coldproof.harness.judgement.reference_cache import bounds, never_fits
+from coldproof.harness.workload.steps import CloseSession, Step, Workload
+from coldproof.reports.schema.verdict import FailureClass
+
+OPENED = outcome(0, range(100, 100 + 10 * BLOCK), session="a")
+HANGS: dict[str, Any] = {"tokens": (), "error": "no progress", "silent": True, "cached_tokens": None}
+
+
+def waiting(blocks: int, *, closed: bool = False, pool: int = 20, **more: Any) -> History:
+    """A session of eleven blocks, closed or not, and a request of `blocks` blocks that gets no answer."""
+    steps: list[Step] = [burst(ask()), CloseSession("a") if closed else burst(ask()), burst(ask())]
+    late = outcome(1, range(500, 500 + (blocks - 1) * BLOCK), step=2, **HANGS)
+    workload = Workload(tuple(steps))
+    return history(OPENED, late, workload=workload, shape=shape(pool_blocks=pool, **more), engine_lost="it hangs")
+
+
+@pytest.mark.parametrize(
+    ("known", "hangs"),
+    [
+        (waiting(4), True),
+        (waiting(12), False),
+        (waiting(12, closed=True), True),
+        (waiting(12, pool=30), True),
+        (waiting(4, most_requests=1), False),
+        (waiting(4, most_requests=2), True),
+    ],
+)
+def test_a_request_may_wait_for_a_session_only_if_both_do_not_fit(known: History, hangs: bool) -> None:
+    """In blocks or in places."""
+    found = check_liveness(known)
+    assert [one.failure_class for one in found] == ([FailureClass.HANG] if hangs else [])
+
+
+def test_without_a_session_a_hang_is_a_hang() -> None:
+    """However little room there is."""
+    alone = outcome(1, range(500, 500 + 15 * BLOCK), step=1, **HANGS)
+    before = outcome(0, OPENED.prompt)
+    assert check_liveness(history(before, alone, shape=shape(pool_blocks=16), engine_lost="it hangs"))
+
+
+def test_a_session_may_go_on_before_others() -> None:
+    """So no order is judged between them."""
+    plain = outcome(1, range(40))
+    assert needs_the_same(plain, outcome(2, range(40)))
+    assert not needs_the_same(plain, OPENED)
+    assert not needs_the_same(OPENED, plain)
+
+
+def test_the_prompt_of_a_session_may_fill_the_context() -> None:
+    """No engine documents that a token must fit behind it."""
+    sizes = shape(max_model_tokens=160)
+    assert never_fits(history(shape=sizes), outcome(0, range(160)))
+    assert not never_fits(history(shape=sizes), OPENED)
+    assert never_fits(history(shape=sizes), outcome(0, range(161), session="a"))
+
+
+@pytest.mark.parametrize(("session", "least"), [("a", None), (None, 9 * BLOCK)])
+def test_sparse_layers_promise_nothing_for_the_turn_of_a_session(session: str | None, least: int | None) -> None:
+    """The boundary that they keep may have been passed while an earlier turn was decoded."""
+    sparse = shape(uniform=False, groups=(GroupShape(BLOCK), GroupShape(BLOCK, most_blocks=4)))
+    first: Outcome = outcome(0, OPENED.prompt, **({"session": session} if session else {}))
+    known = history(first, outcome(1, OPENED.prompt), shape=sparse)
+    assert (bounds(known)[1].at_least or None) == least

@@ -1,0 +1,72 @@
+"""Counters of sessions: turns, hits on what they computed, and blocks with a dropped token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.histories import BLOCK, history, outcome
+
+from coldproof.harness.history.records import Outcome
+from coldproof.harness.judgement.evidence.collect import evidence
+from coldproof.harness.judgement.evidence.names import Evidence
+
+OPENED = outcome(0, range(100, 100 + BLOCK - 3), (7, 8, 9), session="a")  # the last token ends a block
+HELD = (*OPENED.prompt, 7, 8)
+
+
+def later(number: int = 1, own: tuple[int, ...] = tuple(range(50)), **more: Any) -> Outcome:
+    """The next turn of the session."""
+    return outcome(number, (*HELD, *own), session="a", cached_tokens=None, **more)
+
+
+def counted(name: Evidence, *outcomes: Outcome) -> float:
+    """One counter."""
+    return evidence(history(*outcomes), {})[name]
+
+
+def test_a_later_turn_counts_if_it_was_answered() -> None:
+    """The first one does not, and a session of another name is another one."""
+    other = outcome(2, range(100, 140), session="b")
+    assert counted(Evidence.SESSION_TURNS, OPENED, later(), other) == 1
+    assert counted(Evidence.SESSION_TURNS, OPENED, later(error="no"), other) == 0
+
+
+@pytest.mark.parametrize(("cached", "hits"), [(48, 1), (BLOCK, 1), (0, 0), (len(HELD), 0)])
+def test_a_hit_counts_if_only_a_later_turn_had_computed_it(cached: int, hits: int) -> None:
+    """Not one on what the first turn had computed."""
+    after = outcome(2, later().prompt, cached_tokens=cached)
+    assert counted(Evidence.SESSION_HITS, OPENED, later(), after) == hits
+
+
+def test_a_hit_of_a_turn_or_under_another_salt_does_not_count() -> None:
+    """Requests beside the session show what it shares."""
+    for after in (
+        outcome(2, later().prompt, cached_tokens=48, session="b"),
+        outcome(2, later().prompt, cached_tokens=48, salt="red"),
+    ):
+        assert counted(Evidence.SESSION_HITS, OPENED, later(), after) == 0
+
+
+@pytest.mark.parametrize(
+    ("turn", "prompt", "count"),
+    [
+        (later(), (*OPENED.prompt, 7, 8, 9, 1), 1),
+        (later(own=(9, 1, 2)), (*OPENED.prompt, 7, 8, 9, 1), 0),  # the same token came in its place
+        (later(), (*OPENED.prompt, 7, 8), 0),
+        (later(), (*OPENED.prompt, 7, 8, 1, 1), 0),
+    ],
+)
+def test_a_request_counts_that_begins_with_what_a_session_dropped(
+    turn: Outcome, prompt: tuple[int, ...], count: int
+) -> None:
+    """In a block that it would share if the old hash had stayed."""
+    assert counted(Evidence.SESSION_DROPS, OPENED, turn, outcome(2, prompt)) == count
+
+
+def test_a_dropped_token_inside_a_block_does_not_count() -> None:
+    """No whole block had it."""
+    inside = outcome(0, range(100, 100 + BLOCK - 4), (7, 8, 9), session="a")
+    turn = outcome(1, (*inside.prompt, 7, 8, 1, 2, 3), session="a", cached_tokens=None)
+    after = outcome(2, (*inside.prompt, 7, 8, 9, 1))
+    assert counted(Evidence.SESSION_DROPS, inside, turn, after) == 0

@@ -1,0 +1,119 @@
+"""Sessions in workloads: which are valid, how they are described, and how a run sends them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support.histories import ask, burst, put
+
+from coldproof.adapters.protocol.requests import Abort, ResponseOptions
+from coldproof.harness.execution.runner.requests import held_tokens
+from coldproof.harness.history.prompts import tokens_of
+from coldproof.harness.history.records import CachePartition, Outcome
+from coldproof.harness.proof.minimise.reduce import smaller
+from coldproof.harness.workload.describe import describe
+from coldproof.harness.workload.steps import (
+    Burst,
+    CloseSession,
+    Idle,
+    Meanwhile,
+    Prompt,
+    Request,
+    Reset,
+    Segment,
+    Step,
+    Workload,
+)
+from coldproof.harness.workload.tokens import NONCE_TOKENS
+from coldproof.harness.workload.validity import is_valid
+
+FIRST = ask(("stem", 40), session="a")
+CLOSE = CloseSession("a")
+
+
+def turn(before: int = 0, *, start: int = 0, end: int | None = -1, **more: Any) -> Request:
+    """The next turn of session a."""
+    prompt = Prompt((Segment("input", 5),), continues=before, start=start, end=end)
+    return Request(**{"prompt": prompt, "session": "a", **more})
+
+
+def alone(*steps: Step | Request) -> Workload:
+    """A workload in which each request is a burst of its own."""
+    return Workload(tuple(burst(step) if isinstance(step, Request) else step for step in steps))
+
+
+@pytest.mark.parametrize(
+    ("workload", "valid"),
+    [
+        (alone(FIRST, turn(), turn(1), CLOSE, Idle(10)), True),
+        (alone(FIRST, turn(), CLOSE), True),
+        (alone(FIRST, turn()), True),
+        (alone(FIRST, ask(("other", 9)), turn()), True),
+        (alone(FIRST, turn(abort=Abort(after_tokens=2))), True),
+        (alone(FIRST, turn(abort=Abort(after_tokens=2)), turn(1)), False),
+        (alone(FIRST, turn(), turn(0)), False),  # not the latest turn
+        (alone(FIRST, turn(end=None)), False),  # the last token is dropped
+        (alone(FIRST, turn(start=4)), False),
+        (alone(FIRST, turn(salt="red")), False),
+        (alone(FIRST, turn(priority=1)), False),
+        (alone(FIRST, turn(surface=ResponseOptions(answers=2))), False),
+        (alone(FIRST, CLOSE, turn()), False),
+        (alone(CLOSE, FIRST), False),
+        (alone(FIRST, Idle(10)), False),
+        (alone(FIRST, Reset(), CLOSE), False),
+        (alone(FIRST, put("A"), CLOSE), False),
+        (alone(FIRST, Burst(requests=(ask(("x", 9)),), meanwhile=Meanwhile(change=Reset(), after_tokens=1))), False),
+        (Workload((burst(FIRST, FIRST),)), False),
+        (alone(turn(before=None)), False),  # type: ignore[arg-type]
+    ],
+)
+def test_a_session_goes_on_from_its_latest_turn_until_it_is_closed(workload: Workload, valid: bool) -> None:
+    """And while it is open, only requests are sent."""
+    assert is_valid(workload) is valid
+
+
+def test_a_request_says_its_session() -> None:
+    """And so does the step that closes it."""
+    assert "request 1 to the base model in session 'a'" in describe(burst(turn()), 1)
+    assert describe(CLOSE, 0) == "close session 'a'"
+    assert describe(CloseSession("a", aborted=True), 0) == "abort session 'a'"
+
+
+def test_an_older_workload_reads_as_it_did() -> None:
+    """The field is absent without a session, and survives with one."""
+    for workload in (alone(ask(("stem", 40))), alone(FIRST, turn(), CLOSE)):
+        written = msgspec.json.encode(workload)
+        assert (b"session" in written) is (len(workload.steps) > 1)
+        assert msgspec.json.decode(written, type=Workload) == workload
+
+
+def test_a_turn_is_sent_as_the_tokens_behind_what_its_session_holds() -> None:
+    """Its prompt has all of them, without the last token of the answer before."""
+    own = tokens_of(FIRST, "n", {})
+    known = Outcome(
+        request=0,
+        step=0,
+        model="base",
+        prompt=own,
+        max_tokens=3,
+        identities=(),
+        residence=CachePartition(None, 0, None),
+        tokens=(),
+        sent=0,
+        finished=1,
+    )
+    later = msgspec.structs.replace(known, prompt=tokens_of(turn(), "n", {0: known}))
+    assert held_tokens(known, FIRST) == 0
+    assert held_tokens(later, turn()) == len(own) - 1 == NONCE_TOKENS + 39
+    assert held_tokens(later, msgspec.structs.replace(turn(), session=msgspec.UNSET)) == 0
+
+
+def test_a_smaller_workload_is_one_whose_sessions_still_go_on() -> None:
+    """A turn in the middle cannot go alone, and a close not where the engine is idle after it."""
+    workload = alone(FIRST, turn(), turn(1), CLOSE, Idle(10))
+    found = list(smaller(workload, None))
+    assert found
+    assert all(is_valid(one) for one in found)
+    assert not any(len(one.steps) == 4 and Idle(10) in one.steps and CLOSE not in one.steps for one in found)
