@@ -57,7 +57,7 @@ class SessionBuilder:
         self.longest = min(limits.longest, limits.most_tokens // 4, (limits.pool or limits.longest) // limits.groups)
         blocks = [blocks for blocks in (2, 3, 5, 8) if blocks * limits.unit <= self.longest // 6] or [1]
         edge = draw(st.sampled_from((1, 0, -1, limits.unit // 2)))
-        self.stem = Segment("stem", max(1, draw(st.sampled_from(blocks)) * limits.unit + edge - NONCE_TOKENS))
+        self.stem = Segment("stem", max(1, draw(st.sampled_from(limits.sizes(blocks))) * limits.unit + edge - NONCE_TOKENS))
 
     def begin(self) -> None:
         """Open a session, if there is a name and room for it."""
@@ -144,7 +144,7 @@ class SessionBuilder:
         self.requests += requests
 
     def go_on(self) -> None:
-        """Send the next turn of one session or of all, perhaps beside other requests, and perhaps a turn's prompt again,
+        """Send the next turn of one session or of all, perhaps beside other requests, and perhaps its prompt again,
         which hits all that the turn has left.
         """
         count = self.draw(st.sampled_from((0, 0, 1, self.limits.most(3))))
@@ -167,11 +167,13 @@ def sessions(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> 
     """
     builder = SessionBuilder(draw, limits, with_adapter=with_adapter)
     builder.begin()
+    if not builder.known:  # no session fits
+        return Workload((Burst(requests=(Request(prompt=Prompt((Segment("stem", 1),))),)),))
     for _ in range(draw(st.integers(2, limits.most(7, least=3)))):
         match draw(st.sampled_from(("turn", "turn", "beside", "begin", "close"))):
             case "begin":
                 builder.begin()
-            case "beside" if builder.known:
+            case "beside":
                 builder.send([builder.beside(draw(st.sampled_from(builder.known)))])
             case "close" if builder.open:
                 builder.close(draw(st.sampled_from(builder.open)))
@@ -180,23 +182,24 @@ def sessions(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> 
     for session in list(builder.open):
         builder.close(session)
     builder.steps.append(Idle(SETTLE_MS))
-    if builder.known:
-        builder.send([builder.after(session.turns[0], session.identity) for session in builder.known])
+    builder.send([builder.after(session.turns[0], session.identity) for session in builder.known])
     return Workload(tuple(builder.steps))
 
 
 @st.composite
 def sessions_beyond_the_context(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a session whose next input exceeds the context by little or much, with a request beside it or none; then a
-    request to an engine that must have refused that turn and nothing else.
+    request to an engine that must have refused that turn and nothing else. There is no session if it costs too much.
     """
+    other = Request(prompt=Prompt((Segment("other", limits.unit + 1),)), max_tokens=8)
+    if limits.longest > min(limits.most_tokens // 2, limits.pool or limits.longest):
+        return Workload((Burst(requests=(other,)),))
     left = draw(st.sampled_from((limits.unit, 1, 2 * limits.unit)))
     answer = draw(st.sampled_from((4, 1)))
     length = limits.longest - NONCE_TOKENS - answer - left
     first = Request(prompt=Prompt((Segment("long", length),)), max_tokens=answer, session="a")
     beyond = Segment("input 1", left + draw(st.sampled_from((2, limits.unit + 2))))
     turn = Request(prompt=Prompt((beyond,), continues=0, start=0, end=-1), max_tokens=4, session="a")
-    other = Request(prompt=Prompt((Segment("other", limits.unit + 1),)), max_tokens=8)
     beside = (turn, other) if draw(st.booleans()) and limits.requests != 1 else (turn,)
     bursts = [Burst(requests=one) for one in ((first,), beside, (other,))]
     return Workload((*bursts, CloseSession("a"), Idle(SETTLE_MS), Burst(requests=(other,))))

@@ -27,6 +27,7 @@ HARDLY_SMALLER = {"churn", "conversations of chats", "edited", "evicted", "abort
 HARDLY_SMALLER |= {"never fitting", "who waits for room", "aborts", "sharers", "resets before gaps"}
 HARDLY_SMALLER |= {"images of resumed requests"}  # they must exceed the pool
 HARDLY_SMALLER |= {"drafts beside a full context"}  # an answer must end at the context limit
+HARDLY_SMALLER |= {"sessions beyond the context"}
 # One image before a change and after it.
 HARDLY_SMALLER |= {"resets of one cache of images", "images over new weights", "images of several towers"}
 HARDLY_SMALLER |= {"images over reloads"}
