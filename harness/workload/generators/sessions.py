@@ -57,7 +57,9 @@ class SessionBuilder:
         self.longest = min(limits.longest, limits.most_tokens // 4, (limits.pool or limits.longest) // limits.groups)
         blocks = [blocks for blocks in (2, 3, 5, 8) if blocks * limits.unit <= self.longest // 6] or [1]
         edge = draw(st.sampled_from((1, 0, -1, limits.unit // 2)))
-        self.stem = Segment("stem", max(1, draw(st.sampled_from(limits.sizes(blocks))) * limits.unit + edge - NONCE_TOKENS))
+        self.stem = Segment(
+            "stem", max(1, draw(st.sampled_from(limits.sizes(blocks))) * limits.unit + edge - NONCE_TOKENS)
+        )
 
     def begin(self) -> None:
         """Open a session, if there is a name and room for it."""
