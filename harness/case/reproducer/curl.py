@@ -263,7 +263,8 @@ def variable(segment: Segment) -> str:
 
 def left_variable(prompt: Prompt) -> str:
     """Return a shell variable name for what is left of a cut history."""
-    return f"history_{prompt.continues}_from_{prompt.start}" + ("" if prompt.end is None else f"_to_{prompt.end}")
+    to = "" if prompt.end is None else f"_to_{prompt.end}" if prompt.end >= 0 else f"_without_{-prompt.end}"
+    return f"history_{prompt.continues}_from_{prompt.start}{to}"
 
 
 def token_list(tokens: tuple[int, ...]) -> str:

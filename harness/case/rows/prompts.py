@@ -86,9 +86,11 @@ def shown(tokens: tuple[int, ...], at: int) -> bool:
 
 
 def cut_pieces(whole: list[Piece], start: int, end: int | None) -> list[Piece]:
-    """Return what is left of the pieces of a history from token `start` to token `end`."""
+    """Return what is left of the pieces of a history from token `start` to token `end`, as in a Python slice."""
     left: list[Piece] = []
     at = 0
+    if end is not None and end < 0:
+        end += sum(len(tokens) for _, tokens in whole)
     for row, tokens in whole:
         first = max(0, start - at)
         part = tokens[first : None if end is None else max(0, end - at)]

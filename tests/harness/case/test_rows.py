@@ -174,11 +174,13 @@ def test_a_cut_history_has_parts_of_the_segments_that_it_keeps(tmp_path: Path) -
         burst(ask(("stem", 16), max_tokens=5)),
         burst(ask(("more", 7), continues=0, cut=(10, 23))),
         burst(ask(("more", 7), continues=0, cut=(4, 9))),
+        burst(ask(("more", 7), continues=0, cut=(0, -1))),
     )
     _, *rows = request_rows(judged(ScriptedEngine(), tmp_path, *steps))
     assert [[(one.name, one.tokens, one.inherited) for one in row.segments] for row in rows] == [
         [("stem[6:]", 10, 0), ("answer of r0", 3, 0), ("more", 7, None)],
         [("stem", 5, 0), ("more", 7, None)],
+        [("nonce", 4, 0), ("stem", 16, 0), ("answer of r0", 4, 0), ("more", 7, None)],
     ]
 
 

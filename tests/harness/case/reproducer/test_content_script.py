@@ -1,4 +1,4 @@
-"""The script of a case with embedding rows or images sends the prompts that Coldproof sent."""
+"""The script of a case with embedding rows, images or sessions sends the prompts that Coldproof sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coldproof.adapters.vllm.reproducer import OPENAI, WITH_CONTENT
 from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import reproducer, reproduction
 from coldproof.harness.history.prompts import hidden_of, tokens_of
-from coldproof.harness.workload.steps import Image, Prompt, Request, Rows, Segment, Workload
+from coldproof.harness.workload.steps import CloseSession, Image, Prompt, Request, Rows, Segment, Workload
 from coldproof.reports.schema.case import Case
 
 FLAGS = (
@@ -88,6 +88,28 @@ def test_a_script_continues_a_prompt_with_rows() -> None:
     before = outcome(0, tuple(seen), (7, 8), hidden=tuple(made.hidden[0]))
     assert tuple(made.prompt(then)) == tokens_of(turn, "n", {0: before})
     assert tuple(made.hidden[1]) == hidden_of(turn, "n", {0: before})
+
+
+def test_a_script_sends_a_turn_of_a_session_to_the_engine_in_it() -> None:
+    """With its whole prompt, of which the script sends what is new; and it closes the session where the case does."""
+    first = asked(Segment("s", 9), session="a")
+    turn = Request(prompt=Prompt((Segment("turn", 2),), continues=0, start=0, end=-1), session="a")
+    steps = [burst(first), burst(turn), CloseSession("a", aborted=True), burst(asked(Segment("s", 9)))]
+    found = case(first)
+    found = msgspec.structs.replace(found, workload=msgspec.to_builtins(Workload(tuple(steps))))
+    assert reproduction(found) is WITH_CONTENT
+    source = reproducer(found)
+    made, names = server(source, "n")
+    made.close_session = lambda name, *, aborted: closed.append((name, aborted))
+    closed: list[tuple[str, bool]] = []
+    (spec,), (then,) = calls(made, names, 0), calls(made, names, 1)
+    assert (spec["session"], then["session"], set(closed)) == ("a", "a", {("a", True)})
+    seen = made.prompt(spec)
+    made.sent[0] = {"ids": seen}
+    made.replies[0] = names["Reply"]()
+    made.replies[0].add({"choices": [{"token_ids": [7, 8]}]})
+    assert tuple(made.prompt(then)) == tokens_of(turn, "n", {0: outcome(0, tuple(seen), (7, 8))})
+    assert made.prompt(then)[: len(seen) + 1] == [*seen, 7]
 
 
 def calls(made: Any, names: dict[str, Any], number: int) -> list[dict[str, Any]]:

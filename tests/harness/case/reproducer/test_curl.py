@@ -110,12 +110,13 @@ def test_prompts_are_the_tokens_of_the_run(tmp_path: Path) -> None:
     assert made[1]["prompt"] == [*stem, 7, 8, 0, *segment_tokens(NONCE, Segment("turn", 5))]
 
 
-def test_a_cut_history_is_its_tokens_of_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [(30, 45), (0, -1)])
+def test_a_cut_history_is_its_tokens_of_the_run(tmp_path: Path, part: tuple[int, int]) -> None:
     """Of prompt and answer; a turn behind it goes on from them."""
-    cut = ask(("turn", 5), continues=0, cut=(30, 45))
+    cut = ask(("turn", 5), continues=0, cut=part)
     calls = played(case_of(burst(ask(("stem", 40))), burst(cut), burst(ask(("more", 2), continues=1))), tmp_path)
     stem = [*nonce_tokens(NONCE), *segment_tokens(NONCE, Segment("stem", 40))]
-    kept = [*stem[30:], 7, *segment_tokens(NONCE, Segment("turn", 5))]
+    kept = [*[*stem, 7, 8, 0][slice(*part)], *segment_tokens(NONCE, Segment("turn", 5))]
     _, second, third = (body["prompt"] for body in bodies(calls))
     assert second == kept
     assert third[: len(kept)] == kept
