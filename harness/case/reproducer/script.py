@@ -111,6 +111,7 @@ def reproducer(case: Case) -> str:
         vectors=any(request.surface.pooled for _, _, request in workload.requests()),
         rounding=ROUNDING if case.vector is None else case.vector.tolerance,
         headers=any(sent_headers(request) for _, _, request in workload.requests()),
+        most_counted=most_counted(case) if "def hit_count(" in of_engine else None,
         at_most=repr(most_cached(case, row) if row is not None and by_count else None),
         at_least=repr(row.cached_at_least if row is not None and by_count else None),
         carried="\n\n".join(map(source_body, carried)),
@@ -140,6 +141,17 @@ def most_cached(case: Case, row: RequestRow) -> int | None:
     Lost reuse is too few of them. More than allowed is not that bug, and some engines count only an upper bound.
     """
     return row.prompt_tokens if case.failure_class is FailureClass.LOST_REUSE else row.cached_at_most
+
+
+def most_counted(case: Case) -> int | None:
+    """Return how many tokens the engine may have counted as hits, in a case about its counter: no request reports a
+    count of its own. None for other cases.
+    """
+    reported = any(row.cached_tokens is not None for row in case.requests)
+    about_counter = case.failing_request is None and case.failure_class is FailureClass.ACCOUNTING
+    if not about_counter or reported or case.block_size is None:
+        return None
+    return sum((row.cached_at_most or 0) // case.block_size * case.block_size for row in case.requests)
 
 
 def recorded_engine(case: Case) -> RecordedEngine:

@@ -107,3 +107,43 @@ def test_the_commands_send_the_same_body(task: Task, tmp_path: Path) -> None:
     assert len(sent["input"]) == 44  # the nonce has four
     assert sent["cache_salt"].startswith("red-")
     assert "max_tokens" not in sent
+
+
+def counter_case(**changes: Any) -> Case:
+    """A case about the hit counter: two requests under two salts, the second of which may have hit 33 tokens."""
+    steps = (burst(pooled(Task.EMBED, ("stem", 60))), burst(pooled(Task.EMBED, ("stem", 60), salt="red")))
+    rows = [
+        report_samples.request(number, answer=[], cached_tokens=None, cached_at_most=most)
+        for number, most in enumerate((0, 33))
+    ]
+    facts = {"failure_class": FailureClass.ACCOUNTING, "failing_request": None, "first_difference": None}
+    return case_of(*steps, **{"vector": None, "requests": rows, "block_size": 32, **facts, **changes})
+
+
+@pytest.mark.parametrize(("counted", "too_many"), [(48.0, False), (49.0, True)])
+def test_a_case_about_the_counter_is_tested_by_the_counter(counted: float, too_many: bool) -> None:
+    """By what it grew since the attempt began: whole blocks of what the requests may have hit are allowed."""
+    names: dict[str, Any] = {"__name__": "case"}
+    exec(compile(reproducer(counter_case()), "case.py", "exec"), names)
+    names["time"] = type("Time", (), {"sleep": staticmethod(lambda _seconds: None)})
+    made = names["Server"].__new__(names["Server"])
+    made.hits_before, made.hit_count = 16.0, lambda: counted
+    assert names["is_wrong"](made) is too_many
+
+
+def test_a_counter_that_does_not_grow_shows_no_bug(tmp_path: Path) -> None:
+    """And one that is not there shows nothing."""
+    code, said = play(tmp_path, counter_case())
+    assert code == GONE, said
+    assert "grew by 0 tokens; 32 are allowed" in said
+    code, said = play(tmp_path, counter_case(), metrics="")
+    assert code == UNTRIED, said
+
+
+@pytest.mark.parametrize(
+    "changes", [{"failing_request": 1}, {"failure_class": FailureClass.CORRUPT}, {"block_size": None}]
+)
+def test_other_cases_do_not_use_the_counter(changes: dict[str, Any]) -> None:
+    """Nor those whose engine's script reads none."""
+    assert "hit_count" not in reproducer(counter_case(**changes))
+    assert "hit_count" not in reproducer(counter_case(engine="sglang"))
