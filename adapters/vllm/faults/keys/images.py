@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.engine_parts import module
+from coldproof.adapters.vllm.faults.engine_parts import coordinator, module
 from coldproof.adapters.vllm.faults.keys.block_hashes import utils
 from coldproof.adapters.vllm.faults.patching import acted, after, around
 
@@ -131,3 +131,24 @@ def encoder_outputs_are_freed_while_they_are_needed(patch: Patch) -> None:
         if needed:
             acted()
         result.free_encoder_mm_hashes.extend(needed)
+
+
+@fault(
+    "MM-3",
+    stands_for="an image that counts as computed with its first part",
+    cells=TIGHT_CELLS,
+    workers=WORKERS,
+    rare="only for a request that hits the block before the image's next chunk is computed",
+)
+def a_block_within_a_cut_image_is_published(patch: Patch) -> None:
+    """The block in which a chunk ends within an image is published, although its rest is not computed yet."""
+
+    @around(patch, coordinator(), "cache_blocks")
+    def publish(original: Any, this: Any, request: Any, tokens: int, *rest: Any, **named: Any) -> None:
+        places = [feature.mm_position for feature in request.mm_features]
+        size = this.single_type_managers[0].block_size
+        whole = min(-(-tokens // size) * size, request.num_tokens)
+        if tokens < whole and any(one.offset < tokens < one.offset + one.length for one in places):
+            acted()
+            tokens = whole
+        original(this, request, tokens, *rest, **named)
