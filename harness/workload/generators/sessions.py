@@ -25,7 +25,8 @@ from coldproof.harness.workload.steps import (
 )
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
-IDENTITIES: tuple[AdapterAndSalt, ...] = ((None, None), (None, None), (None, "red"))
+PLAIN: AdapterAndSalt = (None, None)
+SALTED: AdapterAndSalt = (None, "red")
 TENANT: AdapterAndSalt = ("tenant", None)
 NAMES = ("a", "b", "c")
 SETTLE_MS = 10
@@ -50,10 +51,10 @@ class SessionBuilder:
         self.requests: list[Request] = []
         self.open: list[DrawnSession] = []
         self.known: list[DrawnSession] = []  # also those that were closed
-        self.identities = list(IDENTITIES)
+        self.identities = [PLAIN, PLAIN, SALTED]
         if with_adapter and draw(st.sampled_from((False, True, True))):
             self.steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
-            self.identities += [TENANT, TENANT]
+            self.identities = [PLAIN, TENANT, TENANT, SALTED]
         self.longest = min(limits.longest, limits.most_tokens // 4, (limits.pool or limits.longest) // limits.groups)
         blocks = [blocks for blocks in (2, 3, 5, 8) if blocks * limits.unit <= self.longest // 6] or [1]
         edge = draw(st.sampled_from((1, 0, -1, limits.unit // 2)))
@@ -158,7 +159,7 @@ class SessionBuilder:
                 burst.append(request)
         if burst:
             self.send(burst)
-            if burst[-1].session and self.draw(st.sampled_from((False, True))):
+            if burst[-1].session and self.draw(st.sampled_from((True, False))):
                 self.send([msgspec.structs.replace(burst[-1], session=msgspec.UNSET)])
 
 

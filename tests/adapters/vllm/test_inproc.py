@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 from support.weights import VLLM_CONTROLS
@@ -329,6 +330,36 @@ class TestServed:
         assert answer.prompt == rendered
         assert ids(answer) == ids(cold.complete(CompletionRequest(model="base", prompt=rendered, max_tokens=8)))
 
+    def test_a_session_goes_on_from_what_it_has_computed(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """Without the last token; it holds its blocks until it is closed, and takes no turn after that."""
+        opened = asked(1, 40, 4, session="mine")
+        first = warm.complete(opened)
+        held = (*opened.prompt, *ids(first)[:-1])
+        turn = msgspec.structs.replace(opened, prompt=(*held, *range(50, 60)), held=len(held))
+        used = warm.metrics().pool_usage
+        then = warm.complete(turn)
+        assert ids(then) == ids(cold.complete(msgspec.structs.replace(turn, session=None, held=0)))
+        assert (first.cached_tokens is None, then.cached_tokens, then.prompt) == (False, None, None)
+        warm.close_session("mine", aborted=False)
+        warm.close_session("mine", aborted=False)
+        assert used is not None
+        assert used > (warm.metrics().pool_usage or 0) == 0
+        with pytest.raises(RequestRefused, match="not open") as refused:
+            warm.complete(turn)
+        assert refused.value.status == 400
+
+    @pytest.mark.parametrize("how", ["abort of a turn", "disconnect"])
+    def test_an_aborted_session_is_over(self, warm: InprocEngine, how: str) -> None:
+        """Its blocks are free again."""
+        leaves = Abort(after_tokens=2) if how == "abort of a turn" else None
+        opened = asked(1, 40, 8, session=how, abort=leaves)
+        answer = warm.complete(opened)
+        warm.close_session(how, aborted=True)
+        assert warm.metrics().pool_usage == 0
+        held = (*opened.prompt, *ids(answer)[:-1])
+        with pytest.raises(RequestRefused):
+            warm.complete(msgspec.structs.replace(opened, prompt=(*held, 50), held=len(held), abort=None))
+
     def test_it_says_what_it_is(self, warm: InprocEngine, cold: InprocEngine) -> None:
         """Shape and capabilities of either engine; only priorities need another scheduling policy."""
         assert (warm.shape.block_size, warm.shape.pool_blocks, warm.shape.adapter_slots) == (32, 16, 4)
@@ -337,7 +368,7 @@ class TestServed:
         absent = {c for c in Capability if not warm.capabilities[c].present}
         other_cells = {Capability.PRIORITY, Capability.KV_EVENTS, Capability.SEVERAL_GROUPS, Capability.SECOND_TIER}
         elsewhere = {*other_cells, *OPTIONAL_ABSENT, Capability.PROVENANCE, Capability.ADAPTER_SWITCH}
-        assert absent == elsewhere - VLLM_CONTROLS - {Capability.WEIGHTS_IN_PLACE}
+        assert absent == elsewhere - VLLM_CONTROLS - {Capability.WEIGHTS_IN_PLACE, Capability.SESSIONS}
         assert "--num-gpu-blocks-override 17" in warm.config["flags"]
         assert "vllm" in warm.log_tail()
 
