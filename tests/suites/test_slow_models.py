@@ -25,7 +25,8 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     """In vLLM's scheduler with the fingerprint worker: the hits, evictions and preemptions are real.
 
     WEIGHT has evidence for each route of an update and each mode of a pause, which are more than one example has.
-    Whether an answer ends with a stop string is luck: its tokens are random.
+    Whether an answer ends with a stop string is luck: its tokens are random. So is, once in 95 times, whether an answer of
+    one token is another one for an older adapter.
     """
     words = ["-m", "pytest", "-p", "support.slow_model", "-p", "no:cacheprovider", "suites", "--findings", "off"]
     words += ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "default,tight"]
@@ -36,7 +37,7 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     )
     results = read_results(tmp_path / "results.json")
     cells = [(r.id, cell) for r in results.requirements for cell in r.cells if cell.verdict is not Verdict.UNSUPPORTED]
-    missing = {name: set(cell.missing) - {Evidence.STOPPED} for name, cell in cells}
+    missing = {name: set(cell.missing) - {Evidence.STOPPED, Evidence.TELLING} for name, cell in cells}
     lacking = {name: evidence for name, evidence in missing.items() if evidence and not name.startswith("WEIGHT")}
     assert lacking == {}, ran.stdout[-2000:]
     assert len(cells) > 20
