@@ -25,8 +25,8 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     """In vLLM's scheduler with the fingerprint worker: the hits, evictions and preemptions are real.
 
     WEIGHT has evidence for each route of an update and each mode of a pause, which are more than one example has.
-    Whether an answer ends with a stop string is luck: its tokens are random. So is, once in 95 times, whether an answer of
-    one token is another one for an older adapter.
+    Whether an answer ends with a stop string is luck: its tokens are random. So is, once in 95 times, whether an answer
+    of one token is another one for an older adapter.
     """
     words = ["-m", "pytest", "-p", "support.slow_model", "-p", "no:cacheprovider", "suites", "--findings", "off"]
     words += ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "default,tight"]
