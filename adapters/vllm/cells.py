@@ -374,7 +374,7 @@ CELLS = (
     VllmCell(
         name="default",
         about="blocks of 32 tokens, a pool that never evicts, default scheduler",
-        areas=(*KEYS, "WEIGHT", "ENTRY", "SESS"),
+        areas=(*KEYS, "WEIGHT", "ENTRY", "SESS-2"),
     ),
     VllmCell(
         name="weight-transfer",
@@ -391,9 +391,7 @@ CELLS = (
     VllmCell(
         name="tight-priority",
         about="a pool of 16 blocks, chunks smaller than a block, priority scheduling",
-        arguments=small_pool(
-            "--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--scheduling-policy", "priority"
-        ),
+        arguments=small_pool(*NARROW_CHUNKS, "--scheduling-policy", "priority"),
         areas=("PREEMPT",),
     ),
     VllmCell(
@@ -417,7 +415,7 @@ CELLS = (
     VllmCell(
         name="small-chunks",
         about="prefill in chunks smaller than a block, a pool that never evicts",
-        arguments=("--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
+        arguments=NARROW_CHUNKS,
         areas=("LORA-5", "CHAT", "REUSE", "SURFACE", "CTRL", "SESS-1"),
     ),
     VllmCell(
@@ -599,7 +597,7 @@ CELLS = (
     VllmCell(
         name="images-tight",
         about="prompts with images, a pool of 16 blocks, chunks of 24 tokens, an encoder cache of one image",
-        arguments=small_pool("--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
+        arguments=small_pool(*NARROW_CHUNKS),
         areas=("MM-3",),
         images=True,
         own_answers=True,

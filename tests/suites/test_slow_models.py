@@ -37,8 +37,14 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     )
     results = read_results(tmp_path / "results.json")
     cells = [(r.id, cell) for r in results.requirements for cell in r.cells if cell.verdict is not Verdict.UNSUPPORTED]
-    missing = {name: set(cell.missing) - {Evidence.STOPPED, Evidence.TELLING} for name, cell in cells}
-    lacking = {name: evidence for name, evidence in missing.items() if evidence and not name.startswith("WEIGHT")}
+    missing = {name: set(cell.missing) - {Evidence.STOPPED} for name, cell in cells}
+    unlucky = [name for name, evidence in missing.items() if evidence == {Evidence.TELLING}]
+    assert len(unlucky) <= 1, ran.stdout[-2000:]
+    lacking = {
+        name: evidence
+        for name, evidence in missing.items()
+        if evidence and name not in unlucky and not name.startswith("WEIGHT")
+    }
     assert lacking == {}, ran.stdout[-2000:]
     assert len(cells) > 20
     assert results.totals["requests"] < MOST_REQUESTS * len(cells)

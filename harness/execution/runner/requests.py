@@ -115,12 +115,13 @@ class RunRequests:
         """End a session, by its name in the engine. Raises RequestRefused if the engine has no sessions."""
         if not isinstance(self.engine, HoldsSessions):
             raise RequestRefused(501, self.engine.capabilities[Capability.SESSIONS].evidence)
+        self.sessions.pop(name, None)
         self.engine.close_session(name, aborted=aborted)
 
     def close_sessions(self) -> None:
-        """End all sessions, also those that the workload has ended."""
-        while self.sessions:
-            self.close_session(self.sessions.popitem()[0], aborted=False)
+        """End the sessions that the workload has left open."""
+        for name in list(self.sessions):
+            self.close_session(name, aborted=False)
 
     def widened(self, outcome: Outcome, change: Change | None) -> Outcome:
         """Return the outcome with every identity that a change during its burst allows."""

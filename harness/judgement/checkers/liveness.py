@@ -16,7 +16,8 @@ from coldproof.reports.schema.verdict import FailureClass
 def check_liveness(history: History) -> list[Finding]:
     """Return a finding for each hang, crash and unexpected refusal, of requests and of adapter changes."""
     lost = history.engine_lost
-    excused = ended_by_failed_loads(history) | wait_for_sessions(history)
+    waiting = wait_for_sessions(history)
+    excused = ended_by_failed_loads(history) | waiting
     compared = {outcome.request for outcome in comparable_outcomes(history)}
     found = []
     for outcome in history.outcomes:
@@ -43,7 +44,7 @@ def check_liveness(history: History) -> list[Finding]:
         if record.error is not None:
             failure_class = failure_class_of(silent=record.silent, lost=lost)
             found.append(finding(f"Step {record.step} failed: {record.error}", failure_class))
-    if lost is not None and not found and not wait_for_sessions(history):
+    if lost is not None and not found and not waiting:
         found.append(finding(f"Engine lost: {lost}", failure_class_of(silent=history.stalled is not None, lost=lost)))
     return found
 
