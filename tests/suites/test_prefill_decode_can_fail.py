@@ -35,7 +35,8 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Pairs of servers."""
-    with opened(tmp_path_factory.mktemp("apart") / "report", "model", engine="vllm") as made:
+    # Whether a side ends before or after a prompt is fetched differs from run to run, so one replay may miss it.
+    with opened(tmp_path_factory.mktemp("apart") / "report", "model", engine="vllm", replays=3) as made:
         yield made
 
 
