@@ -12,10 +12,16 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.lora import reloads
 from coldproof.harness.workload.generators.memory_pressure import identical_prompts
+from coldproof.harness.workload.generators.one_side_first import (
+    adapters_one_side_first,
+    resets_one_side_first,
+    weights_one_side_first,
+)
 from coldproof.harness.workload.generators.resets_and_aborts import resets
 from coldproof.harness.workload.generators.reuse import returns, traffic
 from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.generators.side_failures import failing_sides, late_hand_overs
+from coldproof.harness.workload.generators.weights import quiet_updates
 
 APART = (Capability.PREFILL_APART, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 
@@ -97,6 +103,65 @@ def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Dat
     was fetched.
     """
     sut.check(data.draw(resets(sut.limits), label="workload"))
+
+
+@requirement(
+    "PD-2",
+    "weights with prefill and decode apart",
+    needs=(*APART, Capability.WEIGHT_UPDATES),
+    shows=(Evidence.FETCHED, Evidence.AFTER_UPDATE, Evidence.TELLING),
+)
+@given(data=st.data())
+def test_weights_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """After an update of the weights of both engines and the invalidation that they document, the pair answers as the
+    new weights cold.
+
+    Why it can break: the invalidation reaches one side, or KV of the old weights is still waiting to be fetched.
+    Oracle: a cold engine with these weights. Vacuous when nothing was fetched, no request could have hit a block of
+    other weights, or both weights answer alike.
+    """
+    sut.check_updates(data.draw(quiet_updates(sut.limits), label="workload"))
+
+
+@requirement(
+    "PD-2",
+    "adapters that reach one side first",
+    needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA, Capability.ONE_SIDE_FIRST),
+    shows=(Evidence.FETCHED, Evidence.HALF_CHANGED, Evidence.STALE_CHANCES, Evidence.TELLING),
+    shows_where={Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS},
+    overlapped_too=False,
+)
+@given(data=st.data())
+def test_adapters_that_reach_one_side_first(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """An adapter is replaced on one engine, requests are sent, and it is replaced on the other engine: after that, the
+    pair answers as the new content cold. What is sent between both has no right answer.
+
+    Why it can break: what the pair computes between both halves is of one content on the prefiller and of another on
+    the decoder, and both keep it under the key of their own. Oracle: cold start of one engine. Vacuous when nothing was
+    sent between both halves, no request could have hit the old content, or the contents give equal answers.
+    """
+    sut.check(data.draw(adapters_one_side_first(sut.limits), label="workload"))
+
+
+@requirement(
+    "PD-2",
+    "weights and resets that reach one side first",
+    needs=(*APART, Capability.STREAMING, Capability.WEIGHT_UPDATES, Capability.CACHE_RESET, Capability.ONE_SIDE_FIRST),
+    shows=(Evidence.FETCHED, Evidence.HALF_CHANGED, Evidence.AFTER_UPDATE, Evidence.TELLING, Evidence.AFTER_RESET),
+    overlapped_too=False,
+)
+@given(data=st.data())
+def test_weights_and_resets_that_reach_one_side_first(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """The weights are updated on one engine, requests are sent, the weights are updated on the other engine, and both
+    caches are reset: after that, the pair answers as the new weights cold. What is sent between both updates has no
+    right answer. The caches may be reset one after the other at any time.
+
+    Why it can break: what was computed between both halves survives the reset, or is still waiting to be fetched.
+    Oracle: cold engines with these weights. Vacuous when nothing was sent between both halves, no request could have
+    hit a block of other weights, or both weights answer alike.
+    """
+    workload = st.one_of(weights_one_side_first(sut.limits), resets_one_side_first(sut.limits))
+    sut.check_updates(data.draw(workload, label="workload"))
 
 
 @requirement(

@@ -32,7 +32,7 @@ from coldproof.adapters.protocol.requests import Arrival, Completion, Completion
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetsBeside, ResetScope, ResetsMore
 from coldproof.adapters.protocol.sessions import HoldsSessions
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.protocol.sides import RestartsSides, Side
+from coldproof.adapters.protocol.sides import HasSides, RestartsSides, Side
 from coldproof.adapters.protocol.weights import ChangesWeights, PauseMode, Pauses, SleepPart, Sleeps, WeightRoute
 
 PAUSES = {
@@ -159,6 +159,10 @@ class CheckedEngine:
             raise RequestRefused(501, support.evidence)
         with self._engine_errors_only("restart_side"):
             self.engine.restart_side(side)
+
+    def side(self, side: Side) -> CheckedEngine:
+        """Return one of two engines. Raises RequestRefused if they cannot be reached on their own."""
+        return CheckedEngine(self._with(HasSides, Capability.ONE_SIDE_FIRST).side(side))
 
     def _refuse_unknown(self, scope: tuple[ResetScope, ...]) -> None:
         for support in (self.capabilities[SCOPE_CAPABILITIES[one]] for one in scope):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 
 class Side(enum.StrEnum):
@@ -21,4 +21,15 @@ class RestartsSides(Protocol):
         """Kill one side, as a machine that fails, and return as soon as it answers again.
 
         Requests that it worked on may get an error. Raises EngineDied, and RequestRefused if it does not start again.
+        """
+
+
+@runtime_checkable
+class HasSides(Protocol):
+    """A pair of engines of which each can be changed on its own (ONE_SIDE_FIRST)."""
+
+    def side(self, side: Side) -> Any:
+        """Return one of both as an engine (`Engine`), to load adapters, reset the cache or update the weights there.
+
+        Raises nothing: what the side refuses is raised when it is asked.
         """

@@ -116,6 +116,11 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
         if self.process:
             self.process.record_processes()
 
+    def side(self, side: Side) -> ServerEngine:
+        """Return the server behind /sides/SIDE, to which the router of a pair passes on what it gets there."""
+        one = HttpClient(f"{self.client.url}/sides/{side}", alive=self.client.alive)
+        return ServerEngine(name=self.name, client=one, probed=self.probed, config={}, process=self.process)
+
     def metrics(self) -> Metrics:
         """Send GET /metrics and return the counters and gauges."""
         return self.client.metrics()

@@ -170,6 +170,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         evidence = "two engines, of which one computes prompts and the other one decodes"
         capabilities[Capability.PREFILL_APART] = Support(True, evidence)
         capabilities[Capability.SIDE_FAILURES] = side_failures(command)
+        capabilities[Capability.ONE_SIDE_FIRST] = Support(True, "the router passes on what it gets under /sides/SIDE")
     capabilities |= of_server(
         capabilities,
         transfers=options.weight_transfer,

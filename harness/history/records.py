@@ -156,6 +156,18 @@ class SideRestart(msgspec.Struct, frozen=True):
         return outcome.sent <= self.ended and self.began <= outcome.finished
 
 
+class HalfChanged(msgspec.Struct, frozen=True):
+    """A time during which a change was made on one side of a pair, `first`, and not yet on the other."""
+
+    began: float
+    ended: float
+    first: Side
+
+    def contains(self, outcome: Outcome) -> bool:
+        """Return whether a request was sent and answered meanwhile."""
+        return self.began <= outcome.sent and outcome.finished <= self.ended
+
+
 class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """An update of the weights. `version`: its symbolic name. `weights`: the digest; None: those of the start.
 
@@ -241,6 +253,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     resets: tuple[ResetRecord, ...] = ()
     side_resets: tuple[ResetRecord, ...] = ()  # those that left the prefix cache as it was
     side_restarts: tuple[SideRestart, ...] = ()
+    half_changed: tuple[HalfChanged, ...] = ()
     weights: dict[str, str] = {}  # symbolic version -> digest of the weights, without those of the start
     updates: tuple[WeightUpdate, ...] = ()
     start_checksum: str | None = None  # the engine's checksum of the weights with which it was started

@@ -67,6 +67,8 @@ def describe(step: Step, first_request: int) -> str:
                 return f"{send}: {lines}"
             changes = ", then ".join(describe(change, 0) for change in meanwhile.changes)
             apart = f" ({meanwhile.gap_ms} ms apart)" if meanwhile.then and meanwhile.gap_ms else ""
+            if meanwhile.first:
+                apart = f" on the {meanwhile.first} side, and {meanwhile.gap_ms} ms later on the other"
             return f"{send}: {lines}; after {meanwhile.after_tokens} tokens {changes}{apart}"
 
 

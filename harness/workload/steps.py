@@ -260,12 +260,14 @@ class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
     """A change that starts when the burst's first request has produced `after_tokens` tokens (0: when it is sent).
 
     `then`: further changes, each `gap_ms` milliseconds after the end of the one before.
+    `first`: with prefill and decode apart, the side on which `change` is made first, and `gap_ms` later on the other.
     """
 
     change: Change
     after_tokens: int
     then: tuple[Change, ...] = ()
     gap_ms: int = 0
+    first: Side | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: on both at once
 
     @property
     def changes(self) -> tuple[Change, ...]:

@@ -16,6 +16,7 @@ import msgspec
 from coldproof.adapters.common import state_model, tiny_model
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
+from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
 from coldproof.adapters.server.completions import headers, option_fields
@@ -223,8 +224,12 @@ def scenario(workload: Workload) -> list[str]:
                 during = ""
                 if meanwhile is not None:
                     wait = f", time.sleep({meanwhile.gap_ms / 1000}), " if meanwhile.gap_ms else ", "
-                    made = wait.join(f"server.{change_call(change)}" for change in meanwhile.changes)
-                    several = f"[{made}]" if meanwhile.then else made
+                    calls = [change_call(change) for change in meanwhile.changes]
+                    if meanwhile.first:
+                        others = (side for side in Side if side is not meanwhile.first)
+                        calls = [f"side({side.value!r}).{calls[0]}" for side in (meanwhile.first, *others)]
+                    made = wait.join(f"server.{call}" for call in calls)
+                    several = f"[{made}]" if len(calls) > 1 else made
                     during = f", after_tokens={meanwhile.after_tokens}, change=lambda: {several}"
                 lines.append(f"server.ask([{asked}]{during})")
                 number += len(requests)

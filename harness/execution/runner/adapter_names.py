@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -46,16 +47,21 @@ class AdapterNames:
         slot = self.slots.get(symbol) if symbol else None
         return self.contents[slot.content].digest if slot else None
 
-    def set_adapter(self, step: SetAdapter) -> None:
-        """Write the files to the step's path and load them by the step's route."""
+    def set_adapter(self, step: SetAdapter, sides: Iterable[Engine] = ()) -> None:
+        """Write the files to the step's path and load them by the step's route: on each of `sides`, or on the engine.
+
+        Without an unload that succeeded, the name keeps what it had if the engine refuses.
+        """
         path = str(place(self.contents[step.content], self.folder / self.actual(step.path)))
         name, known = self.actual(step.name), step.name in self.slots
-        if step.route is Route.UNLOAD_LOAD and known:
-            self.unload(step.name)
-        if step.route is Route.SWITCH:
-            self.engine.switch_adapter(name, path)
-        else:
-            self.engine.load_adapter(name, path, in_place=step.route is Route.IN_PLACE and known)
+        for engine in sides or (self.engine,):
+            if step.route is Route.UNLOAD_LOAD and known:
+                engine.unload_adapter(name)
+                self.slots.pop(step.name, None)
+            if step.route is Route.SWITCH:
+                engine.switch_adapter(name, path)
+            else:
+                engine.load_adapter(name, path, in_place=step.route is Route.IN_PLACE and known)
         self.loads += 1
         self.slots[step.name] = Slot(step.content, self.loads)
 

@@ -7,9 +7,9 @@ of the harness itself raises an exception.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,7 +29,7 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.resets import ResetsBeside, ResetsMore
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.protocol.sides import RestartsSides, Side
+from coldproof.adapters.protocol.sides import HasSides, RestartsSides, Side
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.models.versions import Versions
@@ -40,7 +40,15 @@ from coldproof.harness.execution.runner.requests import RunRequests, outcome
 from coldproof.harness.execution.runner.served_weights import ServedWeights
 from coldproof.harness.execution.runner.step_log import StepLog
 from coldproof.harness.history.kv_events import RunEvents
-from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord, SideRestart, StepRecord
+from coldproof.harness.history.records import (
+    HalfChanged,
+    History,
+    Outcome,
+    QueueSample,
+    ResetRecord,
+    SideRestart,
+    StepRecord,
+)
 from coldproof.harness.workload.steps import (
     START_WEIGHTS,
     Burst,
@@ -118,6 +126,7 @@ class WorkloadRun:
         self.resets: list[ResetRecord] = []
         self.side_resets: list[ResetRecord] = []
         self.side_restarts: list[SideRestart] = []
+        self.half_changed: list[HalfChanged] = []
         self.adapters = AdapterNames(engine, nonce, contents, folder)
         self.weights = ServedWeights(
             engine, versions or {}, folder, nonce, clock=self.clock, on_clear=self.resets.append
@@ -158,6 +167,7 @@ class WorkloadRun:
             resets=tuple(self.resets),
             side_resets=tuple(self.side_resets),
             side_restarts=tuple(self.side_restarts),
+            half_changed=tuple(self.half_changed),
             weights={name: files.digest for name, files in self.weights.versions.items() if name != START_WEIGHTS},
             updates=tuple(self.weights.updates),
             start_checksum=self.weights.start_checksum,
@@ -295,7 +305,34 @@ class WorkloadRun:
 
     def change(self, meanwhile: Meanwhile) -> Change:
         """Return the changes that a burst makes while its requests are in flight."""
+        if isinstance(meanwhile.first, Side):
+            order = (meanwhile.first, *(side for side in Side if side is not meanwhile.first))
+            return Change(meanwhile, lambda change: self.make_apart(change, order, meanwhile.gap_ms), self.clock)
         return Change(meanwhile, self.make, self.clock)
+
+    def make_apart(self, change: StepChange, order: tuple[Side, ...], gap_ms: int) -> None:
+        """Make a change on one side, and `gap_ms` milliseconds later on the other. Raises EngineError."""
+        sides = self.sides(order, gap_ms)
+        match change:
+            case SetAdapter():
+                self.adapters.set_adapter(change, sides)
+            case UpdateWeights():
+                self.weights.update(change, sides)
+            case Reset():
+                self.reset(change, sides)
+            case _:
+                raise RequestRefused(501, f"no {type(change).__name__} is made on one side before the other")
+
+    def sides(self, order: tuple[Side, ...], gap_ms: int) -> Iterator[Any]:
+        """Yield the sides one after the other, and record the time between both. Raises RequestRefused without any."""
+        if not isinstance(self.engine, HasSides):
+            raise RequestRefused(501, self.engine.capabilities[Capability.ONE_SIDE_FIRST].evidence)
+        first, second = (self.engine.side(side) for side in order)
+        yield first
+        changed = self.clock()
+        time.sleep(gap_ms / 1000)
+        self.half_changed.append(HalfChanged(changed, self.clock(), order[0]))
+        yield second
 
     def record(self, plan: Outcome, served: Served, change: Change | None) -> None:
         """Record the outcome of a request."""
@@ -305,11 +342,13 @@ class WorkloadRun:
         widened = self.requests.widened(ended, change)
         self.requests.outcomes[widened.request] = widened
 
-    def reset(self, step: Reset) -> None:
-        """Reset the cache and record what the engine reports. A refusal is recorded as an unsuccessful reset."""
+    def reset(self, step: Reset, sides: Iterable[Engine] = ()) -> None:
+        """Reset the cache, on each of `sides` or on the engine, and record what is reported. A refusal is recorded as
+        an unsuccessful reset.
+        """
         began = self.clock()
         try:
-            success = self.reset_engine(step)
+            success = all(side.reset_cache() for side in sides) if sides else self.reset_engine(step)
         except RequestRefused:
             success = False
         made = self.resets if step.prefix else self.side_resets

@@ -5,7 +5,7 @@ At the end of the run, the engine serves the weights with which it was started, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -63,8 +63,11 @@ class ServedWeights:
         """Return the digest of a version; None for the weights of the start."""
         return None if version == START_WEIGHTS else self.versions[version].digest
 
-    def update(self, step: UpdateWeights) -> None:
-        """Load a version by a route, and record it. The checksum is taken before the first update and after each."""
+    def update(self, step: UpdateWeights, sides: Iterable[ChangesWeights] = ()) -> None:
+        """Load a version by a route, on each of `sides` or on the engine, and record it as one update.
+
+        The checksum is taken before the first update and after each.
+        """
         if not isinstance(self.engine, ChangesWeights):
             raise RequestRefused(501, self.engine.capabilities[Capability.WEIGHT_UPDATES].evidence)
         self.note_start(self.engine)
@@ -72,11 +75,12 @@ class ServedWeights:
         path = place_version(files, self.path) if step.route is WeightRoute.SAME_PATH else files.folder.resolve()
         began = self.clock()
         try:
-            self.engine.update_weights(str(path), step.route)
+            for engine in sides or (self.engine,):
+                engine.update_weights(str(path), step.route)
+                self.version, self.discarded = step.version, False  # also of one side: it has to be restored at the end
         except EngineError as problem:
             self.record(step, began, error=str(problem))
             raise
-        self.version, self.discarded = step.version, False
         self.record(step, began)
         self.updates[-1] = msgspec.structs.replace(self.updates[-1], checksum=self.checksum(self.engine))
 

@@ -104,6 +104,7 @@ class Evidence(enum.StrEnum):
     SESSION_DROPS = "requests that begin with a block whose last token a session had dropped"
     FETCHED = "prompts of which the decoder fetched KV from the prefiller"
     PARTLY_FETCHED = "prompts of which the decoder had blocks and fetched the rest"
+    HALF_CHANGED = "answers while a change had reached only one side"
     LATE = "prompts that the decoder got late and answered"
     SIDE_RESTARTS = "sides killed and started again"
     AFTER_SIDE_RESTART = "answers to prompts that were computed before a side was killed"

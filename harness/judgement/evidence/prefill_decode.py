@@ -18,6 +18,9 @@ def transfer_facts(history: History) -> dict[str, float]:
         Evidence.PARTLY_FETCHED: sum(
             fetched_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()
         ),
+        Evidence.HALF_CHANGED: sum(
+            o.answered and any(half.contains(o) for half in history.half_changed) for o in history.outcomes
+        ),
         Evidence.LATE: sum(o.answered and was_late(o, late.get(o.request, 0)) for o in history.outcomes),
         Evidence.SIDE_RESTARTS: len(history.side_restarts),
         Evidence.AFTER_SIDE_RESTART: sum(

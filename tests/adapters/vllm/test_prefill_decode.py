@@ -133,6 +133,16 @@ def test_a_change_is_made_on_both_sides(pair: Pair) -> None:
     assert pair.got == [[("/v1/load_lora_adapter", body)]] * 2
 
 
+@pytest.mark.parametrize(("number", "side"), [(0, "prefill"), (1, "decode")])
+def test_a_change_on_one_side_is_made_there_only(pair: Pair, number: int, side: str) -> None:
+    """With its body and its parameters."""
+    body = {"lora_name": "a"}
+    answer = post(pair, f"/sides/{side}/v1/load_lora_adapter?x=1", body)
+    assert (answer.status_code, answer.json()["side"]) == (200, number)
+    assert pair.got[number] == [("/v1/load_lora_adapter", body)]
+    assert pair.got[1 - number] == []
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("failure", [Response("no", status=400), Response('{"success": false}', status=200)])
 def test_a_change_that_fails_on_one_side_fails(pair: Pair, failing: int, failure: Response) -> None:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.engine_parts import module
+from coldproof.adapters.vllm.faults.engine_parts import module, pool
 from coldproof.adapters.vllm.faults.patching import acted, around, before
 
 FAULTS, fault = collector("between_engines")
@@ -53,6 +53,31 @@ def a_load_reaches_the_prefiller_only(patch: Patch) -> None:
         if os.environ.get(SIDE_VARIABLE) == "decode" and lora.load_inplace and lora.lora_int_id in this.list_adapters():
             acted()
             lora.load_inplace = False
+
+
+@fault("PD-2", stands_for="the class of changes that reach one of two engines", cells=PAIR, workers=MODEL)
+def new_weights_reach_the_prefiller_only(patch: Patch) -> None:
+    """The decoder confirms new weights, and keeps the old ones."""
+
+    @around(patch, module("v1.engine.core").EngineCore, "collective_rpc")
+    def call(original: Any, this: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+        if method != "reload_weights" or os.environ.get(SIDE_VARIABLE) != "decode":
+            return original(this, method, *args, **kwargs)
+        acted()
+        return [None]
+
+
+@fault("PD-2", stands_for="the class of changes that reach one of two engines", cells=PAIR, workers=MODEL)
+def a_reset_reaches_the_prefiller_only(patch: Patch) -> None:
+    """The decoder confirms a reset, and keeps its cache."""
+
+    @around(patch, pool(), "reset_prefix_cache")
+    def reset(original: Any, this: Any) -> bool:
+        if os.environ.get(SIDE_VARIABLE) != "decode":
+            return bool(original(this))
+        if len(this.cached_block_hash_to_block):
+            acted()
+        return True
 
 
 FAILING = ("prefill-decode-failures",)

@@ -371,6 +371,13 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
             Burst(requests=(SHORT,), meanwhile=Meanwhile(change=Reset(), after_tokens=3)),
             "after_tokens=3, change=lambda: server.reset())",
         ),
+        (
+            Burst(
+                requests=(SHORT,),
+                meanwhile=Meanwhile(change=Reset(), after_tokens=0, gap_ms=500, first=Side.DECODE),
+            ),
+            "lambda: [server.side('decode').reset(), time.sleep(0.5), server.side('prefill').reset()])",
+        ),
         (burst(changed(SHORT, abort=Abort(after_ms=30))), "abort=(0, 30)"),
         (burst(changed(SHORT, chat=True, priority=2)), "chat=True, extra={'priority': 2}"),
         (burst(changed(SHORT, rank=1)), "headers={'X-data-parallel-rank': '1'})"),
