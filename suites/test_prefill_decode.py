@@ -54,6 +54,7 @@ def test_prefill_and_decode_apart_answer_as_one(sut: SystemUnderTest, data: st.D
     needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
     shows=(Evidence.FETCHED, Evidence.WARM_HITS, Evidence.UNLOAD_LOADS, Evidence.STALE_CHANCES, Evidence.TELLING),
     shows_where={Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS},
+    overlapped_too=False,
 )
 @given(data=st.data())
 def test_adapters_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -71,6 +72,7 @@ def test_adapters_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.D
     "salts with prefill and decode apart",
     needs=(*APART, Capability.CACHE_SALT),
     shows=(Evidence.FETCHED, Evidence.SALTED_HITS, Evidence.STALE_CHANCES),
+    overlapped_too=False,
 )
 @given(data=st.data())
 def test_salts_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -91,6 +93,7 @@ def test_salts_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Data
     "resets with prefill and decode apart",
     needs=(*APART, Capability.STREAMING, Capability.CACHE_RESET),
     shows=(Evidence.FETCHED, Evidence.RESETS, Evidence.AFTER_RESET, Evidence.HITS),
+    overlapped_too=False,
 )
 @given(data=st.data())
 def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -110,6 +113,7 @@ def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Dat
     "weights with prefill and decode apart",
     needs=(*APART, Capability.WEIGHT_UPDATES),
     shows=(Evidence.FETCHED, Evidence.AFTER_UPDATE, Evidence.TELLING),
+    overlapped_too=False,
 )
 @given(data=st.data())
 def test_weights_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:

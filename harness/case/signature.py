@@ -82,6 +82,7 @@ def features(history: History) -> list[str]:
         "ranks": any(isinstance(request.rank, int) for request in asked),
         "late hand-over": any(request.hand_over_ms for request in asked),
         "a side restarted": bool(history.side_restarts),
+        "one side first": bool(history.half_changed),
         "impossible priority": any(request.priority == IMPOSSIBLE_PRIORITY for request in asked),
         "several answers": any(request.surface.answers > 1 for request in asked),
         "prompt logprobs": any(request.surface.prompt_logprobs for request in asked),

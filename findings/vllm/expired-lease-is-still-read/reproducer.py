@@ -47,9 +47,10 @@ port. It needs vLLM, which brings aiohttp, and nixl. It imports nothing of Coldp
 The protocol is that of NixlConnector's documentation: the prefiller gets the request with one token of answer and
 `do_remote_decode`, and its `kv_transfer_params` go to the decoder with the whole request.
 
-Two things can be asked of it that happen by themselves in production: `POST /sides/SIDE/restart` kills a side and
-starts it again, and a request with the header `X-hand-over-ms` goes to the decoder so much later. `--kv-lease SECONDS`
-is how long the prefiller keeps KV that nobody has fetched (`kv_lease_duration`; vLLM: 30).
+Three things can be asked of it that happen by themselves in production: `POST /sides/SIDE/restart` kills a side and
+starts it again, a request with the header `X-hand-over-ms` goes to the decoder so much later, and a change under
+`/sides/SIDE/` is made on that side only. `--kv-lease SECONDS` is how long the prefiller keeps KV that nobody has
+fetched (`kv_lease_duration`; vLLM: 30).
 """
 
 from __future__ import annotations
@@ -260,9 +261,12 @@ class Router:
                 return await self.both(request)
             if request.path in RESTARTS and request.method == "POST":
                 return await self.restarted(RESTARTS.index(request.path))
+            for side, url in zip(SIDES, self.urls, strict=True):
+                if request.path.startswith(f"/sides/{side}/"):
+                    return await self.relayed(request, url + request.path_qs.removeprefix(f"/sides/{side}"))
             if request.path.rstrip("/") == "/metrics":
                 return await self.metrics(request)
-            return await self.relayed(request, self.decode, await request.read())
+            return await self.relayed(request, self.decode + request.path_qs)
         except aiohttp.ClientError as problem:
             return web.json_response(lost(problem), status=503)
 
@@ -273,7 +277,7 @@ class Router:
         except ValueError:
             body = None
         if not isinstance(body, dict):
-            return await self.relayed(request, self.decode, await request.read())
+            return await self.relayed(request, self.decode + request.path_qs)
         whole = body.get("n", 1) != 1 or any(body.get(name) for name in ONLY_WHOLE)
         first = prompt_alone(body, fetched=not whole)
         async with self.session.post(self.prefill + request.path_qs, json=first) as answer:
@@ -283,7 +287,7 @@ class Router:
         await asyncio.sleep(int(request.headers.get(HAND_OVER, 0)) / 1000)
         if not whole:
             body["kv_transfer_params"] = json.loads(content).get("kv_transfer_params")  # None for less than a block
-        return await self.relayed(request, self.decode, json.dumps(body).encode())
+        return await self.relayed(request, self.decode + request.path_qs, json.dumps(body).encode())
 
     async def both(self, request: web.Request) -> web.StreamResponse:
         """Ask one side, and the other one if that succeeds."""
@@ -292,7 +296,7 @@ class Router:
             content = await first.read()
             if first.status != 200 or failed(content):
                 return web.Response(status=first.status, body=content, headers=end_to_end(first.headers))
-        return await self.relayed(request, self.decode, body)
+        return await self.relayed(request, self.decode + request.path_qs)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """Answer with the prefiller's metrics, and those of the decoder that are summed."""
@@ -302,9 +306,10 @@ class Router:
                 texts.append(await answer.text())
         return web.Response(text="\n".join(merged(*texts)) + "\n")
 
-    async def relayed(self, request: web.Request, url: str, body: bytes) -> web.StreamResponse:
-        """Send the request to one side, and its answer to the client as it comes."""
-        async with self.session.request(request.method, url + request.path_qs, **like(request, body)) as answer:
+    async def relayed(self, request: web.Request, url: str, body: bytes | None = None) -> web.StreamResponse:
+        """Send the request to one side, with its own body or another one, and the answer to the client as it comes."""
+        sent = like(request, await request.read() if body is None else body)
+        async with self.session.request(request.method, url, **sent) as answer:
             response = web.StreamResponse(status=answer.status, headers=end_to_end(answer.headers))
             await response.prepare(request)
             try:

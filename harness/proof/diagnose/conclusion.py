@@ -19,6 +19,7 @@ from coldproof.harness.proof.diagnose.controls import (
     CONCURRENT,
     DISCONNECT,
     NAME,
+    ONE_SIDE_FIRST,
     OPTIONS,
     OTHER_REQUESTS,
     PATH,
@@ -124,6 +125,10 @@ MECHANISMS: tuple[tuple[str, Rule], ...] = (
     ("a cause outside of the prefix cache", lambda t, _: does_not_need(t, CACHING)),
     ("the second tier: what is stored in it or loaded from it", lambda t, _: needs(t, TIER)),
     ("the state that a client disconnect leaves behind", lambda t, _: needs(t, DISCONNECT)),
+    (
+        "KV of both contents: what is computed while a change has reached one side only",
+        lambda t, _: needs(t, ONE_SIDE_FIRST),
+    ),
     ("a cache reset that is incomplete", lambda t, _: needs(t, RESET)),
     ("preemption, or the resumption after it", lambda t, f: needs(t, POOL) and f.preempted),
     ("eviction, or a pool that does not free its blocks", lambda t, _: needs(t, POOL)),

@@ -219,6 +219,17 @@ def unrelated_prompts(workload: Workload, failing: int | None) -> tuple[Workload
     return change_requests(workload, change), failing
 
 
+def on_both_sides(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
+    """Make each change on both sides of a pair at once."""
+    steps = [
+        msgspec.structs.replace(step, meanwhile=msgspec.structs.replace(step.meanwhile, first=msgspec.UNSET, gap_ms=0))
+        if isinstance(step, Burst) and step.meanwhile is not None and step.meanwhile.first
+        else step
+        for step in workload.steps
+    ]
+    return Workload(tuple(steps)), failing
+
+
 # The factors that the controls remove, as the conclusion names them.
 OWN_KEY, SHARED_PREFIX = "a hit under its own salt", "a prefix shared with other requests"
 OTHER_REQUESTS = "prior or concurrent requests"
@@ -229,6 +240,7 @@ SEQUENTIAL = "requests one at a time"
 ADAPTERS, SALTS, SIMILAR_SALTS = "adapters", "salts", "nearly equal salts"
 SIMILAR_PROMPTS, OPTIONS = "prompts that differ in a token or two", "response options"
 PRIORITIES, DOORS = "priorities", "several doors"
+ONE_SIDE_FIRST = "a change that reaches one side first"
 CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("a fresh salt on the failing request", OWN_KEY, fresh_salt),
     ("another first block in the failing request", SHARED_PREFIX, first_block_changed),
@@ -238,6 +250,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("a unique path for each adapter", PATH, unique_paths),
     ("the two adapters swapped", ORDER, contents_swapped),
     ("the other route of a reload", ROUTE, other_route),
+    ("each change on both sides at once", ONE_SIDE_FIRST, on_both_sides),
     ("one request at a time", CONCURRENT, lambda w, failing: (one_request_per_burst(w), failing)),
     (f"{COPIES} copies of each request at once", SEQUENTIAL, many_at_once),
     ("no client disconnect", DISCONNECT, in_all_requests(abort=None)),

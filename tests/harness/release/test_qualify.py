@@ -44,6 +44,13 @@ def test_the_suites_are_what_was_frozen() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_all_tests_of_one_requirement_are_judged_alike() -> None:
+    """A case names its requirement and not the test that found it, and must fail again when it is replayed."""
+    listed, _ = read_frozen(versions()[-1])
+    rules = {(one.declared.id, one.declared.overlapped_too, one.declared.hashes_too) for one in listed.tests}
+    assert sorted(name for name, *_ in rules) == sorted({one.declared.id for one in listed.tests})
+
+
 def test_the_newest_list_is_the_projects_version() -> None:
     """Whoever raises the version freezes its requirements."""
     assert versions()[-1] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

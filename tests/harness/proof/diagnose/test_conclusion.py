@@ -8,7 +8,7 @@ import pytest
 
 from coldproof.adapters.spec.cell import CACHING, POOL, TIER
 from coldproof.harness.proof.diagnose.conclusion import ControlFacts, conclude, runs_needed, strength_of
-from coldproof.harness.proof.diagnose.controls import CONCURRENT, DISCONNECT, NAME, OTHER_REQUESTS, PATH
+from coldproof.harness.proof.diagnose.controls import CONCURRENT, DISCONNECT, NAME, ONE_SIDE_FIRST, OTHER_REQUESTS, PATH
 from coldproof.reports.schema.case import ControlRow, Strength
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -90,6 +90,11 @@ def test_the_words_name_what_is_needed_what_is_not_and_what_is_open() -> None:
         ([gone(POOL)], {}, "eviction, or a pool that does not free its blocks"),
         ([gone(NAME), gone(PATH)], {}, "a cache key that identifies adapters by name and path"),
         ([gone(NAME), still(PATH)], {}, "a cache key that identifies adapters by name"),
+        (
+            [gone(ONE_SIDE_FIRST), gone(CONCURRENT)],
+            {},
+            "KV of both contents: what is computed while a change has reached one side only",
+        ),
         ([gone(CACHING)], {}, ""),
         ([gone(NAME, tries=1)], {}, ""),
     ],

@@ -18,6 +18,7 @@ from support.histories import ask, burst, contents, put
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.requests import ResponseOptions
+from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import CACHING, EngineVariant
 from coldproof.harness.execution.runner.runner import WorkloadRun
@@ -27,7 +28,17 @@ from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.diagnose.controls import controls_of
 from coldproof.harness.proof.diagnose.diagnose import NO_TIME, TimeLimit, diagnose
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
-from coldproof.harness.workload.steps import Burst, Request, Reset, Route, Segment, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import (
+    Burst,
+    Meanwhile,
+    Request,
+    Reset,
+    Route,
+    Segment,
+    SetAdapter,
+    Step,
+    Workload,
+)
 from coldproof.reports.schema.case import ControlRow, Diagnosis, Reproduction, Strength
 
 RED = ask(salt="red")
@@ -243,6 +254,15 @@ def test_a_serial_story_is_also_told_by_crowds() -> None:
     assert made.request == 8
     assert asked[8].salt == "red"
     assert {r.prompt.continues for r in asked[8:]} == {0}
+
+
+def test_a_change_of_one_side_first_is_also_made_on_both_at_once() -> None:
+    """And nothing else is different."""
+    half = Meanwhile(change=Reset(), after_tokens=0, gap_ms=300, first=Side.DECODE)
+    story = Workload((Burst(requests=(ask(),), meanwhile=half), burst(ask())))
+    made = {control.name: control for control in controls_of(story, 1, salts=True)}["each change on both sides at once"]
+    at_once = Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=0))
+    assert made.workload.steps == (at_once, burst(ask()))
 
 
 def test_an_engine_without_salts_is_given_none() -> None:
