@@ -76,12 +76,11 @@ def test_adapters_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.D
 )
 @given(data=st.data())
 def test_salts_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
-    """Requests with different salts share no blocks on the prefiller, and requests with equal salts do. The pair gives
-    cold answers.
+    """Requests with different salts share no blocks on the prefiller, and requests with equal salts do. The decoder
+    fetches all blocks of a prompt that it has computed under another salt only. The pair gives cold answers.
 
-    Why it can break: the request that the prefiller gets lacks the salt. The decoder's own hits are not counted for
-    each request, so that salts that share blocks there would not be noticed. Oracle: the
-    reference cache of the prefiller, and cold start. Vacuous when no salted request hit, nothing was fetched, or no
+    Why it can break: the request that one side gets lacks the salt. Oracle: the reference cache of each side, and cold
+    start. Vacuous when no salted request hit, nothing was fetched, or no
     request could have hit the blocks of another salt.
     """
     workload = salted(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE), several=False)
@@ -97,13 +96,12 @@ def test_salts_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Data
 )
 @given(data=st.data())
 def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.DataObject) -> None:
-    """After a reset of both engines that reports success, the prefiller hits nothing of what was cached before, and the
-    answers are cold ones. A reset while KV waits to be fetched fails, or loses nothing that a request still needs.
+    """After a reset of both engines that reports success, neither hits what was cached before, and the answers are
+    cold ones. A reset while KV waits to be fetched fails, or loses nothing that a request still needs.
 
-    Why it can break: the prefiller gives blocks away that the decoder has not read yet. What the decoder keeps over a
-    reset is not noticed as long as it is right. Oracle: the reference cache of
-    the prefiller, whose upper bound is zero after the reset, and cold start. Vacuous when no reset succeeded or nothing
-    was fetched.
+    Why it can break: the prefiller gives blocks away that the decoder has not read yet; the reset reaches one side.
+    Oracle: the reference cache of each side, whose upper bound is zero after the reset, and cold start. Vacuous when no
+    reset succeeded or nothing was fetched.
     """
     sut.check(data.draw(resets(sut.limits), label="workload"))
 

@@ -39,7 +39,8 @@ CHECKS = {  # the gravest first: findings are reported in this order
     ),
     "accounting": (
         "Hit counters of the engine that disagree with the cached tokens reported for each request, or that grow by "
-        "more tokens than were looked up or, where requests report no counts, than they may have hit. Where the "
+        "more tokens than were looked up or, where requests report no counts, than they may have hit. A decoder that "
+        "fetches fewer tokens from a prefiller than it may have had itself, or more than it lacked. Where the "
         "engine's steps are recorded: a count that is not the number of tokens that a request did not compute."
     ),
     "drafts": (

@@ -15,6 +15,7 @@ from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.judgement.checkers.block_hashes import check_hashes
 from coldproof.harness.judgement.checkers.block_pool import check_concurrency, check_conservation, check_gauge
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
+from coldproof.harness.judgement.checkers.decoder_hits import check_decoder_hits
 from coldproof.harness.judgement.checkers.doors import check_doors
 from coldproof.harness.judgement.checkers.drafts import check_drafts
 from coldproof.harness.judgement.checkers.kv_events import check_events
@@ -146,6 +147,7 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_bounds(history),
         *check_accounting(history, exclusive=exclusive),
         *check_uncounted_hits(history, exclusive=exclusive),
+        *check_decoder_hits(history, exclusive=exclusive),
         *check_drafts(history, rule, exclusive=exclusive),
         *check_concurrency(history),
         *check_order(history),

@@ -26,6 +26,7 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
     (apart.test_prefill_and_decode_apart_answer_as_one, "a-partial-fetch-begins-at-the-prompts-start", ANY_HIT),
     (apart.test_adapters_with_prefill_and_decode_apart, "a-load-reaches-the-prefiller-only", WRONG),
     (apart.test_salts_with_prefill_and_decode_apart, "the-prefiller-gets-no-salt", ANY_HIT),
+    (apart.test_salts_with_prefill_and_decode_apart, "the-decoder-gets-no-salt", COUNTS),
     (apart.test_resets_with_prefill_and_decode_apart, "a-reset-only-says-so", ANY_HIT),
     (apart.test_weights_with_prefill_and_decode_apart, "new-weights-reach-the-prefiller-only", WRONG),
     (apart.test_weights_and_resets_that_reach_one_side_first, "a-reset-reaches-the-prefiller-only", WRONG),

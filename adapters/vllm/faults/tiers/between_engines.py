@@ -31,14 +31,27 @@ def a_partial_fetch_begins_at_the_prompts_start(patch: Patch) -> None:
             )
 
 
-@fault("PD-2", stands_for="the class of entry points that drop the salt (vllm PR#47696)", cells=PAIR, workers=MODEL)
+ENTRY_POINTS = "the class of entry points that drop the salt (vllm PR#47696)"
+
+
+@fault("PD-2", stands_for=ENTRY_POINTS, cells=PAIR, workers=MODEL)
 def the_prefiller_gets_no_salt(patch: Patch) -> None:
     """The prefiller ignores the salt of a prompt that it computes for another engine."""
+    drop_salts(patch, "prefill")
+
+
+@fault("PD-2", stands_for=ENTRY_POINTS, cells=PAIR, workers=MODEL)
+def the_decoder_gets_no_salt(patch: Patch) -> None:
+    """The decoder ignores the salt of a prompt whose KV it fetches."""
+    drop_salts(patch, "decode")
+
+
+def drop_salts(patch: Patch, side: str) -> None:
+    """Ignore all salts on one side."""
 
     @around(patch, module("v1.request").Request, "from_engine_core_request")
     def make(original: Any, request: Any, hasher: Any) -> Any:
-        asked = (request.sampling_params.extra_args or {}) if request.sampling_params else {}
-        if request.cache_salt and (asked.get("kv_transfer_params") or {}).get("do_remote_decode"):
+        if request.cache_salt and os.environ.get(SIDE_VARIABLE) == side:
             acted()
             request.cache_salt = None
         return original(request, hasher)
