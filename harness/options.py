@@ -157,6 +157,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     worker: str = "model"
     engine_url: str | None = None
     cold_url: str | None = None  # of a second server with prefix caching off
+    prefill_apart: bool = False  # the attached server is a router before engines that only compute prompts, and others
     engine_args: tuple[str, ...] = ()
     model: str | None = None
     adapters: tuple[Path, ...] = ()

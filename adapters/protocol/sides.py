@@ -5,6 +5,10 @@ from __future__ import annotations
 import enum
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
+from coldproof.adapters.protocol.capabilities import Capability, Support
+
 
 class Side(enum.StrEnum):
     """One of two engines that answer together."""
@@ -33,3 +37,13 @@ class HasSides(Protocol):
 
         Raises nothing: what the side refuses is raised when it is asked.
         """
+
+
+def declare_apart(engine: Any) -> None:
+    """Make an attached server known as a router before two engines.
+
+    No probe can tell, because one engine that loses the blocks of its answers looks the same.
+    """
+    engine.shape = msgspec.structs.replace(engine.shape, publishes_answers=False, second_tier=False)
+    said = Support(True, "the user says so: --prefill-apart")
+    engine.capabilities = {**engine.capabilities, Capability.PREFILL_APART: said}

@@ -7,6 +7,7 @@ nothing in the engine, are retried. The API key is kept in one header and nowher
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -35,6 +36,9 @@ from coldproof.adapters.server.disconnect import sent_unless_due, wait_for_disco
 from coldproof.adapters.server.vllm_metrics import COUNTERS, COUNTERS_PATH, GAUGES_PATH, METRICS_PATH
 
 CONNECT_SECONDS = 10.0
+# Servers close connections that rest (uvicorn: after 5 s). A request that is sent at that moment gets no answer, and a
+# generation is not sent again.
+IDLE_SECONDS = 2.0
 SCRAPE_SECONDS = 60.0  # for GET requests; a server without enough CPU time has taken more than 20 s
 # Between two bytes of one answer, including the time in a queue. Bursts are monitored for stalls with shorter limits.
 READ_TIMEOUT_SECONDS = 180.0
@@ -79,9 +83,16 @@ class HttpClient:
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def session(self) -> requests.Session:
-        """Return this thread's session. It ignores proxy settings and netrc for http URLs, so that no proxy answers."""
-        if not hasattr(self._local, "session"):
+        """Return this thread's session, a new one after a rest.
+
+        It ignores proxy settings and netrc for http URLs, so that no proxy answers.
+        """
+        now = time.monotonic()
+        if now - getattr(self._local, "asked", -math.inf) > IDLE_SECONDS:
+            if hasattr(self._local, "session"):
+                self._local.session.close()
             self._local.session = self.new_session()
+        self._local.asked = now
         own: requests.Session = self._local.session
         return own
 

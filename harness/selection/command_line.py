@@ -48,6 +48,11 @@ def declare_options(add: Callable[..., object]) -> None:
         "URL",
         "with --engine-url: a second server of the same kind and model with prefix caching off, for cold answers",
     )
+    add(
+        "--prefill-apart",
+        action="store_true",
+        help="with --engine-url: the server is a router; one engine computes prompts and another one decodes",
+    )
     option("--engine-args", "FLAGS", "more flags for an engine that Coldproof starts, as one string", default="")
     option("--worker", "NAME", "model (default), or fingerprint: vLLM without a neural network", default="model")
     option(
@@ -196,6 +201,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         weight_policy=config.getoption("--weight-policy"),
         noise=config.getoption("--noise"),
         fault=config.getoption("--fault"),
+        prefill_apart=config.getoption("--prefill-apart"),
         joined=joined_layers(config),
         **{name: config.getoption(name) for name in plain},
     )

@@ -58,6 +58,8 @@ def check_engine(options: Options) -> None:
         )
     if options.cold_url is not None and not options.attached:
         raise UsageError("--cold-url requires --engine-url; Coldproof starts the cold engine of its own engines")
+    if options.prefill_apart and not options.attached:
+        raise UsageError("--prefill-apart requires --engine-url; cell prefill-decode starts a pair of engines")
     check_arguments = ENGINES[options.engine].check_arguments
     if check_arguments is not None:
         try:

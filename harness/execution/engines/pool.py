@@ -21,6 +21,7 @@ from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.sides import declare_apart
 from coldproof.adapters.registry import ENGINES, attached, catalogue, plain_cell
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import StartOptions
@@ -244,7 +245,10 @@ class EnginePool:
         spec = attached(self.options.engine, self.options.engine_url)
         if url is None or spec is None or spec.attach is None:
             raise UsageError(f"--engine {self.options.engine} needs --engine-url http://HOST:PORT")
-        return spec.attach(url, adapter_for=adapter_for)
+        engine = spec.attach(url, adapter_for=adapter_for)
+        if self.options.prefill_apart and caching:
+            declare_apart(engine)
+        return engine
 
     def vet_contents(self, engine: CheckedEngine, cell: Cell) -> None:
         """Load every adapter content once and keep only those that the engine accepts. Raises UsageError."""

@@ -67,6 +67,16 @@ def faulty(*faults: Fault) -> pytest.MarkDecorator:
     )
 
 
+def test_a_connection_that_has_rested_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may close it at the moment of the next request."""
+    client = HttpClient("http://127.0.0.1:1", alive=lambda: True)
+    first = client.session()
+    assert client.session() is first
+    monkeypatch.setattr("coldproof.adapters.server.client.IDLE_SECONDS", 0.01)
+    time.sleep(0.02)
+    assert client.session() is not first
+
+
 def test_an_answer_is_what_the_server_streamed(fake: FakeServer) -> None:
     """Tokens in order, counted aloud as they come, with the finish reason."""
     counts: list[int] = []
