@@ -302,7 +302,7 @@ class Router:
         """Answer with the prefiller's metrics, and those of the decoder that are summed."""
         texts = []
         for url in (self.prefill, self.decode):
-            async with self.session.get(url + request.path_qs) as answer:
+            async with self.session.get(url + request.path_qs, headers={"Accept-Encoding": "identity"}) as answer:
                 texts.append(await answer.text())
         return web.Response(text="\n".join(merged(*texts)) + "\n")
 

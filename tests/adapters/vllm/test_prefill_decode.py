@@ -195,6 +195,22 @@ def test_a_restart_is_ordered_and_waited_for(pair: Pair, number: int, side: str)
         assert restart.result().json() == {"success": True}
 
 
+def test_metrics_of_servers_that_compress_are_read(pair: Pair) -> None:
+    """vLLM compresses a part of them for a client that takes it, as `requests` does."""
+    sent: list[str] = []
+
+    def told(request: Request) -> Response:
+        sent.append(request.headers.get("Accept-Encoding", ""))
+        return Response('vllm:num_preemptions_total{engine="0"} 1.0\n', status=200)
+
+    for side in pair.sides:
+        side.clear()
+        side.expect_request("/metrics/").respond_with_handler(told)
+    answer = requests.get(f"{pair.url}/metrics/?name[]=vllm:num_preemptions_total", timeout=20)
+    assert answer.text.splitlines() == ['vllm:num_preemptions_total{engine="0"} 1.0'] * 2
+    assert sent == ["identity"] * 2
+
+
 def test_the_pool_usage_is_that_of_the_fuller_pool() -> None:
     """So that an idle pair reports none only if both sides hold nothing."""
     name = 'vllm:kv_cache_usage_perc{engine="0"}'
