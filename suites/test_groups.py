@@ -14,7 +14,7 @@ from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds
 from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
 from coldproof.harness.workload.generators.rare import with_rare
-from coldproof.harness.workload.generators.reuse import boundaries, long_returns, returns
+from coldproof.harness.workload.generators.reuse import boundaries, long_conversations, long_returns, returns
 from coldproof.harness.workload.steps import Route
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
@@ -102,3 +102,26 @@ def test_hits_at_every_boundary(sut: SystemUnderTest, data: st.DataObject) -> No
     silence. Oracle: cold start and the reference cache. Vacuous when no prompt hit what another one left.
     """
     sut.check(data.draw(boundaries(sut.limits), label="workload"))
+
+
+@requirement(
+    "GROUP-3",
+    "long conversations with one prelude",
+    needs=NEEDS,
+    shows=(Evidence.HITS,),
+    upstream=("vllm#42948", "vllm#48435", "vllm#57610"),
+)
+@given(data=st.data())
+def test_long_conversations_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With several groups of KV-cache blocks, a conforming engine finds what conversations share, however long it is,
+    at each position for which it keeps the blocks of its windows and states, and answers each turn as cold.
+
+    Why it can break: a window frees its blocks while a long prompt is computed. If they are evicted in the wrong order,
+    or not kept where prompts part, a prelude of 250,000 tokens is computed again although its blocks with full
+    attention are there (vllm#42948: 0 hits at 10% use of the pool). Oracle: cold start and the reference cache, which
+    knows the positions. Where the pool has no room for what is kept, only answers and upper bounds are compared.
+    Vacuous when nothing hit.
+    """
+    judgement = sut.check(data.draw(long_conversations(sut.limits), label="workload"))
+    if judgement is not None:
+        sut.remark(f"cached share of the prompts: {hit_shares(judgement.history)}")

@@ -9,11 +9,13 @@ class GroupShape(msgspec.Struct, frozen=True):
     """A KV-cache group: layers that share a block table. `block`: tokens in a block.
 
     `most_blocks`: the maximum number of blocks that one request holds at a time, for layers with a sliding window or a
-    state. None: one request holds blocks for all its tokens.
+    state. None: one request holds blocks for all its tokens. `tail`: the number of blocks just below a position that
+    such layers need for a hit that ends there. None: all blocks, or unknown.
     """
 
     block: int
     most_blocks: int | None = None
+    tail: int | None = None
 
     def blocks(self, tokens: int) -> int:
         """Return the number of blocks of this group that a request with this number of tokens needs."""
@@ -40,8 +42,12 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     max_model_tokens: int
     adapter_slots: int | None
     prefix_caching: bool | None
-    # Every layer keeps every block. Otherwise hits are required only for a whole prompt that is sent again.
+    # Every layer keeps every block. Otherwise hits are required only at certain positions: see `kept_every`.
     uniform: bool = True
+    # If not `uniform`: layers with windows or states keep blocks for hits that end at multiples of this number of
+    # tokens; 0: at none. They also keep them for each prompt's last whole block and for prefixes that prompts share:
+    # see harness/judgement/kept_positions.py. None: unknown; then a hit is required only for a prompt sent again.
+    kept_every: int | None = None
     # Requests are admitted as soon as they fit, in the order of their priorities and arrivals.
     in_order: bool = True
     most_requests: int | None = None  # the maximum number of running requests

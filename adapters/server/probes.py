@@ -107,6 +107,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             adapter_slots=integer_label(slots),
             prefix_caching=None if caching is None else caching == "True",
             uniform=is_uniform(cache_config),
+            kept_every=kept_every(cache_config),
             second_tier=found[Capability.SECOND_TIER].present is True,
             ranks=ranks,
             counts_first_lookups=found[Capability.METRICS].present is True and counts_first_lookups(version),
@@ -146,6 +147,14 @@ def hit_unit(cache_config: dict[str, str]) -> int | None:
     """Return the granularity of hits, in tokens: a block, or several if groups of layers have different block sizes."""
     alignment, block = (integer_label(cache_config.get(key)) for key in ("cache_hit_alignment_tokens", "block_size"))
     return alignment or block
+
+
+def kept_every(cache_config: dict[str, str]) -> int | None:
+    """Return the tokens between positions for which sparse layers keep blocks; None if it is not published. vLLM
+    publishes None where they keep all blocks that may be hit.
+    """
+    interval = cache_config.get("prefix_cache_retention_interval")
+    return hit_unit(cache_config) if interval == "None" else integer_label(interval)
 
 
 def groups_support(cache_config: dict[str, str]) -> Support:

@@ -90,6 +90,37 @@ def layout_cell(
     return VllmCell(name=name, about=about, topology=topology, arguments=arguments, areas=areas, only_fingerprint=True)
 
 
+LONG_CONTEXT = ("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings":374000}')
+TIGHT_LONG = 3300  # blocks: a prompt of 374,000 tokens, what its windows hold in a step of 4,096 tokens, and 150 more
+
+
+def long_cells(retention: str, *, fitting: int, roomy: int) -> tuple[VllmCell, ...]:
+    """Return cells of groups-five-long with this retention interval, and chunks as in the report.
+
+    Three conversations of this length share a prelude of two thirds. `roomy`: blocks for all that they compute.
+    `fitting`: about one and a half times those that they leave, with one request's windows. The third pool has room for
+    one request.
+    """
+    kept = {"0": "kept for replays and junctions only", "none": "kept densely"}.get(
+        retention, f"kept every {retention}"
+    )
+    pools = {"roomy": roomy, "fitting": fitting, "tight": TIGHT_LONG}
+    flags = ("--prefix-cache-retention-interval", retention.capitalize(), CHUNK_TOKENS, "4096")
+    return tuple(
+        msgspec.structs.replace(
+            layout_cell(
+                f"groups-five-{retention}-{size}",
+                f"groups-five-long with window blocks {kept}, a {size} pool",
+                "five-groups",
+                *(*LONG_CONTEXT, *flags, "--num-gpu-blocks-override", str(blocks)),
+                areas=("GROUP-3",),
+            ),
+            on_request=True,
+        )
+        for size, blocks in pools.items()
+    )
+
+
 STATE_BLOCK = 64  # of the generated model with states: vLLM makes a block as large as a state
 
 
@@ -148,9 +179,12 @@ GROUP_CELLS = (
         "groups-five-long",
         "groups-five with prompts of up to 374,000 tokens, the length in a report similar to vllm#32802",
         "five-groups",
-        *("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings":374000}'),
-        areas=("GROUP-1",),
+        *LONG_CONTEXT,
+        areas=("GROUP-1", "GROUP-3"),
     ),
+    *long_cells("0", fitting=6400, roomy=25_000),
+    *long_cells("16384", fitting=7600, roomy=26_000),
+    *long_cells("none", fitting=86_000, roomy=130_000),
     layout_cell(
         "groups-state-blocks",
         "states, a window with blocks of 8 and full attention with blocks of 64: hits can end inside a block",

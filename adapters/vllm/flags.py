@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+DRAFTS_FLAG = "--speculative-config"
+
 
 def split_flag(arguments: tuple[str, ...], wanted: str) -> tuple[str | None, tuple[str, ...]]:
     """Return the last value of a flag, given as `--flag value` or `--flag=value`, and the other arguments.

@@ -11,6 +11,7 @@ import gc
 import importlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 BLOCK_SIZES = ("hash_block_size", "cache_hit_alignment_tokens")
+RETENTION = "prefix_cache_retention_interval"
 # The parser of the server's flags: of vLLM from 0.33 on, from 0.29 to 0.32, and of older versions.
 PARSERS = ("entrypoints.common.cli_args", "entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")
 CHATS = ("renderers.chat_utils", "entrypoints.chat_utils")  # from 0.32 on, and in older versions
@@ -242,6 +244,23 @@ def copy_blocks(scheduled: Any, tensors: list[Any], blocks: int) -> None:
 def hit_alignment(cache_config: Any) -> int:
     """Return the unit of hits in tokens. Before 0.32, it is the block size."""
     return int(getattr(cache_config, "cache_hit_alignment_tokens", None) or cache_config.block_size)
+
+
+def kept_every(cache_config: Any, blocks: list[int], *, states: bool) -> int | None:
+    """Return the tokens between positions for which sparse layers keep blocks, 0 if they keep only semantic ones.
+
+    Return None where it is unknown: before 0.29, which has an environment variable; where hits end inside blocks; and
+    with states and an interval, because a state is kept only where a chunk ends.
+    """
+    unit, interval = hit_alignment(cache_config), getattr(cache_config, RETENTION, None)
+    if not hasattr(cache_config, RETENTION) or unit % math.lcm(*blocks) or (states and interval != 0):
+        return None
+    return unit if interval is None else int(interval)
+
+
+def window_tail(spec: Any) -> int:
+    """Return how many blocks of a layer with a window a hit needs below its end."""
+    return int(-(-(spec.sliding_window - 1) // spec.block_size))
 
 
 def hash_seed() -> str | None:

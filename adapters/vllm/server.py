@@ -26,13 +26,14 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError, MalformedAnswer
 from coldproof.adapters.protocol.kv_events import hash_rule
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.protocol.shape import GroupShape
+from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import EventStream, ServerEngine
 from coldproof.adapters.server.event_socket import EventSocket
 from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
 from coldproof.adapters.vllm.cells import LEASE, Variables
-from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, topology_flags
+from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, has_states, topology_flags
+from coldproof.adapters.vllm.flags import DRAFTS_FLAG, split_flag
 from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
 from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, transfer_plugin
 from coldproof.adapters.vllm.releases import (
@@ -113,6 +114,18 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefill_apart: bool = False  # start two servers, of which one computes prompts and the other one decodes
 
 
+def keeps_known_positions(options: VllmOptions, groups: tuple[GroupShape, ...], shape: EngineShape) -> bool:
+    """Return whether the positions for which a server's sparse layers keep blocks follow from its interval alone.
+
+    Other rules apply to hits with a second tier, with drafts, and where a hit may end inside a block. A state is kept
+    only where a chunk ends, whatever the interval.
+    """
+    states = options.topology is not None and has_states(options.topology)
+    drafts, _ = split_flag(options.arguments, DRAFTS_FLAG)
+    plain = options.tier is None and not options.prefill_apart and drafts is None
+    return plain and not (states and (len({group.block for group in groups}) > 1 or shape.kept_every != 0))
+
+
 def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) -> ServerEngine:
     """Start a server and wait until it answers. `on_process` gets the process at once, so that the caller can stop it.
 
@@ -154,6 +167,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         most_requests=options.most_requests,
         step_tokens=options.step_tokens,
         groups=() if probed.shape.uniform else groups,
+        kept_every=probed.shape.kept_every if keeps_known_positions(options, groups, probed.shape) else None,
         publishes_answers=not options.prefill_apart,
         second_tier=probed.shape.second_tier and not options.prefill_apart,  # the same counters
         failed_load_ends_request=options.tier is not None and options.tier.ends_requests,

@@ -34,13 +34,14 @@ from coldproof.adapters.vllm.cells import (
     RUNNER_V1,
     RUNNER_V2,
     SERVER,
+    STATE_BLOCK,
     VllmCell,
 )
 from coldproof.adapters.vllm.connector_kit import connector_words
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
-from coldproof.adapters.vllm.flags import split_flag
+from coldproof.adapters.vllm.flags import DRAFTS_FLAG, split_flag
 from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TRANSFER_FLAG, given_tier, tier_and_rest
@@ -48,10 +49,15 @@ from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.releases import package
 from coldproof.adapters.vllm.reproducer import OPENAI
 
-SLIDING_WINDOW_GROUPS = 6 * (GroupShape(server.BLOCK),)  # of the tiny Gemma model, one per layer
+# Of the generated models, because no metric reports them: a window in each of five layers of the Gemma 3 model, and
+# full attention; the states of the Granite 4 model, and full attention.
+GENERATED_GROUPS = {
+    ModelLayers.WINDOW: 6 * (GroupShape(server.BLOCK),),
+    ModelLayers.STATE: 2 * (GroupShape(STATE_BLOCK),),
+}
 HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "async scheduling", "compiled graphs"
 RUNNER, NO_DRAFTS = "model runner V2", "no speculative decoding"
-POOL_FLAG, HASH_FLAG, DRAFTS_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo", "--speculative-config"
+POOL_FLAG, HASH_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo"
 ROOMY_BLOCKS = 2048
 NUMERIC_AREAS = ("GROUND", "SURFACE")  # where numbers matter: batch invariance, log probabilities
 NUMERIC_CELLS = ("bfloat16",)
@@ -100,7 +106,7 @@ def vllm_options(
         tier, arguments = tier_and_rest(cell.tier, arguments)
     except ValueError as problem:
         raise EngineStartError(str(problem)) from problem
-    tiny_gemma = cell.model is ModelLayers.WINDOW and options.generated_model and not fingerprint
+    generated = options.generated_model and not fingerprint
     model = served_model(options, cell)
     return server.VllmOptions(
         model=model,
@@ -114,7 +120,7 @@ def vllm_options(
         most_requests=cell.most_requests,
         step_tokens=cell.number(CHUNK_TOKENS),
         model_ranks=cell.model_ranks,
-        groups=SLIDING_WINDOW_GROUPS if tiny_gemma else (),
+        groups=GENERATED_GROUPS.get(cell.model, ()) if generated else (),
         topology=TOPOLOGIES[cell.topology] if fingerprint else None,
         events=cell.events and options.caching,
         tier=tier,

@@ -12,7 +12,7 @@ from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.checkers.kv_events import late_announcements
 from coldproof.harness.judgement.evidence.collect import same_path_reloads
-from coldproof.harness.judgement.reference_cache import outgrows
+from coldproof.harness.judgement.request_sizes import outgrows
 from coldproof.harness.workload.steps import Burst, Restart, RestoreState, Route, SetAdapter, adapter_changes
 from coldproof.reports.schema.verdict import FailureClass
 

@@ -10,11 +10,11 @@ and most engines document. Pure. It knows an engine only by the shape that the e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.history.content import carry_the_same_until
 from coldproof.harness.history.drafts import counts_drafts
@@ -30,11 +30,10 @@ from coldproof.harness.history.records import (
     written_tokens,
 )
 from coldproof.harness.history.weights import is_comparable
+from coldproof.harness.judgement.kept_positions import blocks_left, blocks_of_windows, last_kept_position
+from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, blocks_of_all, outgrows
 from coldproof.harness.workload.steps import Burst, RestoreState, save_of
 from coldproof.harness.workload.tokens import NONCE_TOKENS
-
-AHEAD = 8  # tokens for which an engine may allocate slots in advance: drafts, a step ahead
-MOST_GROUPS = 16  # assumed number of KV-cache block groups of layers of different kinds, if it is unknown
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -47,9 +46,12 @@ class Bounds(msgspec.Struct, frozen=True):
 def bounds(history: History) -> dict[int, Bounds]:
     """Return the bounds of every request of a history, by request number."""
     kept = kept_tokens(history) if history.shape.sequences or not has_room(history) else None
+    parted = junctions(history) if kept is None else {}
     return {
         outcome.request: Bounds(
-            at_least=at_least(history, outcome) if kept is None else at_least(history, outcome, kept) or None,
+            at_least=at_least(history, outcome, junctions=parted)
+            if kept is None
+            else at_least(history, outcome, kept) or None,
             at_most=at_most(history, outcome),
         )
         for outcome in history.outcomes
@@ -101,8 +103,16 @@ def may_share_a_cache(other: Outcome, outcome: Outcome) -> bool:
     return msgspec.UNSET in ranks or ranks[0] == ranks[1]
 
 
+def everything(_other: Outcome, _outcome: Outcome) -> float:
+    """Return how many tokens of another request a pool with room still holds: all."""
+    return math.inf
+
+
 def at_least(
-    history: History, outcome: Outcome, kept: Callable[[Outcome, Outcome], float] = lambda _other, _outcome: math.inf
+    history: History,
+    outcome: Outcome,
+    kept: Callable[[Outcome, Outcome], float] = everything,
+    junctions: Mapping[int, int] = MappingProxyType({}),
 ) -> int | None:
     """Return the minimum expected hit in tokens: whole blocks that ended requests of the same cache partition left.
 
@@ -111,42 +121,77 @@ def at_least(
     were aborted, nor from before a restart or a reset, even one that reported no success, nor on a rank that the engine
     chose. Nothing is expected where the answer needs the whole prompt, such as prompt logprobs, nor beyond
     what both requests carry without the model seeing it, because engines may key blocks by that. If layers keep blocks
-    sparsely (sliding windows, states), vLLM promises only the replay boundary of a prompt
-    (prefix_cache_retention_interval 0): then only a repeated prompt must hit, and not that of a session, which may have
-    passed the boundary while it decoded an earlier turn.
+    sparsely (sliding windows, states), a hit is expected only at the positions that they keep, of which `junctions` has
+    those of prompts that parted from earlier ones.
     """
     block = history.shape.block_size
     known = history.shape.uniform or history.shape.groups  # else the unit of hits is unknown
     if block is None or history.shape.prefix_caching is None or not known:
         return None
+    if not must_hit(history, outcome):
+        return 0
+    found = (
+        tokens
+        if history.shape.uniform
+        else last_kept_position(history.shape, other, outcome, tokens, junctions.get(other.request, 0))
+        for other, tokens in left_for(history, outcome, kept)
+    )
+    return int(min(max(found, default=0), len(outcome.prompt) - 1)) // block * block
+
+
+def must_hit(history: History, outcome: Outcome) -> bool:
+    """Return whether a request is looked up like any other, on a known rank."""
     surface = outcome.surface
     if history.shape.ranks > 1 and not isinstance(outcome.residence.rank, int):
-        return 0
+        return False
     if outcome.aborted is not None and not outcome.tokens:  # perhaps before it was looked up: vLLM then reports 0 hits
-        return 0
-    if not history.shape.prefix_caching or outcome.overlapped or surface.needs_whole_prompt or surface.answers > 1:
-        return 0
+        return False
+    return bool(history.shape.prefix_caching) and not (
+        outcome.overlapped or surface.needs_whole_prompt or surface.answers > 1
+    )
+
+
+def left_for(
+    history: History, outcome: Outcome, kept: Callable[[Outcome, Outcome], float]
+) -> Iterator[tuple[Outcome, float]]:
+    """Yield the requests that must have left blocks for this one, with the number of tokens of its prompt."""
     resets = [r.ended for r in history.resets if r.began < outcome.finished]
     reset = max((*resets, *(at for at in restart_times(history) if at < outcome.finished)), default=-math.inf)
-    shared = (
-        min(
-            common_prefix(published_tokens(history, other), outcome.prompt),
-            kept(other, outcome),
-            carry_the_same_until(other, outcome),
-        )
-        for other in history.outcomes
-        if other.finished <= outcome.sent  # may be equal: a clock that counts steps stands still between them
-        and other.sent >= reset
-        and other.answered
-        and not outgrows(history, other)
-        and not other.surface.needs_whole_prompt
-        and not other.overlapped
-        and other.residence == outcome.residence
-        and not changed_between(history, other, outcome)
-        and (history.shape.sequences or not restored_between(history, other, outcome))
-        and (history.shape.uniform or (other.prompt == outcome.prompt and not other.session))
-    )
-    return int(min(max(shared, default=0), len(outcome.prompt) - 1)) // block * block
+    for other in history.outcomes:
+        if (
+            other.finished <= outcome.sent  # may be equal: a clock that counts steps stands still between them
+            and other.sent >= reset
+            and other.answered
+            and not outgrows(history, other)
+            and not other.surface.needs_whole_prompt
+            and not other.overlapped
+            and other.residence == outcome.residence
+            and not changed_between(history, other, outcome)
+            and (history.shape.sequences or not restored_between(history, other, outcome))
+        ):
+            common = common_prefix(published_tokens(history, other), outcome.prompt)
+            yield other, min(common, kept(other, outcome), carry_the_same_until(other, outcome))
+
+
+def junctions(history: History) -> dict[int, int]:
+    """Return where prompts parted from all earlier ones, in whole blocks, by request number, if that is certain.
+
+    It is certain if the prefix that must have been in the cache is the longest one that may have been. Only engines
+    with sparse layers of a known rule are asked for it.
+    """
+    block = history.shape.block_size
+    if not keeps_positions(history) or block is None:
+        return {}
+    found = {}
+    for outcome in history.outcomes:
+        if must_hit(history, outcome) and not outcome.session:
+            left = max(
+                (tokens for _, tokens in left_for(history, outcome, lambda _other, _outcome: math.inf)), default=0
+            )
+            ends = {int(min(tokens, len(outcome.prompt) - 1)) // block for tokens in (left, at_most(history, outcome))}
+            if len(ends) == 1:
+                found[outcome.request] = ends.pop() * block
+    return found
 
 
 def published_tokens(history: History, other: Outcome) -> tuple[int, ...]:
@@ -178,52 +223,36 @@ def lost_tokens(history: History, outcome: Outcome) -> int:
     return 0 if owed is None or hit is None else max(0, owed - hit)
 
 
-def blocks_needed(history: History, tokens: int) -> int | None:
-    """Return the number of whole blocks for `tokens`; None if the engine reports no block size."""
-    block = history.shape.block_size
-    return None if block is None else math.ceil(tokens / block)
-
-
-def never_fits(history: History, outcome: Outcome) -> bool:
-    """Return whether the prompt, with one token if the answer has any, exceeds the context length or the whole pool.
-
-    No engine documents a limit for what a session holds, so its prompt may fill the context.
-    """
-    without_token = outcome.session or outcome.surface.pooled is not None
-    return too_long(history, len(outcome.prompt) + (0 if without_token else 1))
-
-
-def may_be_refused(history: History, outcome: Outcome) -> bool:
-    """Return whether an engine may refuse a request: if the prompt with its whole answer is too long, where it may
-    truncate the answer instead, or if no engine can have its priority.
-    """
-    odd = any(n == outcome.request and r.priority == IMPOSSIBLE_PRIORITY for n, _, r in history.workload.requests())
-    return odd or too_long(history, len(outcome.prompt) + outcome.max_tokens)
-
-
-def too_long(history: History, tokens: int) -> bool:
-    """Return whether a request of `tokens` tokens exceeds the context length or the whole pool."""
-    needed, pool = blocks_needed(history, tokens), history.shape.pool_blocks
-    return tokens > history.shape.max_model_tokens or (needed is not None and pool is not None and needed > pool)
-
-
-def outgrows(history: History, outcome: Outcome) -> bool:
-    """Return whether a request exceeded its context, in an engine that then drops the oldest tokens."""
-    return history.shape.shifts_context and len(outcome.prompt) + outcome.max_tokens > history.shape.max_model_tokens
-
-
 def has_room(history: History) -> bool:
     """Return whether the pool has room for everything that this history computed, so that nothing was evicted."""
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if block is None or pool is None:
         return False
     pool -= history.shape.drops_all_below or 0
-    return blocks_of_all(history) <= pool
+    return (blocks_to_keep(history) if keeps_positions(history) else blocks_of_all(history)) <= pool
 
 
-def blocks_of_all(history: History) -> int:
-    """Return the number of blocks for everything that this history computed, if its requests share none."""
-    return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes)
+def keeps_positions(history: History) -> bool:
+    """Return whether layers keep blocks sparsely, and it is known for which positions."""
+    return not history.shape.uniform and history.shape.kept_every is not None and bool(history.shape.groups)
+
+
+def blocks_to_keep(history: History) -> int:
+    """Return the number of blocks that this history leaves in the cache, and that its windows hold at a time.
+
+    What a request must hit is there already. If an engine loses such a hit, it needs more than this, by its own fault.
+    """
+    parted, shape = junctions(history), history.shape
+    left, lingering, steps = 0, 0, dict[int, int]()
+    for outcome in history.outcomes:
+        tokens, answers = len(outcome.prompt) + outcome.max_tokens + AHEAD, outcome.surface.answers
+        left += answers * blocks_left(shape, tokens, at_least(history, outcome, junctions=parted) or 0)
+        held = answers * blocks_of_windows(shape, tokens)
+        if not outcome.answered or outcome.session:  # may hold its blocks for longer than its step
+            lingering += held
+        else:
+            steps[outcome.step] = steps.get(outcome.step, 0) + held
+    return left + lingering + max(steps.values(), default=0)
 
 
 def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
@@ -347,17 +376,3 @@ def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:
 def prefixes(outcome: Outcome, tokens: tuple[int, ...], block: int) -> tuple[Hashable, ...]:
     """Return a key for each whole block: its cache partition and the tokens up to its end."""
     return tuple((outcome.residence, tokens[:end]) for end in range(block, len(tokens) + 1, block))
-
-
-def least_blocks(history: History, tokens: int) -> int:
-    """Return the least number of blocks that a request of `tokens` tokens needs at a time, in all known groups."""
-    shape = history.shape
-    if shape.groups:
-        return sum(group.blocks(tokens) for group in shape.groups)
-    return math.ceil(tokens / (shape.block_size or 1))
-
-
-def blocks_held(history: History, tokens: int) -> int:
-    """Return the number of blocks that a request of `tokens` tokens needs at a time; an upper bound if unknown."""
-    shape = history.shape
-    return least_blocks(history, tokens) * (1 if shape.groups or shape.uniform else MOST_GROUPS)

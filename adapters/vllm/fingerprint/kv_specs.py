@@ -59,7 +59,11 @@ def spec_of(row: Layers, block: int, largest: int) -> KVCacheSpec:
         case LayerKind.MLA:
             return MLAAttentionSpec(head_size=2 * width, **common)
         case LayerKind.WINDOW_MLA:
-            return SlidingWindowMLASpec(head_size=2 * width, sliding_window=row.window, **common)
+            # Since 0.27, vLLM merges layers with equal windows into one block size unless their data types differ, as
+            # they do in DeepSeek-V4: SlidingWindowMLASpec.merge compares no block sizes.
+            return SlidingWindowMLASpec(
+                head_size=2 * width, sliding_window=row.window, cache_dtype_str=f"blocks of {block} tokens", **common
+            )
         case LayerKind.STATE:
             return MambaSpec(
                 block_size=block,

@@ -60,11 +60,12 @@ TOPOLOGIES: dict[str, Topology] = {
         Layers(kind=LayerKind.FULL, layers=2),
     ),
     # The layout of DeepSeek-V4-Flash in a report similar to vllm#32802: groups with blocks of 256, 64, 64, 4 and 8
-    # tokens. One kind has four layers, because vLLM makes groups of equal size: they become two groups.
+    # tokens. One kind has four layers, because vLLM makes groups of equal size: they become two groups. The windows are
+    # those of its source (vllm/models/deepseek_v4/compressor.py, CompressorStateCache).
     "five-groups": (
         Layers(kind=LayerKind.MLA, block=256, layers=2),
         Layers(kind=LayerKind.WINDOW_MLA, block=64, window=128, layers=4),
-        Layers(kind=LayerKind.WINDOW_MLA, block=4, window=128, layers=2),
+        Layers(kind=LayerKind.WINDOW_MLA, block=4, window=8, layers=2),
         Layers(kind=LayerKind.WINDOW_MLA, block=8, window=128, layers=2),
     ),
     "state-blocks": (

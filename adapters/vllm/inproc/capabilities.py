@@ -23,7 +23,9 @@ from coldproof.adapters.vllm.releases import (
     hash_seed,
     hit_alignment,
     in_flight_tokens,
+    kept_every,
     weight_transfer_config,
+    window_tail,
 )
 
 CORE = (
@@ -201,6 +203,8 @@ def shape(parts: InprocEngineParts) -> EngineShape:
     full = vllm_module("v1.kv_cache_interface").FullAttentionSpec
     pool = parts.core.scheduler.kv_cache_config
     specs = [group.kv_cache_spec for group in pool.kv_cache_groups]
+    states = any(isinstance(spec, vllm_module("v1.kv_cache_interface").MambaSpec) for spec in specs)
+    certain = transfer is None and settings.speculative_config is None  # else other rules apply to hits
     uniform = len(specs) == 1 and isinstance(specs[0], full)
     block_bytes = sum(tensor.size for tensor in pool.kv_cache_tensors) // pool.num_blocks
     return EngineShape(
@@ -210,6 +214,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
         adapter_slots=None if lora is None else lora.max_loras,
         prefix_caching=cache.enable_prefix_caching,
         uniform=uniform,
+        kept_every=kept_every(cache, [spec.block_size for spec in specs], states=states) if certain else None,
         most_requests=scheduler.max_num_seqs,
         step_tokens=scheduler.max_num_batched_tokens,
         resumes_first=True,  # Scheduler._preempt_request prepends it to the queue
@@ -228,10 +233,11 @@ def group_shape(spec: Any, settings: Any) -> GroupShape:
     """Return a group's shape. For windows and states it includes the number of blocks that vLLM plans per request."""
     interface = vllm_module("v1.kv_cache_interface")
     if isinstance(spec, interface.MambaSpec):
-        return GroupShape(spec.block_size, spec.max_memory_usage_bytes(settings) // spec.page_size_bytes)
+        return GroupShape(spec.block_size, spec.max_memory_usage_bytes(settings) // spec.page_size_bytes, tail=1)
     if isinstance(spec, interface.SlidingWindowSpec):
         longest = settings.model_config.max_model_len
-        return GroupShape(spec.block_size, spec.max_admission_blocks_per_request(in_flight_tokens(settings), longest))
+        most = spec.max_admission_blocks_per_request(in_flight_tokens(settings), longest)
+        return GroupShape(spec.block_size, most, tail=window_tail(spec))
     return GroupShape(spec.block_size)
 
 

@@ -9,7 +9,7 @@ from coldproof.adapters.protocol.metrics import Metrics, increase
 from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.history.records import History, Outcome, QueueSample, StepRecord, common_prefix, has_sessions
 from coldproof.harness.judgement.finding import Finding
-from coldproof.harness.judgement.reference_cache import least_blocks
+from coldproof.harness.judgement.request_sizes import least_blocks
 from coldproof.harness.workload.steps import Burst, Idle
 from coldproof.reports.schema.verdict import FailureClass
 

@@ -8,7 +8,7 @@ from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.records import History, Outcome, has_sessions
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
-from coldproof.harness.judgement.reference_cache import AHEAD, blocks_held, may_be_refused, never_fits
+from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, may_be_refused, never_fits
 from coldproof.harness.workload.steps import Burst, CloseSession, Meanwhile, Route, SetAdapter
 from coldproof.reports.schema.verdict import FailureClass
 

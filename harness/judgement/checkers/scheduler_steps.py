@@ -21,7 +21,7 @@ from coldproof.harness.history.records import History, Outcome, has_sessions
 from coldproof.harness.judgement.checkers.block_pool import gauge_finding
 from coldproof.harness.judgement.checkers.preemption_order import comes_after, needs_the_same
 from coldproof.harness.judgement.finding import Finding
-from coldproof.harness.judgement.reference_cache import AHEAD, blocks_held
+from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held
 from coldproof.reports.schema.verdict import FailureClass
 
 MOMENT = 1e-6  # seconds: times are sums of whole steps, with rounding errors

@@ -6,7 +6,8 @@ from coldproof.adapters.protocol.requests import Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome, ResetRecord, common_prefix, written_tokens
 from coldproof.harness.judgement.evidence.names import Evidence
-from coldproof.harness.judgement.reference_cache import bounds, least_blocks, lost_tokens, never_fits
+from coldproof.harness.judgement.reference_cache import bounds, lost_tokens
+from coldproof.harness.judgement.request_sizes import least_blocks, never_fits
 from coldproof.harness.workload.steps import Idle
 
 LONG_BLOCKS = 2  # blocks of a prompt that is long enough to share

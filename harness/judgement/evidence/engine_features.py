@@ -17,7 +17,8 @@ from coldproof.harness.history.records import (
 from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.expected_hits import view
-from coldproof.harness.judgement.reference_cache import by_chance, outgrows
+from coldproof.harness.judgement.reference_cache import by_chance
+from coldproof.harness.judgement.request_sizes import outgrows
 from coldproof.harness.workload.steps import RestoreState, save_of
 
 MIN_SHARED = 16  # tokens of a prefix: more than a nonce, which all prompts of a run share

@@ -10,6 +10,7 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, St
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
 LONG_ANSWER = 8
+LONG_TURN = 20  # of a conversation that almost fills the context already
 LEAST_LONG = 8  # units of a long prompt for a slow model
 MOST_UNITS = 64  # of a prompt that is sent again; GROUP-1 has the longest prompts
 MOST_BOUNDARIES = 6  # ends of blocks at which prompts end
@@ -104,3 +105,22 @@ def long_returns(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     rest = whole - prelude.length - NONCE_TOKENS - LONG_ANSWER - draw(st.sampled_from((1, limits.unit)))
     prompts = [Prompt((prelude, Segment(name, rest))) for name in ("document A", "document B")]
     return Workload(tuple(Burst(requests=(Request(prompt=prompts[i], max_tokens=LONG_ANSWER),)) for i in (0, 0, 1, 0)))
+
+
+@guided
+@st.composite
+def long_conversations(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw conversations that share a prelude of half the model's context or more: their first turns, of which the last
+    is sent twice, then next turns and repeats of any. A slow model gets a part of its context.
+    """
+    whole = min(limits.longest, max(LEAST_LONG * limits.unit, int(limits.longest * limits.scale)))
+    rest = whole - NONCE_TOKENS - 2 * LONG_ANSWER - LONG_TURN - draw(st.sampled_from((1, limits.unit)))
+    prelude = Segment("prelude", rest * draw(st.sampled_from((4, 3))) // 6 + draw(st.sampled_from((9, 0))))
+    count = 3
+    first = [Prompt((prelude, Segment(f"tail {i}", rest - prelude.length))) for i in range(count)]
+    turn = Segment("turn", draw(st.sampled_from((5, LONG_TURN))))
+    later = st.one_of(
+        st.builds(lambda i: Prompt((turn,), continues=i), st.integers(0, count - 1)), st.sampled_from(first)
+    )
+    prompts = [*first, first[-1], *draw(st.lists(later, min_size=1, max_size=limits.most(3, least=1)))]
+    return Workload(tuple(Burst(requests=(Request(prompt=prompt, max_tokens=LONG_ANSWER),)) for prompt in prompts))

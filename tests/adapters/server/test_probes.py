@@ -148,6 +148,16 @@ def test_ranks_with_caches_are_counted_and_the_pool_is_that_of_one() -> None:
     assert probed(Manners())[0].shape.ranks == 1
 
 
+@pytest.mark.parametrize(("published", "every"), [("0", 0), ("64", 64), ("None", 16), (None, None)])
+def test_the_positions_that_windows_keep_are_those_of_the_published_interval(
+    published: str | None, every: int | None
+) -> None:
+    """None keeps all of them, in units of hits. Before 0.29, nothing is published."""
+    interval = "" if published is None else f',prefix_cache_retention_interval="{published}"'
+    line = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="100"{interval}}} 1\n'
+    assert probed(Manners(metrics=METRICS.replace(CONFIG_LINE, line)))[0].shape.kept_every == every
+
+
 def test_an_unpublished_shape_is_unknown() -> None:
     """No default block size, no default pool."""
     shape = probed(ANOTHER_ENGINE)[0].shape

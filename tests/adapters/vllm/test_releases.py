@@ -18,6 +18,7 @@ from coldproof.adapters.vllm.releases import (
     PARSERS,
     host_chunks,
     host_region_sizes,
+    kept_every,
     record_every_step,
     thread_binding,
 )
@@ -158,3 +159,22 @@ def test_an_engine_computes_on_any_core(version: str) -> None:
 def test_vllm_020_is_given_a_list_of_cores() -> None:
     """With `nobind`, `OMPProcessManager` ends with an IndexError there."""
     assert thread_binding("0.20.2").isdigit()
+
+
+@pytest.mark.parametrize(
+    ("settings", "blocks", "states", "every"),
+    [
+        ({"prefix_cache_retention_interval": 0}, [16, 64], False, 0),
+        ({"prefix_cache_retention_interval": 128}, [16, 64], False, 128),
+        ({"prefix_cache_retention_interval": None}, [16, 64], False, 64),
+        ({}, [16, 64], False, None),
+        ({"prefix_cache_retention_interval": 0}, [16, 128], False, None),
+        ({"prefix_cache_retention_interval": 0}, [64, 64], True, 0),
+        ({"prefix_cache_retention_interval": 128}, [64, 64], True, None),
+    ],
+)
+def test_the_positions_for_which_sparse_layers_keep_blocks(
+    settings: dict[str, int | None], blocks: list[int], states: bool, every: int | None
+) -> None:
+    """Unknown before 0.29, where hits end inside a block, and for states with an interval."""
+    assert kept_every(SimpleNamespace(block_size=64, **settings), blocks, states=states) == every

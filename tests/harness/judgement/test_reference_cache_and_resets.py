@@ -12,15 +12,8 @@ from coldproof.adapters.protocol.requests import ResponseOptions, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.history.records import Outcome, ResetRecord
-from coldproof.harness.judgement.reference_cache import (
-    Bounds,
-    blocks_needed,
-    bounds,
-    has_room,
-    lost_tokens,
-    may_be_refused,
-    never_fits,
-)
+from coldproof.harness.judgement.reference_cache import Bounds, bounds, has_room, lost_tokens
+from coldproof.harness.judgement.request_sizes import blocks_needed, may_be_refused, never_fits
 
 PROMPT = range(100, 140)  # two whole blocks of 16 and a half
 OWED, FREE, EMPTY = Bounds(32, 39), Bounds(0, 39), Bounds(0, 0)

@@ -136,7 +136,7 @@ def test_the_five_groups_of_the_field_report() -> None:
     assert [(row.kind, row.block, row.window) for row in rows] == [
         (LayerKind.MLA, 256, None),
         (LayerKind.WINDOW_MLA, 64, 128),
-        (LayerKind.WINDOW_MLA, 4, 128),
+        (LayerKind.WINDOW_MLA, 4, 8),
         (LayerKind.WINDOW_MLA, 8, 128),
     ]
     assert [row.layers // rows[0].layers for row in rows] == [1, 2, 1, 1]

@@ -11,7 +11,8 @@ from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.checkers.preemption_order import needs_the_same
-from coldproof.harness.judgement.reference_cache import bounds, never_fits
+from coldproof.harness.judgement.reference_cache import bounds
+from coldproof.harness.judgement.request_sizes import never_fits
 from coldproof.harness.workload.steps import CloseSession, Step, Workload
 from coldproof.reports.schema.verdict import FailureClass
 
