@@ -67,6 +67,8 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
         self.base_model: str = probed.base_model
         self.shape: EngineShape = probed.shape
         self.config: Mapping[str, str] = {**config, **probed.cache_config}
+        if self.shape.image is not None or self.shape.row_width is not None:
+            client.content_shape = self.shape
         self.capabilities: Mapping[Capability, Support] = probed.capabilities
 
     def clock(self) -> float:
@@ -109,6 +111,11 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
     def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
         """Send POST /reset_prefix_cache with the parameters for this scope. Return whether the server confirms it."""
         return self.client.reset(scope)[0]
+
+    def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Send POST to the routes of the caches in `scope`, which succeed if they answer."""
+        self.client.reset_beside(scope)
+        return True
 
     def restart_side(self, side: Side) -> None:
         """Send POST /sides/SIDE/restart, which the router of a pair that was started here answers."""
