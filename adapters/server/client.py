@@ -162,7 +162,7 @@ class HttpClient:
                 return reader.completion(sent)
             with sent as response:
                 if response.status_code >= 400:
-                    raise RequestRefused(response.status_code, response.text)
+                    raise self._refused(response)
                 aborted = self.read(response, reader, request)
         except requests.RequestException as problem:
             # requests raises a timeout in the middle of a stream as a ConnectionError around a ReadTimeoutError.
@@ -273,6 +273,12 @@ class HttpClient:
                 return False
             time.sleep(0.1)
         return True
+
+    def _refused(self, response: requests.Response) -> EngineError:
+        """Return the error for a status of failure. If the engine crashed, the server may still answer."""
+        if response.status_code >= 500 and self.wait_dead(2.0):
+            return EngineDied(f"the engine terminated while it answered: {response.text[:200]}")
+        return RequestRefused(response.status_code, response.text)
 
     def _malformed(self, response: requests.Response, body: str, expected: str) -> EngineError:
         """Return the error for an answer that cannot be read. If the engine crashed, that is the cause."""
