@@ -42,6 +42,12 @@ class CollectiveResults(msgspec.Struct, frozen=True):
     results: list[list[WrongRead]]
 
 
+class ImageCounts(msgspec.Struct, frozen=True):
+    """The counters about images of the only worker."""
+
+    results: list[dict[str, int]]
+
+
 class ServerEngine(WeightRoutes, AbsentFeatures):
     """An OpenAI-compatible server: spawned if it has a process, otherwise attached.
 
@@ -129,8 +135,13 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
         return ServerEngine(name=self.name, client=one, probed=self.probed, config={}, process=self.process)
 
     def metrics(self) -> Metrics:
-        """Send GET /metrics and return the counters and gauges."""
-        return self.client.metrics()
+        """Send GET /metrics and return the counters and gauges, with those of the fingerprint worker about images."""
+        found = self.client.metrics()
+        if self.shape.image is None or not self.capabilities[Capability.PROVENANCE].present:
+            return found
+        answer = self.client.post("/collective_rpc", {"method": "image_counts"})
+        (counts,) = decoded(answer, ImageCounts, "each worker's counts").results
+        return msgspec.structs.replace(found, **counts)
 
     def take_events(self) -> Published:
         """Return the new KV events, if the server was started with an event socket."""
