@@ -69,6 +69,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
 
 SMALL_CHUNKS = (CHUNK_TOKENS, "64")
 EMBEDS = ("--enable-prompt-embeds", TRUST_FLAG)
+SEEING = (TRUST_FLAG, "--no-enable-lora")  # the generated adapters do not fit this model
 NARROW_CHUNKS = (CHUNK_TOKENS, "24", MOST_REQUESTS, "8")  # smaller than a block
 LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
 
@@ -603,6 +604,24 @@ CELLS = (
         images=True,
         own_answers=True,
         only_fingerprint=True,
+    ),
+    VllmCell(
+        name="images-model",
+        about="prompts with images, a generated Idefics3 that computes",
+        arguments=SEEING,
+        areas=("MM-1", "MM-2", "MM-4"),
+        model=ModelLayers.IMAGES,
+        numeric=True,
+        alike=False,
+    ),
+    VllmCell(
+        name="images-model-tight",
+        about="the generated Idefics3, a pool of 16 blocks, chunks of 24 tokens, an encoder cache of one image",
+        arguments=small_pool(*SEEING, *NARROW_CHUNKS),
+        areas=("MM-3",),
+        model=ModelLayers.IMAGES,
+        numeric=True,
+        alike=False,
     ),
     *GROUP_CELLS,
     *TIER_CELLS,

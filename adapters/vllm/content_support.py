@@ -17,7 +17,7 @@ from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.content import TRUST_FLAG
 from coldproof.adapters.server.openapi import OPENAPI, listed_routes
-from coldproof.adapters.vllm.image_model import DELIMITERS
+from coldproof.adapters.common.image_model import DELIMITERS
 
 EMBEDS_FLAG, TOWERS_FLAG = "--enable-prompt-embeds", "--enable-tower-connector-lora"
 IDEFICS = "idefics3"
