@@ -344,5 +344,5 @@ def imports(carried: list[Path], packages: tuple[str, ...]) -> str:
 def source_body(path: Path) -> str:
     """Return a file's source without docstring, imports and main block."""
     source = path.read_text()
-    last = list(re.finditer(r"^(?:import|from) .+$", source, re.MULTILINE))[-1]
+    last = list(re.finditer(r"^(?:import|from) (?:.+ \([^)]*\)|.+)$", source, re.MULTILINE))[-1]
     return source[last.end() :].partition('\nif __name__ == "__main__":')[0].strip() + "\n"
