@@ -44,6 +44,8 @@ SCRAPE_SECONDS = 60.0  # for GET requests; a server without enough CPU time has 
 # Between two bytes of one answer, including the time in a queue. Bursts are monitored for stalls with shorter limits.
 READ_TIMEOUT_SECONDS = 180.0
 STREAM = "a stream of server-sent events that ends with data: [DONE]"
+ENGINE_DEAD = "EngineCore encountered an issue"  # how vLLM's server says that its engine has ended, before it ends
+DEAD_SECONDS = 20.0
 Families = dict[str, list[tuple[dict[str, str], float]]]
 
 
@@ -162,7 +164,7 @@ class HttpClient:
                 return reader.completion(sent)
             with sent as response:
                 if response.status_code >= 400:
-                    raise self._refused(response)
+                    raise self._failed(response.status_code, response.text)
                 aborted = self.read(response, reader, request)
         except requests.RequestException as problem:
             # requests raises a timeout in the middle of a stream as a ConnectionError around a ReadTimeoutError.
@@ -257,9 +259,7 @@ class HttpClient:
         if reader.malformed is not None:
             raise self._malformed(response, reader.malformed, reader.expected)
         if reader.error is not None:
-            if reader.status < 500 or not self.wait_dead(2.0):
-                raise RequestRefused(reader.status, reader.error)
-            raise EngineDied(f"the engine terminated while it answered: {reader.error[:200]}")
+            raise self._failed(reader.status, reader.error)
         if not reader.done and aborted is None:
             problem = self._malformed(response, reader.start.decode("utf-8", "replace"), STREAM)
             raise EngineDied(f"an answer ended early: {problem}") if reader.events else problem
@@ -274,11 +274,12 @@ class HttpClient:
             time.sleep(0.1)
         return True
 
-    def _refused(self, response: requests.Response) -> EngineError:
-        """Return the error for a status of failure. If the engine crashed, the server may still answer."""
-        if response.status_code >= 500 and self.wait_dead(2.0):
-            return EngineDied(f"the engine terminated while it answered: {response.text[:200]}")
-        return RequestRefused(response.status_code, response.text)
+    def _failed(self, status: int, said: str) -> EngineError:
+        """Return the error for a status of failure. If the engine crashed, the server may answer for a while."""
+        over = ENGINE_DEAD in said
+        if status >= 500 and (self.wait_dead(DEAD_SECONDS if over else 2.0) or over):
+            return EngineDied(f"the engine terminated while it answered: {said[:200]}")
+        return RequestRefused(status, said)
 
     def _malformed(self, response: requests.Response, body: str, expected: str) -> EngineError:
         """Return the error for an answer that cannot be read. If the engine crashed, that is the cause."""
