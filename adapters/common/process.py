@@ -146,7 +146,7 @@ class EngineProcess:
 
 
 def log_tail(log: Path, end: int | None = None) -> str:
-    """Return the last lines of a log, or of its first `end` bytes, behind the first error and a failure of our own code.
+    """Return the last lines of a log, or of its first `end` bytes, behind its first error and our own code's.
 
     What follows an error in a server of several processes, and the engine's other messages, may push both out of the
     last lines.

@@ -76,7 +76,7 @@ def kind_of(number: int) -> Any:
 
 
 def image_parts(request: CompletionRequest, first: int, count: int, shape: EngineShape) -> Iterator[Part]:
-    """Yield the images at `count` positions of a prompt, from `first` on. Raises ValueError without a size of images."""
+    """Yield the images at `count` positions of a prompt, from `first` on. Raises ValueError without their size."""
     if shape.image is None:
         raise ValueError("the engine takes no images")
     for place in range(first, first + count):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from coldproof.adapters.spec.cell import KEYS, ROOM, Cell, ModelLayers
 from coldproof.adapters.server.content import TRUST_FLAG
+from coldproof.adapters.spec.cell import KEYS, ROOM, Cell, ModelLayers
 from coldproof.adapters.vllm.kv_tiers import GIVEN
 
 SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.adapters.common.image_model import DELIMITERS
 from coldproof.adapters.common.reset_route import SIDE_PATHS
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES
@@ -17,7 +18,6 @@ from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.content import TRUST_FLAG
 from coldproof.adapters.server.openapi import OPENAPI, listed_routes
-from coldproof.adapters.common.image_model import DELIMITERS
 
 EMBEDS_FLAG, TOWERS_FLAG = "--enable-prompt-embeds", "--enable-tower-connector-lora"
 IDEFICS = "idefics3"
@@ -81,7 +81,9 @@ def of_server(
     rows = EMBEDS_FLAG in command and facts.hidden_size > 0
     routes = listed_routes(client) if image is not None else set()
     resets = {
-        SCOPE_CAPABILITIES[scope]: Support(route in routes, f"{OPENAPI} {'lists' if route in routes else 'lacks'} {route}")
+        SCOPE_CAPABILITIES[scope]: Support(
+            route in routes, f"{OPENAPI} {'lists' if route in routes else 'lacks'} {route}"
+        )
         for scope, route in SIDE_PATHS.items()
     }
     found = {

@@ -28,8 +28,7 @@ def image_facts(history: History) -> dict[str, float]:
         Evidence.SAME_UUID: sum(reuses_name(history, o) for o in outcomes),
         Evidence.RECODED: sum(sends_otherwise(history, o) for o in outcomes),
         Evidence.CUT_IMAGES: cut_images(history) if outcomes else 0,
-        Evidence.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes)
-        or counted(history, "preempted_images"),
+        Evidence.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes) or counted(history, "preempted_images"),
         Evidence.EVICTED_IMAGES: sum(hit_ends_inside(o) and lost_tokens(history, o) > 0 for o in outcomes),
     }
 

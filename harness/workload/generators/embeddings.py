@@ -74,9 +74,7 @@ def request_for(limits: WorkloadLimits, segment: Segment, identity: AdapterAndSa
 
 
 @st.composite
-def segments_with_rows(
-    draw: st.DrawFn, limits: WorkloadLimits, *, zeros: bool = False, alone: bool = False
-) -> Segment:
+def segments_with_rows(draw: st.DrawFn, limits: WorkloadLimits, *, zeros: bool = False, alone: bool = False) -> Segment:
     """Draw a leading segment with rows: at its end, everywhere, in its middle, in two places, or at every other place.
 
     Spans begin and end at, just before or just after a block boundary, and inside blocks.
