@@ -276,8 +276,7 @@ class HttpClient:
 
     def _failed(self, status: int, said: str) -> EngineError:
         """Return the error for a status of failure. If the engine crashed, the server may answer for a while."""
-        over = ENGINE_DEAD in said
-        if status >= 500 and (self.wait_dead(DEAD_SECONDS if over else 2.0) or over):
+        if status >= 500 and self.wait_dead(DEAD_SECONDS if ENGINE_DEAD in said else 2.0):
             return EngineDied(f"the engine terminated while it answered: {said[:200]}")
         return RequestRefused(status, said)
 
