@@ -12,12 +12,13 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
 
 ROWS = (Capability.EMBEDDING_ROWS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+BOTH = (*ROWS, Capability.HIDDEN_ROWS)  # a row and a token id for each position, of which the model gets one
 
 
 @requirement(
     "EMBED-1",
     "embedding rows isolated by content and by position",
-    needs=(*ROWS, Capability.CACHE_SALT),
+    needs=(*BOTH, Capability.CACHE_SALT),
     shows=(Evidence.ROW_HITS, Evidence.OTHER_ROWS, Evidence.OTHER_MASK, Evidence.STALE_CHANCES),
     upstream=("vllm#56655",),
 )
@@ -39,7 +40,7 @@ def test_embedding_rows_isolate_the_cache(sut: SystemUnderTest, data: st.DataObj
 @requirement(
     "EMBED-1",
     "embedding rows beside token ids 0",
-    needs=(*ROWS, Capability.CACHE_SALT),
+    needs=(*BOTH, Capability.CACHE_SALT),
     shows=(Evidence.ROW_HITS, Evidence.OTHER_MASK),
     upstream=("vllm#56655",),
 )
@@ -49,6 +50,42 @@ def test_embedding_rows_beside_token_ids_of_zero(sut: SystemUnderTest, data: st.
     place of a row.
     """
     workload = near_embeddings(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE), zeros=True)
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "EMBED-1",
+    "embedding rows between tokens",
+    needs=(*ROWS, Capability.CACHE_SALT),
+    shows=(Evidence.ROW_HITS, Evidence.OTHER_ROWS, Evidence.STALE_CHANCES),
+    upstream=("vllm#56655",),
+)
+@given(data=st.data())
+def test_embedding_rows_between_tokens(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also where each position of a prompt is a token or a row, as in the parts of a chat,
+    and where a prompt has rows only.
+    """
+    workload = near_embeddings(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE), alone=True)
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "EMBED-1",
+    "rows of zeros beside token ids 0",
+    needs=(*ROWS, Capability.CACHE_SALT),
+    shows=(Evidence.ROW_HITS, Evidence.OTHER_MASK),
+    upstream=("vllm#56655",),
+)
+@given(data=st.data())
+def test_rows_of_zeros_beside_token_ids_of_zero(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine distinguishes a row of zeros from the token 0, also where the request has neither a token id
+    under the row nor a row under the token.
+
+    Why it can break: an engine may put 0 in place of the token id of a row, and zeros in place of the row of a token.
+    Then all but the mask is equal.
+    """
+    with_adapter = sut.can(Capability.ADAPTER_CHOICE)
+    workload = near_embeddings(sut.limits, with_adapter=with_adapter, zeros=True, alone=True)
     sut.check(data.draw(workload, label="workload"))
 
 

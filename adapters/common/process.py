@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure
 GUARD = Path(__file__).with_name("guard.py")
 TAIL_LINES = 40
 STOP_SECONDS = 20.0
+# The last line of a traceback, as loggers of several processes write it.
+FIRST_ERROR = re.compile(r"^.*\bERROR\b.*\] (?:[\w.]+\.)?\w+(?:Error|Exception): .*$", re.MULTILINE)
 
 
 def free_port() -> int:
@@ -143,10 +146,16 @@ class EngineProcess:
 
 
 def log_tail(log: Path, end: int | None = None) -> str:
-    """Return the last lines of a log, or of its first `end` bytes, behind a line about a failure of our own code."""
+    """Return the last lines of a log, or of its first `end` bytes, behind its first error and our own code's.
+
+    What follows an error in a server of several processes, and the engine's other messages, may push both out of the
+    last lines.
+    """
     try:
         text = log.read_bytes()[:end].decode(errors="replace")
     except OSError as problem:
         return f"(log unreadable: {problem})"
-    where = own_failure(text)  # the engine's other messages may push it out of the last lines
-    return "\n".join([*([f"{OWN_CODE}: {where}"] if where else []), *text.splitlines()[-TAIL_LINES:]])
+    where, error = own_failure(text), FIRST_ERROR.search(text)
+    last = text.splitlines()[-TAIL_LINES:]
+    first = [] if error is None or error[0] in last else [error[0]]
+    return "\n".join([*([f"{OWN_CODE}: {where}"] if where else []), *first, *last])

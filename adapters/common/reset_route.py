@@ -1,4 +1,4 @@
-"""vLLM's route for cache resets, which attached servers may have as well, and its parameters for more than the pool."""
+"""vLLM's routes for cache resets, which attached servers may have as well, and parameters for more than the pool."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from coldproof.adapters.protocol.resets import ResetScope
 
 RESET_PATH = "/reset_prefix_cache"
 RESET_PARAMETERS = {ResetScope.RUNNING: "reset_running_requests", ResetScope.SECOND_TIER: "reset_external"}
+SIDE_PATHS = {ResetScope.ENCODER: "/reset_encoder_cache", ResetScope.PROCESSOR: "/reset_mm_cache"}
 
 
 def reset_path(scope: tuple[ResetScope, ...]) -> str:

@@ -56,6 +56,7 @@ class Capability(enum.StrEnum):
     SAVED_STATE = "KV saved and restored by name"
     PERSISTENT_KV = "KV that outlives its engine"
     EMBEDDING_ROWS = "prompts with embedding rows"
+    HIDDEN_ROWS = "token ids under rows, and rows under tokens"
     IMAGES = "prompts with images"
     IMAGE_UUIDS = "images named by the client"
     TOWER_ADAPTERS = "adapters that change the vision tower"
@@ -110,6 +111,7 @@ OPTIONAL_ABSENT = {
     Capability.IMAGE_UUIDS: "the adapter sends no images",
     Capability.TOWER_ADAPTERS: "the adapter sends no images",
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
+    Capability.HIDDEN_ROWS: "the adapter sends no rows and token ids for the same position",
     Capability.SESSIONS: "a request ends with its answer",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.DRAFT_COUNTS: "the adapter reads no counts of drafted tokens",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 FIRST_ROW = 1 << 44  # no vocabulary is that large; ids stay below 2**53, so that every reader of JSON keeps them exact
 SEEDS = 1 << 36
 VARIANTS = 1 << 8
+ZERO_ROW = FIRST_ROW  # a row of zeros that the model gets
 NO_ROW = 0  # in `hidden`, under a token: a row of zeros
 AFTER_ROWS = 1 << 50
 ZERO, STEPS = 128, 64  # the byte of the value 0, and the number of steps from it to the value 1
@@ -41,7 +42,7 @@ def has_rows(prompt: Sequence[int]) -> bool:
 @functools.lru_cache(maxsize=65536)
 def row_bytes(number: int, width: int) -> bytes:
     """Return one byte for each value of a row; those of a row of zeros for other ids."""
-    if not is_row(number):
+    if not is_row(number) or number == ZERO_ROW:
         return bytes([ZERO]) * width
     seed, variant = divmod(number - FIRST_ROW, VARIANTS)
     values = bytearray(hashlib.shake_128(f"row {seed}".encode()).digest(width))

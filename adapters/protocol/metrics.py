@@ -11,6 +11,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     `external_hit_tokens`: tokens loaded from a second tier; `hit_tokens` does not include them. `resumed_hit_tokens`:
     the same for requests that resume after a preemption; the other two do not include them. `drafted_tokens`: tokens
     that speculative decoding proposed and the model verified; `accepted_tokens`: those of them that were right.
+    `cut_images`: chunks of prefill that ended within an image; `preempted_images`: requests with images that resumed
+    after a preemption. Only needed where neither steps nor the preemptions of each request are known.
     """
 
     queried_tokens: float | None = None
@@ -22,6 +24,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: float | None = None
     drafted_tokens: float | None = None
     accepted_tokens: float | None = None
+    cut_images: float | None = None
+    preempted_images: float | None = None
     running: float | None = None
     waiting: float | None = None
     pool_usage: float | None = None

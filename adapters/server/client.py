@@ -22,14 +22,15 @@ import tenacity
 from prometheus_client.parser import text_string_to_metric_families
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
-from coldproof.adapters.common.reset_route import RESET_PATH, reset_path
+from coldproof.adapters.common.reset_route import RESET_PATH, SIDE_PATHS, reset_path
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.pooling import Task, as_rows
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.adapters.server import completions, doors, pooling
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.server import completions, content, doors, pooling
 from coldproof.adapters.server.answers import SHOWN, decoded, malformed
 from coldproof.adapters.server.completions import Reader
 from coldproof.adapters.server.disconnect import sent_unless_due, wait_for_disconnect
@@ -43,6 +44,8 @@ SCRAPE_SECONDS = 60.0  # for GET requests; a server without enough CPU time has 
 # Between two bytes of one answer, including the time in a queue. Bursts are monitored for stalls with shorter limits.
 READ_TIMEOUT_SECONDS = 180.0
 STREAM = "a stream of server-sent events that ends with data: [DONE]"
+ENGINE_DEAD = "EngineCore encountered an issue"  # how vLLM's server says that its engine has ended, before it ends
+DEAD_SECONDS = 20.0
 Families = dict[str, list[tuple[dict[str, str], float]]]
 
 
@@ -67,6 +70,7 @@ class HttpClient:
     counters: Mapping[str, str] = COUNTERS  # metric family -> field of `Metrics`
     labelled: tuple[str, ...] = ("vllm:cache_config", "vllm:lora_requests_info")
     filters_metrics = True  # whether the server can return some of its metrics; set by the first scrape
+    content_shape: EngineShape | None = None  # with the sizes of images and rows; None: prompts have tokens only
     reset_path = RESET_PATH
     load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
@@ -153,21 +157,28 @@ class HttpClient:
             return self.pool(request, request.surface.pooled, on_token)
         if request.door in doors.READERS:
             return self.complete_at(request, request.door, on_token)
-        path, reader = self.generate_path or completions.path(request), self.reader(on_token)
+        path, reader = self.path(request), self.reader(on_token)
         try:
             sent = self.sent(path, request)
             if isinstance(sent, Stage):
                 return reader.completion(sent)
             with sent as response:
                 if response.status_code >= 400:
-                    raise RequestRefused(response.status_code, response.text)
+                    raise self._failed(response.status_code, response.text)
                 aborted = self.read(response, reader, request)
         except requests.RequestException as problem:
             # requests raises a timeout in the middle of a stream as a ConnectionError around a ReadTimeoutError.
             if isinstance(problem, requests.ReadTimeout) or "Read timed out" in str(problem):
                 raise self._timed_out(path) from problem
             raise self._connection_lost(problem) from problem
-        return self._finished(response, reader, aborted)
+        answer = self._finished(response, reader, aborted)
+        return content.answer(request, answer) if content.has_content(request) else answer
+
+    def path(self, request: CompletionRequest) -> str:
+        """Return the route of a generation request."""
+        if self.generate_path is None and content.has_content(request):
+            return content.path(request)
+        return self.generate_path or completions.path(request)
 
     def sent(self, path: str, request: CompletionRequest) -> requests.Response | Stage:
         """Send a generation. Return its response, or its stage if the client disconnects before the headers."""
@@ -213,6 +224,8 @@ class HttpClient:
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a generation request."""
+        if self.content_shape is not None and content.has_content(request):
+            return content.body(request, self.content_shape)
         return completions.body(request)
 
     def reader(self, on_token: Callable[[int], None] | None) -> Reader:
@@ -246,9 +259,7 @@ class HttpClient:
         if reader.malformed is not None:
             raise self._malformed(response, reader.malformed, reader.expected)
         if reader.error is not None:
-            if reader.status < 500 or not self.wait_dead(2.0):
-                raise RequestRefused(reader.status, reader.error)
-            raise EngineDied(f"the engine terminated while it answered: {reader.error[:200]}")
+            raise self._failed(reader.status, reader.error)
         if not reader.done and aborted is None:
             problem = self._malformed(response, reader.start.decode("utf-8", "replace"), STREAM)
             raise EngineDied(f"an answer ended early: {problem}") if reader.events else problem
@@ -262,6 +273,12 @@ class HttpClient:
                 return False
             time.sleep(0.1)
         return True
+
+    def _failed(self, status: int, said: str) -> EngineError:
+        """Return the error for a status of failure. If the engine crashed, the server may answer for a while."""
+        if status >= 500 and self.wait_dead(DEAD_SECONDS if ENGINE_DEAD in said else 2.0):
+            return EngineDied(f"the engine terminated while it answered: {said[:200]}")
+        return RequestRefused(status, said)
 
     def _malformed(self, response: requests.Response, body: str, expected: str) -> EngineError:
         """Return the error for an answer that cannot be read. If the engine crashed, that is the cause."""
@@ -335,12 +352,22 @@ class HttpClient:
         """Unload an adapter. Raises RequestRefused with the server's reason."""
         self.post(self.unload_path, {"lora_name": name})
 
+    def reset_beside(self, scope: tuple[ResetScope, ...]) -> None:
+        """Reset the caches in `scope`, and not the prefix cache. vLLM's routes answer without a body. Raises
+        RequestRefused.
+        """
+        for one in scope:
+            self.post(SIDE_PATHS[one])
+
     def reset(self, scope: tuple[ResetScope, ...] = ()) -> tuple[bool, str]:
         """Request an empty cache, and that everything in `scope` is reset.
 
         Return whether the server confirms it, and its answer. Raises RequestRefused.
         """
-        body = self.post(reset_path(scope) if scope else self.reset_path).text
+        beside = tuple(one for one in scope if one in SIDE_PATHS)
+        within = tuple(one for one in scope if one not in SIDE_PATHS)
+        body = self.post(reset_path(within) if within else self.reset_path).text
+        self.reset_beside(beside)
         return is_success(body), body
 
 

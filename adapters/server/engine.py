@@ -42,6 +42,12 @@ class CollectiveResults(msgspec.Struct, frozen=True):
     results: list[list[WrongRead]]
 
 
+class ImageCounts(msgspec.Struct, frozen=True):
+    """The counters about images of the only worker."""
+
+    results: list[dict[str, int]]
+
+
 class ServerEngine(WeightRoutes, AbsentFeatures):
     """An OpenAI-compatible server: spawned if it has a process, otherwise attached.
 
@@ -67,6 +73,8 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
         self.base_model: str = probed.base_model
         self.shape: EngineShape = probed.shape
         self.config: Mapping[str, str] = {**config, **probed.cache_config}
+        if self.shape.image is not None or self.shape.row_width is not None:
+            client.content_shape = self.shape
         self.capabilities: Mapping[Capability, Support] = probed.capabilities
 
     def clock(self) -> float:
@@ -110,6 +118,11 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
         """Send POST /reset_prefix_cache with the parameters for this scope. Return whether the server confirms it."""
         return self.client.reset(scope)[0]
 
+    def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
+        """Send POST to the routes of the caches in `scope`, which succeed if they answer."""
+        self.client.reset_beside(scope)
+        return True
+
     def restart_side(self, side: Side) -> None:
         """Send POST /sides/SIDE/restart, which the router of a pair that was started here answers."""
         self.client.post(f"/sides/{side}/restart")
@@ -122,8 +135,13 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
         return ServerEngine(name=self.name, client=one, probed=self.probed, config={}, process=self.process)
 
     def metrics(self) -> Metrics:
-        """Send GET /metrics and return the counters and gauges."""
-        return self.client.metrics()
+        """Send GET /metrics and return the counters and gauges, with those of the fingerprint worker about images."""
+        found = self.client.metrics()
+        if self.shape.image is None or not self.capabilities[Capability.PROVENANCE].present:
+            return found
+        answer = self.client.post("/collective_rpc", {"method": "image_counts"})
+        (counts,) = decoded(answer, ImageCounts, "each worker's counts").results
+        return msgspec.structs.replace(found, **counts)
 
     def take_events(self) -> Published:
         """Return the new KV events, if the server was started with an event socket."""

@@ -31,6 +31,7 @@ PROBE_TOKENS = 512  # at least two blocks of any usual size (16 ... 256), so tha
 NO_ADAPTER = "no adapter to try: give the folder of the served model with --model, or two adapters with --adapter"
 NO_SWITCH = "each request names its adapter; no adapter can be switched on for all requests"
 NO_EVENTS = "Coldproof reads KV events only from servers that it starts with KV events on: use the cell `events`"
+NO_SIZES = "no route reports the sizes of images and rows: Coldproof sends them only to servers that it starts"
 METRIC_FIELDS = {
     Capability.HIT_COUNTERS: "hit_tokens",
     Capability.PREEMPTION_COUNTS: "preemptions",
@@ -78,6 +79,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
         Capability.BLOCK_SIZE: published_number(cache_config, "block_size"),
         Capability.POOL_SIZE: published_number(cache_config, "num_gpu_blocks"),
         Capability.KV_EVENTS: Support(None, NO_EVENTS),
+        **dict.fromkeys((Capability.IMAGES, Capability.EMBEDDING_ROWS), Support(False, NO_SIZES)),
     }
     version = server_version(client)
     found[Capability.VERSION] = Support(version is not None, f"/version: {version}" if version else "no /version")

@@ -20,6 +20,7 @@ class ModelLayers(enum.StrEnum):
     FULL = "full attention"
     WINDOW = "sliding window"  # in five of six layers
     STATE = "state"  # in every second layer: one state of the whole context
+    IMAGES = "full attention, behind a vision tower"
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

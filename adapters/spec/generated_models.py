@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coldproof.adapters.common.seeing_model import make_seeing_model
 from coldproof.adapters.common.state_model import make_state_model
 from coldproof.adapters.common.tiny_model import make_model, make_sliding_window_model
 from coldproof.adapters.spec.cell import ModelLayers
@@ -13,4 +14,5 @@ MAKERS: dict[ModelLayers, Callable[..., None]] = {
     ModelLayers.FULL: make_model,
     ModelLayers.WINDOW: make_sliding_window_model,
     ModelLayers.STATE: make_state_model,
+    ModelLayers.IMAGES: make_seeing_model,
 }

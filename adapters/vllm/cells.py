@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from coldproof.adapters.server.content import TRUST_FLAG
 from coldproof.adapters.spec.cell import KEYS, ROOM, Cell, ModelLayers
 from coldproof.adapters.vllm.kv_tiers import GIVEN
 
@@ -41,8 +42,6 @@ class VllmCell(Cell, frozen=True, kw_only=True):
             return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
             return f"cell {self.name!r} tests a model's arithmetic, and the fingerprint worker has none"
-        if self.own_answers and not self.pools and engine != IN_PROCESS:
-            return f"cell {self.name!r} sends content that only the adapter in process sends: add --engine {IN_PROCESS}"
         if engine == IN_PROCESS and not self.in_process:
             return f"cell {self.name!r} needs a server: leave out --engine {IN_PROCESS}, or choose other cells"
         return "" if engine == IN_PROCESS else super().obstacle(engine, worker)
@@ -69,6 +68,8 @@ class VllmCell(Cell, frozen=True, kw_only=True):
 
 
 SMALL_CHUNKS = (CHUNK_TOKENS, "64")
+EMBEDS = ("--enable-prompt-embeds", TRUST_FLAG)
+SEEING = (TRUST_FLAG, "--no-enable-lora")  # the generated adapters do not fit this model
 NARROW_CHUNKS = (CHUNK_TOKENS, "24", MOST_REQUESTS, "8")  # smaller than a block
 LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
 
@@ -600,20 +601,21 @@ CELLS = (
     VllmCell(
         name="embeds",
         about="prompts with embedding rows (--enable-prompt-embeds), a pool that never evicts",
-        arguments=("--enable-prompt-embeds",),
+        arguments=EMBEDS,
         areas=("EMBED",),
         own_answers=True,
     ),
     VllmCell(
         name="embeds-tight",
         about="prompts with embedding rows, a pool of 16 blocks, prefill in chunks of at most 64 tokens",
-        arguments=small_pool("--enable-prompt-embeds", *SMALL_CHUNKS),
+        arguments=small_pool(*EMBEDS, *SMALL_CHUNKS),
         areas=("EMBED",),
         own_answers=True,
     ),
     VllmCell(
         name="images",
         about="prompts with images (an Idefics3 without weights), a pool that never evicts",
+        arguments=(TRUST_FLAG,),
         areas=("MM-1", "MM-2", "MM-4"),
         images=True,
         own_answers=True,
@@ -622,7 +624,7 @@ CELLS = (
     VllmCell(
         name="images-towers",
         about="prompts with images, and adapters that change the vision tower (--enable-tower-connector-lora)",
-        arguments=("--enable-tower-connector-lora",),
+        arguments=("--enable-tower-connector-lora", TRUST_FLAG),
         areas=("MM-4",),
         images=True,
         own_answers=True,
@@ -631,11 +633,29 @@ CELLS = (
     VllmCell(
         name="images-tight",
         about="prompts with images, a pool of 16 blocks, chunks of 24 tokens, an encoder cache of one image",
-        arguments=small_pool(*NARROW_CHUNKS),
+        arguments=small_pool(TRUST_FLAG, *NARROW_CHUNKS),
         areas=("MM-3",),
         images=True,
         own_answers=True,
         only_fingerprint=True,
+    ),
+    VllmCell(
+        name="images-model",
+        about="prompts with images, a generated Idefics3 that computes",
+        arguments=SEEING,
+        areas=("MM-1", "MM-2", "MM-4"),
+        model=ModelLayers.IMAGES,
+        numeric=True,
+        alike=False,
+    ),
+    VllmCell(
+        name="images-model-tight",
+        about="the generated Idefics3, a pool of 16 blocks, chunks of 24 tokens, an encoder cache of one image",
+        arguments=small_pool(*SEEING, *NARROW_CHUNKS),
+        areas=("MM-3",),
+        model=ModelLayers.IMAGES,
+        numeric=True,
+        alike=False,
     ),
     *GROUP_CELLS,
     *TIER_CELLS,

@@ -21,6 +21,7 @@ from coldproof.adapters.common.score_noise import VARIABLE, NoiseKind, NoiseSour
 
 TRANSFER_BACKEND = "coldproof_folder"  # reads weights from a folder
 TRANSFER_MODULE, TRANSFER_CLASS = "coldproof.adapters.vllm.weight_transfer", "FolderTransfer"
+DIGESTS, KEEP_DIGESTS = "coldproof_digests", "coldproof.adapters.vllm.fingerprint.images:keep_digests"
 TRANSFER_FLAGS = ("--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND}))
 
 
@@ -43,6 +44,14 @@ def transfer_plugin(folder: Path) -> Path:
     """Write the entry point that registers the backend in a server, and return its folder."""
     register = register_transfer_backend
     write_entry_point(folder, TRANSFER_BACKEND, f"{register.__module__}:{register.__name__}")
+    return folder
+
+
+def digest_plugin(folder: Path) -> Path:
+    """Write the entry point by which a server's scheduler leaves digests of images for the fingerprint worker, which
+    runs in a process of its own. Return its folder.
+    """
+    write_entry_point(folder, DIGESTS, KEEP_DIGESTS)
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from coldproof.adapters.common import image_model
 from coldproof.adapters.protocol import embedding_rows, images
 from coldproof.adapters.spec.reproduction import (
     FILES,
@@ -14,7 +15,6 @@ from coldproof.adapters.spec.reproduction import (
     source_of,
     template_beside,
 )
-from coldproof.adapters.vllm import image_model
 from coldproof.adapters.vllm.cells import VllmCell
 from coldproof.adapters.vllm.server import PAIR
 

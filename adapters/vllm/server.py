@@ -31,11 +31,12 @@ from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import EventStream, ServerEngine
 from coldproof.adapters.server.event_socket import EventSocket
 from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
+from coldproof.adapters.vllm import content_support
 from coldproof.adapters.vllm.cells import LEASE, Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, has_states, topology_flags
 from coldproof.adapters.vllm.flags import DRAFTS_FLAG, split_flag
 from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
-from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, transfer_plugin
+from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, digest_plugin, transfer_plugin
 from coldproof.adapters.vllm.releases import (
     CPU_PACKAGE,
     installed_version,
@@ -137,10 +138,9 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     port = options.port or free_port()
     events = EventSocket() if options.events else None
     command = server_command(options, port, () if events is None else events.flags)
-    plugins = (transfer_plugin(options.log.with_suffix(".plugins")),) if options.weight_transfer else ()
     process = EngineProcess(
         [sys.executable, *command[1:]],
-        environment(options.environment, events=options.events, plugins=plugins),
+        environment(options.environment, events=options.events, plugins=plugins(options)),
         options.log,
         forking=FORKING if is_cpu_build() else None,
     )
@@ -172,10 +172,12 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         second_tier=probed.shape.second_tier and not options.prefill_apart,  # the same counters
         failed_load_ends_request=options.tier is not None and options.tier.ends_requests,
     )
+    shape, content = content_support.of_server(options.model, command, client, shape)
     capabilities = {
         **probed.capabilities,
         Capability.PROVENANCE: provenance_support(digests=options.topology is not None),
         Capability.PERSISTENT_KV: persistence(options.tier),
+        **content,
     }
     if options.model_ranks > 1:
         evidence = f"the model is spread over {options.model_ranks} ranks, as set by the flags of the cell"
@@ -198,6 +200,13 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     probed = msgspec.structs.replace(probed, shape=shape, capabilities=capabilities)
     stream = None if events is None else EventStream(events, hash_rule(probed.cache_config, shown.get(HASH_SEED)))
     return ServerEngine(name="vllm", client=client, probed=probed, config=config, process=process, stream=stream)
+
+
+def plugins(options: VllmOptions) -> tuple[Path, ...]:
+    """Write Coldproof's plugins for this server, and return their folders."""
+    folder = options.log.with_suffix(".plugins")
+    transfer = (transfer_plugin(folder / "transfer"),) if options.weight_transfer else ()
+    return transfer if options.topology is None else (*transfer, digest_plugin(folder / "digests"))
 
 
 def side_failures(command: Sequence[str]) -> Support:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from coldproof.adapters.common import image_model as images
 from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -23,7 +24,6 @@ from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogu
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.weight_promise import WeightPromise
-from coldproof.adapters.vllm import image_model as images
 from coldproof.adapters.vllm import server
 from coldproof.adapters.vllm.cells import (
     CELLS,
@@ -59,8 +59,8 @@ HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "as
 RUNNER, NO_DRAFTS = "model runner V2", "no speculative decoding"
 POOL_FLAG, HASH_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo"
 ROOMY_BLOCKS = 2048
-NUMERIC_AREAS = ("GROUND", "SURFACE")  # where numbers matter: batch invariance, log probabilities
-NUMERIC_CELLS = ("bfloat16",)
+NUMERIC_AREAS = ("GROUND", "SURFACE", "MM")  # where numbers matter: batch invariance, log probabilities
+NUMERIC_CELLS = ("bfloat16", "images-model", "images-model-tight")
 SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's default
 WEIGHTS = WeightPromise(
     policy=WeightPolicy.ON_RESET,

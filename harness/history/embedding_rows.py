@@ -10,7 +10,7 @@ import enum
 import math
 from typing import NamedTuple
 
-from coldproof.adapters.protocol.embedding_rows import has_rows, is_row
+from coldproof.adapters.protocol.embedding_rows import NO_ROW, ZERO_ROW, has_rows, is_row
 from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix
 
 
@@ -33,7 +33,8 @@ class Difference(enum.StrEnum):
 def places(outcome: Outcome, start: int, end: int) -> list[Place]:
     """Return what a prompt with rows carries from position `start` to `end`."""
     seen, hidden = outcome.prompt[start:end], (outcome.hidden or ())[start:end]
-    return [Place(h, s, True) if is_row(s) else Place(s, h, False) for s, h in zip(seen, hidden, strict=True)]
+    pairs = zip(seen, hidden, strict=True)
+    return [Place(h, NO_ROW if s == ZERO_ROW else s, True) if is_row(s) else Place(s, h, False) for s, h in pairs]
 
 
 def difference(history: History, other: Outcome, outcome: Outcome) -> Difference | None:

@@ -40,13 +40,15 @@ class Rows(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `spans`: the positions at which the model gets the row, as ranges from a first position to one after the last; at
     the others it gets the token. `nudged`: the position whose row differs in one value. `equal`: all rows are equal.
-    `blank`: all token ids are 0, which is what an engine may put in place of a row.
+    `blank`: all token ids are 0, which is what an engine may put in place of a row. `alone`: the request carries no
+    token ids under rows, and no rows under tokens; if the token ids are 0, the rows are zeros as well.
     """
 
     spans: tuple[tuple[int, int], ...]
     nudged: int | None = None
     equal: bool = False
     blank: bool = False
+    alone: bool = False
 
     def covers(self, position: int) -> bool:
         """Return whether the model gets the row at a position."""
@@ -56,7 +58,9 @@ class Rows(msgspec.Struct, frozen=True, omit_defaults=True):
         kind = "equal rows" if self.equal else "rows"
         spans = ", ".join(f"{first}-{end - 1}" for first, end in self.spans)
         nudged = "" if self.nudged is None else f", one value of row {self.nudged} changed"
-        return f"{kind} at {spans}{nudged}{', token ids 0' if self.blank else ''}"
+        of_zeros = " of zeros" if self.blank and self.alone else ""
+        alone = ", nothing under them" if self.alone else ""
+        return f"{kind}{of_zeros} at {spans}{nudged}{', token ids 0' if self.blank else ''}{alone}"
 
 
 class Image(msgspec.Struct, frozen=True, omit_defaults=True):

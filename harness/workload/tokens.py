@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from coldproof.adapters.protocol.embedding_rows import NO_ROW, VARIANTS, row_id
+from coldproof.adapters.protocol.embedding_rows import NO_ROW, VARIANTS, ZERO_ROW, row_id
 from coldproof.adapters.protocol.images import SentImage, image_id, image_positions, uuid_number
 from coldproof.harness.workload.steps import Prompt, Rows, Segment
 
@@ -66,9 +66,9 @@ def seen_and_hidden(nonce: str, segment: Segment, rows: Rows) -> list[tuple[int,
         changed, blank = position == segment.changed, rows.blank
         if rows.covers(position):
             seen = segment_row(nonce, segment, rows, position, changed=changed, nudged=position == rows.nudged)
-            found.append((seen, 0 if blank else tokens[position]))
+            found.append((seen, 0 if blank or rows.alone else tokens[position]))
         else:
-            row = segment_row(nonce, segment, rows, position)
+            row = NO_ROW if rows.alone else segment_row(nonce, segment, rows, position)
             found.append((0 if blank and not changed else edited[position], row))
     if segment.swapped is not None:
         first, then = segment.swapped, segment.swapped + 1
@@ -80,6 +80,8 @@ def segment_row(
     nonce: str, segment: Segment, rows: Rows, position: int, *, changed: bool = False, nudged: bool = False
 ) -> int:
     """Return the id of a segment's row at a position: another row if it is changed, one other value if nudged."""
+    if rows.blank and rows.alone and not changed and not nudged:
+        return ZERO_ROW
     place = "changed" if changed else 0 if rows.equal else position
     variant = 1 + position % (VARIANTS - 1) if nudged else 0
     return row_id(f"{nonce}/{segment.name}/{place}", variant)

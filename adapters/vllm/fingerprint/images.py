@@ -94,6 +94,7 @@ class EncoderCache:
 
     def __init__(self) -> None:
         self.outputs: dict[str, int] = {}
+        self.cut = self.preempted = 0  # chunks that ended within an image; requests with images that resumed
 
     def update(self, scheduled: Any, request_of: Callable[[str], tuple[tuple[Item, ...], int]]) -> None:
         """Free and compute what a step says. As in vLLM's own worker, no output comes of an image without pixels.
@@ -115,6 +116,7 @@ class EncoderCache:
         """
         found = 0
         for item in items:
+            self.cut += item.first < end < item.end
             if not item.needs_output(start, end):
                 continue
             output = self.outputs.get(item.name)

@@ -143,6 +143,7 @@ class Runner:
             check_length(len(self.sequences[new.req_id].prompt), self.config.model_config.max_model_len)
         known = scheduled.scheduled_cached_reqs
         for i, name in enumerate(known.req_ids):
+            self.encoder.preempted += name in known.resumed_req_ids and bool(self.sequences[name].items)
             self.sequences[name].update(
                 known.new_block_ids[i],
                 resumed=name in known.resumed_req_ids,

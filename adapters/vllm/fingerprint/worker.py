@@ -180,6 +180,11 @@ class FingerprintWorker(WorkerBase):
         taken, runner.wrong_reads = runner.wrong_reads, []
         return [msgspec.to_builtins(one) for one in taken]
 
+    def image_counts(self) -> dict[str, int]:
+        """Return the counters of `Metrics` about images."""
+        encoder = self.started_runner().encoder
+        return {"cut_images": encoder.cut, "preempted_images": encoder.preempted}
+
     def started_runner(self) -> Runner:
         """Return the runner, which exists once the pool is allocated."""
         assert self.runner is not None

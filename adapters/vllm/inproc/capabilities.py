@@ -13,7 +13,15 @@ from coldproof.adapters.protocol.requests import Message
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape, ImageShape
 from coldproof.adapters.server.probes import CACHE_FIELDS, NO_SWITCH, provenance_support
 from coldproof.adapters.server.vllm_metrics import counts_first_lookups
-from coldproof.adapters.vllm.image_model import DELIMITERS
+from coldproof.adapters.vllm.content_support import (
+    EMBEDS_FLAG,
+    IDEFICS,
+    NO_IMAGES,
+    flag_support,
+    image_shape,
+    image_support,
+    tower_support,
+)
 from coldproof.adapters.vllm.inproc.sessions import session_support
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
 from coldproof.adapters.vllm.inproc.weights import weight_controls
@@ -91,10 +99,13 @@ def capabilities(
         Capability.PERSISTENT_KV: persistent,
         Capability.SESSIONS: session_support(parts.engine),
         Capability.DRAFT_COUNTS: drafts_support(settings.speculative_config),
-        Capability.EMBEDDING_ROWS: rows_support(settings.model_config),
-        **image_support(image_shape(settings.model_config)),
-        Capability.TOWER_ADAPTERS: tower_support(image_shape(settings.model_config), settings.lora_config),
-        **side_resets(parts, image_shape(settings.model_config)),
+        **dict.fromkeys((Capability.EMBEDDING_ROWS, Capability.HIDDEN_ROWS), rows_support(settings.model_config)),
+        **image_support(image_of(settings.model_config)),
+        Capability.TOWER_ADAPTERS: tower_support(
+            image_of(settings.model_config),
+            enabled=bool(getattr(settings.lora_config, "enable_tower_connector_lora", False)),
+        ),
+        **side_resets(parts, image_of(settings.model_config)),
         Capability.EVENT_RESTARTS: Support(
             published, "an engine that follows another one has vLLM's own publisher" if published else "no KV events"
         ),
@@ -134,49 +145,30 @@ def drafts_support(speculative: Any) -> Support:
     return Support(True, f"the engine counts the drafts of speculative decoding, method {speculative.method}")
 
 
-def image_support(shape: ImageShape | None) -> dict[Capability, Support]:
-    """Return whether prompts may have images, by the served model."""
-    with_images = "the model is an Idefics3 whose images are squares of known size"
-    what = Support(
-        shape is not None, with_images if shape is not None else "Coldproof sends images to an Idefics3 only"
-    )
-    return dict.fromkeys((Capability.IMAGES, Capability.IMAGE_UUIDS), what)
-
-
-def tower_support(image: ImageShape | None, lora: Any) -> Support:
-    """Return whether adapters change what the encoder computes, by the flag."""
-    if image is None:
-        return Support(False, "the prompts have no images")
-    enabled = bool(getattr(lora, "enable_tower_connector_lora", False))
-    return Support(enabled, f"--enable-tower-connector-lora is {'set' if enabled else 'not set'}")
-
-
 def side_resets(parts: InprocEngineParts, image: ImageShape | None) -> dict[Capability, Support]:
     """Return which caches of images can be reset, by this version's methods."""
     methods = {Capability.RESET_ENCODER: "reset_encoder_cache", Capability.RESET_PROCESSOR: "reset_mm_cache"}
     if image is None:
-        return dict.fromkeys(methods, Support(False, "the prompts have no images"))
+        return dict.fromkeys(methods, NO_IMAGES)
     return {
         capability: Support(there := hasattr(parts.engine, name), f"the engine {'has' if there else 'lacks'} {name}")
         for capability, name in methods.items()
     }
 
 
-def image_shape(model: Any) -> ImageShape | None:
-    """Return the images that a model takes; None if it takes none, or if Coldproof does not know how many positions
-    they need.
-    """
+def image_of(model: Any) -> ImageShape | None:
+    """Return the images that a model takes; None if it takes none of a known size."""
     config = model.hf_config
-    if config.model_type != "idefics3":
+    if config.model_type != IDEFICS:
         return None
-    side, patch = int(config.vision_config.image_size), int(config.vision_config.patch_size)
-    return ImageShape(side, (side // patch // int(config.scale_factor)) ** 2 + DELIMITERS)
+    vision = config.vision_config
+    sizes = {"side": int(vision.image_size), "patch": int(vision.patch_size), "scale": int(config.scale_factor)}
+    return image_shape(IDEFICS, **sizes)
 
 
 def rows_support(model: Any) -> Support:
     """Return whether prompts may have embedding rows, by the flag."""
-    enabled = bool(getattr(model, "enable_prompt_embeds", False))
-    return Support(enabled, f"--enable-prompt-embeds is {'set' if enabled else 'not set'}")
+    return flag_support(EMBEDS_FLAG, enabled=bool(getattr(model, "enable_prompt_embeds", False)))
 
 
 def reset_scopes(parts: InprocEngineParts, tier: Support) -> dict[Capability, Support]:
@@ -224,7 +216,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
         groups=tuple(group_shape(spec, settings) for spec in specs),
         counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),
-        image=image_shape(settings.model_config),
+        image=image_of(settings.model_config),
         row_width=row_width(settings.model_config),
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 import msgspec
 
-from coldproof.adapters.common import state_model, tiny_model
+from coldproof.adapters.common import image_model, seeing_model, state_model, tiny_model
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.sides import Side
@@ -55,6 +55,8 @@ from coldproof.reports.schema.case import Case, RequestRow
 from coldproof.reports.schema.verdict import FailureClass
 
 HERE = Path(__file__).parent
+# The files behind tiny_model.py that write the other generated models.
+MADE_BEHIND = {ModelLayers.STATE: (state_model,), ModelLayers.IMAGES: (image_model, seeing_model)}
 SEEDS = {"start": 0, "A": 1, "B": 2}  # of the generated versions of the weights
 GENERATED = re.compile(r"/models/[0-9a-f]{16}(?=[/\s]|$)")  # the folder of a generated model; users have others
 TEMPLATE, ENGINE_TEMPLATE = "script.py.j2", "engine.py.j2"
@@ -76,8 +78,8 @@ def reproducer(case: Case) -> str:
     dialect, engine = reproduction(case), recorded_engine(case)
     launcher = dialect.launcher(engine)
     layers = CELLS[case.cell].model if case.cell in CELLS else ModelLayers.FULL
-    makers = (tiny_model, state_model) if layers is ModelLayers.STATE else (tiny_model,)
-    carried = [*map(source_of, makers), *dialect.carries]
+    makers = (tiny_model, *MADE_BEHIND.get(layers, ()))
+    carried = list(dict.fromkeys([*map(source_of, makers), *dialect.carries]))
     of_engine = dialect.template.read_text()
     templates = jinja2.ChoiceLoader([jinja2.DictLoader({ENGINE_TEMPLATE: of_engine}), jinja2.FileSystemLoader(HERE)])
     loader = jinja2.Environment(loader=templates, keep_trailing_newline=False, undefined=jinja2.StrictUndefined)
@@ -342,5 +344,5 @@ def imports(carried: list[Path], packages: tuple[str, ...]) -> str:
 def source_body(path: Path) -> str:
     """Return a file's source without docstring, imports and main block."""
     source = path.read_text()
-    last = list(re.finditer(r"^(?:import|from) .+$", source, re.MULTILINE))[-1]
+    last = list(re.finditer(r"^(?:import|from) (?:.+ \([^)]*\)|.+)$", source, re.MULTILINE))[-1]
     return source[last.end() :].partition('\nif __name__ == "__main__":')[0].strip() + "\n"

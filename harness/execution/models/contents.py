@@ -96,10 +96,9 @@ class ServedFiles:
         """Make the contents for a model's folder; `model` is None if a server does not report it."""
         folder = model_folder(model) if model else None
         layers = self.layers(cell)
-        # Generated adapters change the projections of a plain decoder, which a model with states does not have.
-        self.contents[layers] = (
-            {} if layers is ModelLayers.STATE else make_contents(self.options.adapters, self.cache, folder)
-        )
+        # Generated adapters change the projections of a plain decoder, which other models do not have by these names.
+        plain = layers not in (ModelLayers.STATE, ModelLayers.IMAGES)
+        self.contents[layers] = make_contents(self.options.adapters, self.cache, folder) if plain else {}
 
     def vet_contents(self, engine: Engine, cell: Cell, *, left_out: Callable[[str], None]) -> None:
         """Load every adapter content once and keep those that the engine accepts. Raises UsageError.

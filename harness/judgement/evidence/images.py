@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.images import (
     confusable,
     ends_inside,
@@ -27,13 +28,24 @@ def image_facts(history: History) -> dict[str, float]:
         Evidence.SAME_UUID: sum(reuses_name(history, o) for o in outcomes),
         Evidence.RECODED: sum(sends_otherwise(history, o) for o in outcomes),
         Evidence.CUT_IMAGES: cut_images(history) if outcomes else 0,
-        Evidence.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes),
+        Evidence.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes) or counted(history, "preempted_images"),
         Evidence.EVICTED_IMAGES: sum(hit_ends_inside(o) and lost_tokens(history, o) > 0 for o in outcomes),
     }
 
 
+def counted(history: History, name: str) -> int:
+    """Return how far a counter of the engine rose over a history; 0 if it has none."""
+    if not history.steps:
+        return 0
+    return int(increase(getattr(history.steps[0].before, name), getattr(history.steps[-1].after, name)) or 0)
+
+
 def cut_images(history: History) -> int:
-    """Return the number of prefill chunks that ended within an image, where the engine records its steps."""
+    """Return the number of prefill chunks that ended within an image, where the engine records its steps or counts
+    them.
+    """
+    if history.engine_steps is None:
+        return counted(history, "cut_images")
     of = {str(o.request): o for o in history.outcomes}
     chunks = [chunk for step in history.engine_steps or () for chunk in step.chunks if chunk.end < chunk.target]
     return sum(chunk.request in of and ends_inside(of[chunk.request], chunk.end) for chunk in chunks)

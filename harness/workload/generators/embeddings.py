@@ -21,17 +21,20 @@ EDITS = ("row", "mask", "value", "swap", "mask", "tokens")
 
 
 @st.composite
-def near_embeddings(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, zeros: bool = False) -> Workload:
+def near_embeddings(
+    draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, zeros: bool = False, alone: bool = False
+) -> Workload:
     """Draw a prompt with rows and up to four near-collisions of it, with salts and an adapter; then bursts of them.
 
-    `zeros`: all its token ids are 0, which is what an engine may put in place of a row.
+    `zeros`: all its token ids are 0, which is what an engine may put in place of a row. `alone`: nothing is under its
+    rows and tokens, and with `zeros` its rows are zeros.
     """
     steps: list[Step] = []
     identities = [PLAIN, *draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=2, unique=True))]
     if with_adapter and draw(st.booleans()):
         steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
         identities.append(TENANT)
-    base = draw(segments_with_rows(limits, zeros=zeros))
+    base = draw(segments_with_rows(limits, zeros=zeros, alone=alone))
     near = draw(st.lists(near_collisions(limits, base), min_size=1, max_size=limits.most(4, least=1)))
     sent: list[tuple[Segment, AdapterAndSalt]] = [(base, PLAIN), *((other, PLAIN) for other in near), (base, PLAIN)]
     sent += [(base, identity) for identity in identities[1:]]
@@ -71,7 +74,7 @@ def request_for(limits: WorkloadLimits, segment: Segment, identity: AdapterAndSa
 
 
 @st.composite
-def segments_with_rows(draw: st.DrawFn, limits: WorkloadLimits, *, zeros: bool = False) -> Segment:
+def segments_with_rows(draw: st.DrawFn, limits: WorkloadLimits, *, zeros: bool = False, alone: bool = False) -> Segment:
     """Draw a leading segment with rows: at its end, everywhere, in its middle, in two places, or at every other place.
 
     Spans begin and end at, just before or just after a block boundary, and inside blocks.
@@ -93,7 +96,7 @@ def segments_with_rows(draw: st.DrawFn, limits: WorkloadLimits, *, zeros: bool =
         case _:
             spans = ((first, length),)
     equal = draw(st.sampled_from((False, False, True)))
-    return msgspec.structs.replace(stem, rows=Rows(spans, equal=equal, blank=zeros))
+    return msgspec.structs.replace(stem, rows=Rows(spans, equal=equal, blank=zeros, alone=alone))
 
 
 @st.composite

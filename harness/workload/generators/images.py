@@ -39,6 +39,7 @@ ASSUMED_TOKENS = 16  # of an image, if the engine takes none: nothing is sent th
 @st.composite
 def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, named: bool = False) -> Workload:
     """Draw a prompt with images, near-collisions of it, each sent again; with salts, an adapter, and bursts of them.
+    Other text behind the same images lets a hit end within one.
 
     `named`: the client gives the same name to different images.
     """
@@ -52,6 +53,7 @@ def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, 
     sent = [(base, PLAIN), *((one, PLAIN) for one in near), (base, PLAIN), *((base, i) for i in identities[1:])]
     sent += [(one, draw(st.sampled_from(identities))) for one in near[: limits.most(2)]]
     steps += [Burst(requests=(request_for(limits, *one),)) for one in sent]
+    steps.append(Burst(requests=(request_for(limits, base, PLAIN, tail="other tail"),)))
     for _ in range(draw(st.integers(0, limits.most(2)))):
         crowd = [request_for(limits, *draw(st.sampled_from(sent))) for _ in range(draw(st.sampled_from((2, 3))))]
         if len({request.adapter for request in crowd}) == 1 or limits.may_mix(BASE_WITH_ADAPTER):

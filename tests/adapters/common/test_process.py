@@ -240,6 +240,18 @@ def test_tail_is_the_end_of_the_log(start: Start) -> None:
     assert len(engine.log.read_bytes().splitlines()) == 101
 
 
+def test_the_tail_begins_with_the_first_error(start: Start) -> None:
+    """The messages of the other processes push it out of the last lines."""
+    cause = "(Worker) ERROR [worker.py:7] a.b.CacheMissError: no such image"
+    code = (
+        f"print('starting'); print({cause!r}); [print('(Server) ERROR [api.py:9] DeadError: ended') for _ in range(99)]"
+    )
+    engine = start(code=code)
+    wait_for(lambda: not engine.running())
+    assert engine.tail().splitlines()[0] == cause
+    assert len(engine.tail().splitlines()) == process_module.TAIL_LINES + 1
+
+
 def test_the_log_outlives_the_engine(start: Start) -> None:
     """It is evidence; only its absence is said instead of shown."""
     engine = start()

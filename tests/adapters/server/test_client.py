@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSi
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import CompletionRequest, Message, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.adapters.server import client as client_module
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import probe
@@ -197,8 +198,11 @@ def test_a_socket_may_break_a_moment_before_the_process_ends(fake: FakeServer) -
 
 @pytest.mark.usefixtures("at_a_glance")
 @faulty(Fault.ERROR_EVENT)
-def test_an_error_in_the_stream_of_a_live_engine_is_a_refusal(fake: FakeServer) -> None:
-    """The status said 200 long ago; the stream's last word counts, and it is shown."""
+def test_an_error_in_the_stream_of_a_live_engine_is_a_refusal(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status said 200 long ago; the stream's last word counts, and it is shown. Whatever it says: it has to end."""
+    monkeypatch.setattr(client_module, "DEAD_SECONDS", 0.1)
     with pytest.raises(RequestRefused, match="EngineCore encountered"):
         live(fake).complete(REQUEST)
 

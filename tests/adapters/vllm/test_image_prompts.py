@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from coldproof.adapters.common.image_model import IMAGE_TOKENS, SIDE, image_model
 from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.protocol.shape import ImageShape
-from coldproof.adapters.vllm.image_model import IMAGE_TOKENS, SIDE, image_model
 from coldproof.adapters.vllm.inproc.request import image_prompt
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import tiny_model

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coldproof.adapters.common.row_values import row_values
-from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row, row_id
+from coldproof.adapters.protocol.embedding_rows import NO_ROW, ZERO_ROW, has_rows, is_row, row_id
 from coldproof.harness.history.prompts import hidden_of, tokens_of
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Rows, Segment, Workload, first_part
 from coldproof.harness.workload.tokens import NONCE_TOKENS, first_tokens, hidden_tokens, nonce_tokens, segment_tokens
@@ -80,6 +80,18 @@ def test_rows_can_be_equal_and_token_ids_zero() -> None:
     assert set(seen(blank)[:4]) == {0}
     assert set(hidden_tokens("n", blank)[4:7]) == {0}
     assert seen(blank)[4:7] == seen(MIXED)[4:7]
+
+
+def test_nothing_may_be_under_rows_and_tokens() -> None:
+    """What the model sees is the same. With token ids 0, the rows are zeros, but for an edited one."""
+    alone = with_rows(Rows(((4, 7),), alone=True))
+    assert seen(alone) == seen(MIXED)
+    assert set(hidden_tokens("n", alone)) == {NO_ROW}
+    zeros = with_rows(Rows(((4, 7),), blank=True, alone=True))
+    assert seen(zeros) == (0,) * 4 + (ZERO_ROW,) * 3 + (0,) * 3
+    assert not row_values((ZERO_ROW,), 8).any()
+    changed = msgspec.structs.replace(zeros, changed=5)
+    assert different(zeros, changed) == [5]
 
 
 def test_a_prompt_of_rows_alone_has_a_nonce_of_rows() -> None:

@@ -74,8 +74,10 @@ def test_a_chunk_needs_the_encoders_output_of_its_images_only() -> None:
         cache.drift(items, 0, 2, TOWER)
     cache.update(step(r=[0]), {"r": (items, TOWER)}.__getitem__)
     assert cache.drift(items, 0, 6, TOWER) == cache.drift(items, 4, 6, TOWER) == 0
+    assert cache.cut == 1, "the chunk that ended at 2"
     with pytest.raises(EncoderCacheMissError, match="dog"):
         cache.drift(items, 5, 7, TOWER)
+    assert cache.cut == 2, "the last chunk ended within the second image"
 
 
 def test_the_tokens_that_delimit_an_image_need_no_output() -> None:

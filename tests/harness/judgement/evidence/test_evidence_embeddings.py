@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.histories import history, outcome
 
-from coldproof.adapters.protocol.embedding_rows import row_id
+from coldproof.adapters.protocol.embedding_rows import ZERO_ROW, row_id
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
@@ -34,6 +34,12 @@ def mixed(
     seen = tuple(rows[i] if i in shown else tokens[i] for i in range(length))
     hidden = tuple(tokens[i] if i in shown else rows[i] for i in range(length))
     return outcome(number, seen, hidden=hidden, **more)
+
+
+def bare(number: int, *shown: int, tokens: tuple[int, ...] = (0,) * LENGTH) -> Outcome:
+    """Return a request with rows of zeros at the positions `shown`, and nothing under them or the token ids."""
+    seen = tuple(ZERO_ROW if i in shown else token for i, token in enumerate(tokens))
+    return outcome(number, seen, hidden=(0,) * LENGTH)
 
 
 def other_at(place: int) -> tuple[int, ...]:
@@ -82,6 +88,11 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
             history(mixed(0, 20), mixed(1, 21, salt="red")),
             history(mixed(0, 20), outcome(1, TOKENS)),
         ],
+    ),
+    (
+        Evidence.OTHER_MASK,
+        history(bare(0, 20), bare(1, 21)),
+        [history(bare(0, 20), bare(1, 20)), history(bare(0, 20), bare(1, 21, tokens=TOKENS))],
     ),
     (
         Evidence.ROW_TURNS,

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.histories import history, outcome
+from support.histories import history, outcome, record
 
 from coldproof.adapters.protocol.engine_steps import Chunk, EngineStep
 from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions
+from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.evidence.collect import evidence
@@ -38,6 +39,13 @@ def stepped(*ends: int) -> History:
     edges = (0, *ends, len(one.prompt))
     chunks = (Chunk("0", start, end, len(one.prompt)) for start, end in pairwise(edges))
     return history(one, engine_steps=tuple(EngineStep(at=float(i), chunks=(c,)) for i, c in enumerate(chunks)))
+
+
+def counted(cut: float | None, preempted: float | None) -> History:
+    """Return a history of an engine that records no steps, and counts on from before it."""
+    before = Metrics(cut_images=3, preempted_images=3) if cut is not None else Metrics()
+    after = Metrics(cut_images=cut, preempted_images=preempted)
+    return history(shown(0, "cat"), steps=(record(0, before=before, after=after),))
 
 
 NAMED, PNG = SentImage(uuid=7), SentImage(Encoding.PNG)
@@ -89,6 +97,8 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (Evidence.CUT_IMAGES, stepped(12), [stepped(10), stepped(26), stepped()]),
+    (Evidence.CUT_IMAGES, counted(4, 3), [counted(3, 4), counted(None, None)]),
+    (Evidence.PREEMPTED_IMAGES, counted(3, 4), [counted(4, 3), counted(None, None)]),
     (
         Evidence.PREEMPTED_IMAGES,
         history(shown(0, "cat", preemptions=1)),
@@ -106,7 +116,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
 ]
 
 
-@pytest.mark.parametrize(("what", "shows", "_others"), SHOWS, ids=[row[0].name for row in SHOWS])
+@pytest.mark.parametrize(("what", "shows", "_others"), SHOWS, ids=[f"{row[0].name}-{i}" for i, row in enumerate(SHOWS)])
 def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[History]) -> None:
     """In the plainest history that shows it."""
     assert evidence(shows, {})[what] > 0
@@ -115,7 +125,7 @@ def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[
 @pytest.mark.parametrize(
     ("what", "one"),
     [(what, one) for what, _, others in SHOWS for one in others],
-    ids=[f"{what.name}-{i}" for what, _, others in SHOWS for i in range(len(others))],
+    ids=[f"{what.name}-{row}-{i}" for row, (what, _, others) in enumerate(SHOWS) for i in range(len(others))],
 )
 def test_what_did_not_happen_is_not_counted(what: Evidence, one: History) -> None:
     """However similar."""

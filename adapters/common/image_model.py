@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 SIDE, PATCH = 32, 8  # pixels
-PATCHES = (SIDE // PATCH) ** 2
+GRID = (SIDE // PATCH) ** 2
 DELIMITERS = 3  # positions of an image that are no patches
-IMAGE_TOKENS = PATCHES + DELIMITERS
+IMAGE_TOKENS = GRID + DELIMITERS
 # The processor's names, in the order of their ids: a patch, both ends of an image, its kind, the end of a message.
 NEW_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
 WEIGHT_FILES = "*.safetensors"
@@ -51,14 +51,19 @@ def write_image_model(model: Path, folder: Path) -> None:
     for source in (*(model / name for name in TOKENIZER), *model.glob(WEIGHT_FILES)):
         if source.is_file():
             shutil.copyfile(source, folder / source.name)
+    write_processor(folder, token)
+    write_text(folder / "config.json", idefics3(text, token))
+
+
+def write_processor(folder: Path, token: int) -> None:
+    """Add the processor's tokens, of which `token` is the first, to the tokenizer in a folder, and write its files."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["added_tokens"] += [
         {"id": token + i, "content": name, "special": True, **TOKEN_OPTIONS} for i, name in enumerate(NEW_TOKENS)
     ]
     write_text(folder / "tokenizer.json", tokenizer)
-    write_text(folder / "config.json", idefics3(text, token))
     write_text(folder / "preprocessor_config.json", PREPROCESSOR)
-    write_text(folder / "processor_config.json", {"processor_class": "Idefics3Processor", "image_seq_len": PATCHES})
+    write_text(folder / "processor_config.json", {"processor_class": "Idefics3Processor", "image_seq_len": GRID})
 
 
 def idefics3(text: dict[str, Any], image_token: int) -> dict[str, Any]:
@@ -67,15 +72,7 @@ def idefics3(text: dict[str, Any], image_token: int) -> dict[str, Any]:
         "architectures": ["Idefics3ForConditionalGeneration"],
         "model_type": "idefics3",
         "text_config": {**text, "vocab_size": image_token + len(NEW_TOKENS)},
-        "vision_config": {
-            "model_type": "idefics3_vision",
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "image_size": SIDE,
-            "patch_size": PATCH,
-        },
+        "vision_config": VISION,
         "image_token_id": image_token,
         "scale_factor": 1,
         "pad_token_id": None,
@@ -83,6 +80,15 @@ def idefics3(text: dict[str, Any], image_token: int) -> dict[str, Any]:
     }
 
 
+VISION: dict[str, object] = {
+    "model_type": "idefics3_vision",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": SIDE,
+    "patch_size": PATCH,
+}
 PREPROCESSOR = {
     "image_processor_type": "Idefics3ImageProcessor",
     **dict.fromkeys(("do_resize", "do_image_splitting", "do_rescale", "do_normalize"), False),

@@ -1,0 +1,50 @@
+"""Image files without compression losses, written without an image library: a client needs none."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from coldproof.adapters.protocol.images import Encoding
+
+PNG_START = b"\x89PNG\r\n\x1a\n"
+BMP_HEADER = struct.Struct("<2sIHHIIiiHHIIiiII")
+CHANNELS = 3
+TYPES = {Encoding.PIXELS: "x-portable-pixmap", Encoding.PNG: "png", Encoding.BMP: "bmp"}
+
+
+def image_file(pixels: bytes, side: int, encoding: Encoding) -> bytes:
+    """Return a square image as a file. `pixels`: row by row, three bytes each.
+
+    For PIXELS, it is the format that is nearest to them: a header, and the pixels as they are.
+    """
+    match encoding:
+        case Encoding.PNG:
+            return png(pixels, side)
+        case Encoding.BMP:
+            return bmp(pixels, side)
+    return b"P6 %d %d 255\n" % (side, side) + pixels
+
+
+def rows(pixels: bytes, side: int) -> list[bytes]:
+    """Return the rows of an image, from the top."""
+    return [pixels[start : start + CHANNELS * side] for start in range(0, CHANNELS * side * side, CHANNELS * side)]
+
+
+def png(pixels: bytes, side: int) -> bytes:
+    """Return a PNG: 8 bits a channel, and no filter before any row."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows(pixels, side)))
+    return PNG_START + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def bmp(pixels: bytes, side: int) -> bytes:
+    """Return a BMP: from the bottom, blue first, and each row filled up to four bytes."""
+    lines = [b"".join(row[i : i + CHANNELS][::-1] for i in range(0, len(row), CHANNELS)) for row in rows(pixels, side)]
+    data = b"".join(line + bytes(-len(line) % 4) for line in reversed(lines))
+    size = BMP_HEADER.size
+    return BMP_HEADER.pack(b"BM", size + len(data), 0, 0, size, 40, side, side, 1, 24, 0, len(data), 0, 0, 0, 0) + data

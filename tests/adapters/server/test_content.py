@@ -1,0 +1,129 @@
+"""Prompts with images and rows as the body of a request, and their answers."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from coldproof.adapters.common.image_files import image_file
+from coldproof.adapters.common.row_values import row_values
+from coldproof.adapters.protocol.embedding_rows import ZERO_ROW, row_id
+from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
+from coldproof.adapters.protocol.shape import EngineShape, ImageShape
+from coldproof.adapters.server import content
+
+SIDE, WIDTH = 6, 4
+SHAPE = EngineShape(
+    block_size=16,
+    pool_blocks=None,
+    max_model_tokens=512,
+    adapter_slots=None,
+    prefix_caching=True,
+    image=ImageShape(SIDE, 3),
+    row_width=WIDTH,
+)
+CAT, DOG, ROWS = image_id("cat"), image_id("dog"), (row_id("a"), row_id("b"))
+MIXED = (65, *ROWS, 66, 67)
+
+
+def asked(*prompt: int, **more: Any) -> CompletionRequest:
+    return CompletionRequest(**{"model": "base", "prompt": prompt, "max_tokens": 2, **more})
+
+
+def parts(request: CompletionRequest) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = content.body(request, SHAPE)["messages"][0]["content"]
+    return found
+
+
+def decoded(data: str) -> Any:
+    torch: Any = pytest.importorskip("torch")
+    return torch.load(io.BytesIO(base64.b64decode(data)), weights_only=True).numpy()
+
+
+def test_images_are_parts_between_text() -> None:
+    """In their order, also where two of them follow each other. Names are sent where clients give one."""
+    hidden = (0, SentImage(Encoding.BMP, uuid=7).hidden(), *(0,) * 7)
+    request = asked(65, *image_positions(CAT, 3), *image_positions(DOG, 3), 66, 67, hidden=hidden)
+    before, cat, dog, behind = parts(request)
+    assert (before, behind) == ({"type": "text", "text": "A"}, {"type": "text", "text": "BC"})
+    assert (cat["uuid"], "uuid" in dog) == ("image-7", False)
+    urls = [one["image_url"]["url"].split(";base64,") for one in (cat, dog)]
+    assert [kind for kind, _ in urls] == ["data:image/bmp", "data:image/x-portable-pixmap"]
+    files = [base64.b64decode(data) for _, data in urls]
+    pairs = ((CAT, Encoding.BMP), (DOG, Encoding.PIXELS))
+    assert files == [image_file(pixels(one, SIDE), SIDE, way) for one, way in pairs]
+
+
+@pytest.mark.parametrize("side", [5, 6])
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_a_file_keeps_every_pixel(encoding: Encoding, side: int) -> None:
+    """Also where the rows of a file are filled up."""
+    pil: Any = pytest.importorskip("PIL.Image")
+    file = pil.open(io.BytesIO(image_file(pixels(CAT, side), side, encoding)))
+    assert (file.size, file.mode, file.tobytes()) == ((side, side), "RGB", pixels(CAT, side))
+
+
+def test_rows_are_parts_between_text() -> None:
+    """A part has the rows that follow each other."""
+    before, rows, behind = parts(asked(*MIXED))
+    assert (before["text"], rows["type"], behind["text"]) == ("A", "prompt_embeds", "BC")
+    assert np.array_equal(decoded(rows["data"]), row_values(ROWS, WIDTH))
+
+
+def test_a_prompt_of_rows_is_a_completion() -> None:
+    """Without token ids."""
+    request = asked(*ROWS, ZERO_ROW)
+    sent = content.body(request, SHAPE)
+    assert (content.path(request), "prompt" in sent, "messages" in sent) == ("/v1/completions", False, False)
+    assert np.array_equal(decoded(sent["prompt_embeds"]), row_values((*ROWS, ZERO_ROW), WIDTH))
+    assert not decoded(sent["prompt_embeds"])[2].any()
+
+
+def test_the_rest_of_the_body_is_that_of_a_chat() -> None:
+    """With a template that adds nothing, the salt, and scores in a chat's form."""
+    request = asked(*MIXED, cache_salt="red", surface=ResponseOptions(logprobs=True))
+    sent = content.body(request, SHAPE)
+    assert content.path(request) == "/v1/chat/completions"
+    assert (sent["cache_salt"], sent["logprobs"], sent["top_logprobs"]) == ("red", True, 2)
+    assert (sent["add_generation_prompt"], "prompt" in sent) == (False, False)
+    jinja2: Any = pytest.importorskip("jinja2")
+    said = [{"type": "text", "text": "A "}, {"type": "image"}, {"type": "text", "text": " B"}]
+    rendered = jinja2.Template(sent["chat_template"]).render(messages=[{"role": "user", "content": said}])
+    assert rendered == "A <image> B"
+
+
+def test_an_engine_without_sizes_is_sent_nothing() -> None:
+    """Rather than content of some size."""
+    without = msgspec.structs.replace(SHAPE, image=None, row_width=None)
+    for request in (asked(*MIXED), asked(65, *image_positions(CAT, 3))):
+        with pytest.raises(ValueError, match="the engine takes no"):
+            content.body(request, without)
+
+
+@pytest.mark.parametrize(
+    ("reported", "prompt"),
+    [
+        ((65, 260, 260, 66, 67), MIXED),
+        ((65, 260, 260, 66, 68), (65, *ROWS, 66, 68)),
+        ((65, 260, 66, 67), (65, 260, 66, 67)),
+        (None, None),
+    ],
+    ids=["placeholders", "another token", "another length", "not reported"],
+)
+def test_a_reported_prompt_names_what_the_model_sees(reported: Any, prompt: Any) -> None:
+    """Where the server has placeholders. Everything else shows as it is."""
+    answer = Completion(tokens=(), finish_reason="length", cached_tokens=0, prompt=reported)
+    assert content.answer(asked(*MIXED), answer).prompt == prompt
+
+
+def test_only_prompts_with_content_are_changed() -> None:
+    """Chats and token ids are sent as ever."""
+    assert not content.has_content(asked(65, 66))
+    assert content.has_content(asked(65, ROWS[0]))
+    assert content.has_content(asked(65, *image_positions(CAT, 3)))

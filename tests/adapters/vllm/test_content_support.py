@@ -1,0 +1,72 @@
+"""What content a server takes, by the files of its model and its command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coldproof.adapters.common.image_model import IMAGE_TOKENS, SIDE
+from coldproof.adapters.common.seeing_model import make_seeing_model
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.shape import EngineShape, ImageShape
+from coldproof.adapters.server.content import TRUST_FLAG
+from coldproof.adapters.vllm import content_support
+from coldproof.adapters.vllm.content_support import EMBEDS_FLAG, PRINTABLE
+
+SHAPE = EngineShape(
+    block_size=16, pool_blocks=None, max_model_tokens=512, adapter_slots=None, prefix_caching=True, row_width=None
+)
+ROUTES = {"/reset_encoder_cache": {}}
+
+
+def found(model: Path, *command: str, offset: int = 0) -> tuple[EngineShape, dict[Capability, Support]]:
+    """Ask for the content of a server whose tokenizer gives each character's number plus `offset`."""
+    answer = SimpleNamespace(status_code=200, content=json.dumps({"paths": ROUTES}).encode())
+    client: Any = SimpleNamespace(
+        get=lambda _path: answer, tokens_of=lambda _model, text: tuple(ord(one) + offset for one in text)
+    )
+    shape, support = content_support.of_server(str(model), command, client, SHAPE)
+    return shape, dict(support)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("content") / "model"
+    make_seeing_model(folder, layers=1, hidden=32)
+    return folder
+
+
+def test_a_model_with_images(model: Path) -> None:
+    """Its sizes are known, and resets by the routes that the server lists."""
+    shape, support = found(model, TRUST_FLAG)
+    assert (shape.image, shape.row_width) == (ImageShape(SIDE, IMAGE_TOKENS), None)
+    present = {one for one, what in support.items() if what.present}
+    assert present == {Capability.IMAGES, Capability.IMAGE_UUIDS, Capability.RESET_ENCODER}
+
+
+def test_rows_by_the_flag(tmp_path: Path) -> None:
+    """Nothing is under them in the parts of a chat."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "hidden_size": 64}')
+    shape, support = found(tmp_path, EMBEDS_FLAG, TRUST_FLAG)
+    assert (shape.image, shape.row_width) == (None, 64)
+    present = {one for one, what in support.items() if what.present}
+    assert present == {Capability.EMBEDDING_ROWS}
+    assert found(tmp_path, TRUST_FLAG)[0].row_width is None
+
+
+@pytest.mark.parametrize(("command", "offset"), [((), 0), ((TRUST_FLAG,), 1)], ids=["no template", "other tokens"])
+def test_what_cannot_be_sent_exactly_is_not_sent(model: Path, command: tuple[str, ...], offset: int) -> None:
+    """A prompt of other tokens than the oracle's would be a false positive."""
+    shape, support = found(model, *command, offset=offset)
+    assert shape.image is None
+    assert support[Capability.IMAGES].present is False
+    assert "parts of a chat" in support[Capability.IMAGES].evidence
+
+
+def test_printable_tokens_are_those_of_the_workloads() -> None:
+    """A prompt's text consists of them, besides the token 0."""
+    assert (PRINTABLE[0], PRINTABLE[-1]) == (32, 126)
