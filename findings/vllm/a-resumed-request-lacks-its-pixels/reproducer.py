@@ -234,6 +234,11 @@ class Server(Story):
         if "the encoder cache" in scope:
             Server.engine.llm_engine.reset_encoder_cache()
 
+    def update_weights(self, version, same_path=False):
+        """Load other weights: generated ones, or a checkpoint that was put into the folder."""
+        folder = FILES / f"weights-{'of-this-path' if same_path else version}"
+        Server.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+
     def segment(self, name, length, changed, swapped=None, content=None):
         """Return the ids of what the model sees at each position of a named segment."""
         return [seen for seen, _ in self.positions(name, length, changed, swapped, content)]
@@ -257,13 +262,16 @@ class Server(Story):
         tokens, edited = super().segment(name, length, None), super().segment(name, length, changed)
         found = []
         for place in range(length):
+            alone = rows.get("alone", False)
             blank, own = rows.get("blank", False), 0 if rows.get("equal", False) else place
             if any(first <= place < end for first, end in rows["spans"]):
                 variant = 1 + place % (VARIANTS - 1) if place == rows.get("nudged") else 0
                 row = row_id(f"{self.nonce}/{name}/{'changed' if place == changed else own}", variant)
-                found.append((row, 0 if blank else tokens[place]))
+                if blank and alone and place != changed and not variant:
+                    row = ZERO_ROW
+                found.append((row, 0 if blank or alone else tokens[place]))
             else:
-                row = row_id(f"{self.nonce}/{name}/{own}")
+                row = NO_ROW if alone else row_id(f"{self.nonce}/{name}/{own}")
                 found.append((0 if blank and place != changed else edited[place], row))
         if swapped is not None:
             found[swapped : swapped + 2] = found[swapped + 1], found[swapped]
@@ -859,6 +867,7 @@ def write_json(path: Path, value: object) -> None:
 FIRST_ROW = 1 << 44  # no vocabulary is that large; ids stay below 2**53, so that every reader of JSON keeps them exact
 SEEDS = 1 << 36
 VARIANTS = 1 << 8
+ZERO_ROW = FIRST_ROW  # a row of zeros that the model gets
 NO_ROW = 0  # in `hidden`, under a token: a row of zeros
 AFTER_ROWS = 1 << 50
 ZERO, STEPS = 128, 64  # the byte of the value 0, and the number of steps from it to the value 1
@@ -886,7 +895,7 @@ def has_rows(prompt: Sequence[int]) -> bool:
 @functools.lru_cache(maxsize=65536)
 def row_bytes(number: int, width: int) -> bytes:
     """Return one byte for each value of a row; those of a row of zeros for other ids."""
-    if not is_row(number):
+    if not is_row(number) or number == ZERO_ROW:
         return bytes([ZERO]) * width
     seed, variant = divmod(number - FIRST_ROW, VARIANTS)
     values = bytearray(hashlib.shake_128(f"row {seed}".encode()).digest(width))
@@ -982,9 +991,9 @@ def pixels(image: int, side: int) -> bytes:
 
 
 SIDE, PATCH = 32, 8  # pixels
-PATCHES = (SIDE // PATCH) ** 2
+GRID = (SIDE // PATCH) ** 2
 DELIMITERS = 3  # positions of an image that are no patches
-IMAGE_TOKENS = PATCHES + DELIMITERS
+IMAGE_TOKENS = GRID + DELIMITERS
 # The processor's names, in the order of their ids: a patch, both ends of an image, its kind, the end of a message.
 NEW_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
 WEIGHT_FILES = "*.safetensors"
@@ -1016,14 +1025,19 @@ def write_image_model(model: Path, folder: Path) -> None:
     for source in (*(model / name for name in TOKENIZER), *model.glob(WEIGHT_FILES)):
         if source.is_file():
             shutil.copyfile(source, folder / source.name)
+    write_processor(folder, token)
+    write_text(folder / "config.json", idefics3(text, token))
+
+
+def write_processor(folder: Path, token: int) -> None:
+    """Add the processor's tokens, of which `token` is the first, to the tokenizer in a folder, and write its files."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["added_tokens"] += [
         {"id": token + i, "content": name, "special": True, **TOKEN_OPTIONS} for i, name in enumerate(NEW_TOKENS)
     ]
     write_text(folder / "tokenizer.json", tokenizer)
-    write_text(folder / "config.json", idefics3(text, token))
     write_text(folder / "preprocessor_config.json", PREPROCESSOR)
-    write_text(folder / "processor_config.json", {"processor_class": "Idefics3Processor", "image_seq_len": PATCHES})
+    write_text(folder / "processor_config.json", {"processor_class": "Idefics3Processor", "image_seq_len": GRID})
 
 
 def idefics3(text: dict[str, Any], image_token: int) -> dict[str, Any]:
@@ -1032,15 +1046,7 @@ def idefics3(text: dict[str, Any], image_token: int) -> dict[str, Any]:
         "architectures": ["Idefics3ForConditionalGeneration"],
         "model_type": "idefics3",
         "text_config": {**text, "vocab_size": image_token + len(NEW_TOKENS)},
-        "vision_config": {
-            "model_type": "idefics3_vision",
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "image_size": SIDE,
-            "patch_size": PATCH,
-        },
+        "vision_config": VISION,
         "image_token_id": image_token,
         "scale_factor": 1,
         "pad_token_id": None,
@@ -1048,6 +1054,15 @@ def idefics3(text: dict[str, Any], image_token: int) -> dict[str, Any]:
     }
 
 
+VISION: dict[str, object] = {
+    "model_type": "idefics3_vision",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": SIDE,
+    "patch_size": PATCH,
+}
 PREPROCESSOR = {
     "image_processor_type": "Idefics3ImageProcessor",
     **dict.fromkeys(("do_resize", "do_image_splitting", "do_rescale", "do_normalize"), False),
