@@ -241,9 +241,12 @@ def copy_blocks(scheduled: Any, tensors: list[Any], blocks: int) -> None:
         utils.copy_kv_cache_blocks_inplace(tensors, blocks, copies)
 
 
-def hit_alignment(cache_config: Any) -> int:
-    """Return the unit of hits in tokens. Before 0.32, it is the block size."""
-    return int(getattr(cache_config, "cache_hit_alignment_tokens", None) or cache_config.block_size)
+def hit_alignment(cache_config: Any, blocks: list[int]) -> int:
+    """Return the unit of hits in tokens. Before 0.32, which does not name it, it is a multiple of all groups' `blocks`
+    (`resolve_kv_cache_block_sizes`), or less where hits may end inside a block.
+    """
+    named = getattr(cache_config, "cache_hit_alignment_tokens", None)
+    return int(named or (math.lcm(*blocks) if len(blocks) > 1 else cache_config.block_size))
 
 
 def kept_every(cache_config: Any, blocks: list[int], *, states: bool) -> int | None:
@@ -252,7 +255,7 @@ def kept_every(cache_config: Any, blocks: list[int], *, states: bool) -> int | N
     Return None where it is unknown: before 0.29, which has an environment variable; where hits end inside blocks; and
     with states and an interval, because a state is kept only where a chunk ends.
     """
-    unit, interval = hit_alignment(cache_config), getattr(cache_config, RETENTION, None)
+    unit, interval = hit_alignment(cache_config, blocks), getattr(cache_config, RETENTION, None)
     if not hasattr(cache_config, RETENTION) or unit % math.lcm(*blocks) or (states and interval != 0):
         return None
     return unit if interval is None else int(interval)

@@ -198,15 +198,16 @@ def shape(parts: InprocEngineParts) -> EngineShape:
     states = any(isinstance(spec, vllm_module("v1.kv_cache_interface").MambaSpec) for spec in specs)
     certain = transfer is None and settings.speculative_config is None  # else other rules apply to hits
     uniform = len(specs) == 1 and isinstance(specs[0], full)
+    blocks = [spec.block_size for spec in specs]
     block_bytes = sum(tensor.size for tensor in pool.kv_cache_tensors) // pool.num_blocks
     return EngineShape(
-        block_size=hit_alignment(cache),
+        block_size=hit_alignment(cache, blocks),
         pool_blocks=cache.num_gpu_blocks - 1,  # block 0 is vLLM's null block
         max_model_tokens=settings.model_config.max_model_len,
         adapter_slots=None if lora is None else lora.max_loras,
         prefix_caching=cache.enable_prefix_caching,
         uniform=uniform,
-        kept_every=kept_every(cache, [spec.block_size for spec in specs], states=states) if certain else None,
+        kept_every=kept_every(cache, blocks, states=states) if certain else None,
         most_requests=scheduler.max_num_seqs,
         step_tokens=scheduler.max_num_batched_tokens,
         resumes_first=True,  # Scheduler._preempt_request prepends it to the queue
