@@ -170,7 +170,10 @@ def share_process() -> None:
     core.gc = types.SimpleNamespace(collect=gc.collect, freeze=nothing, unfreeze=nothing)
     platform = vllm_module("platforms").current_platform
     if callable(replace_kernels := getattr(platform, KERNELS, None)):  # before 0.31 there is nothing to replace
-        setattr(platform, KERNELS, functools.cache(replace_kernels))
+        # vLLM 0.32.0 asks all objects of all modules for their attributes. It fails at the functions of llvmlite, which
+        # LMCache's connector imports before a start replaces kernels.
+        replace_kernels()
+        setattr(platform, KERNELS, nothing)
 
 
 def limit_threads() -> None:
