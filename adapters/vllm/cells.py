@@ -239,6 +239,34 @@ def model_files_cell(name: str, tier: str, *arguments: str) -> VllmCell:
     return VllmCell(name=name, about=about, arguments=pool, areas=("TIER-6",), tier=tier, numeric=True)
 
 
+# Its start-up lines would be in the output of an engine in this process.
+LMCACHE_ENVIRONMENT = (
+    ("LMCACHE_DISABLE_BANNER", "1"),
+    ("LMCACHE_LOG_LEVEL", "WARNING"),
+    ("LMCACHE_TRACK_USAGE", "false"),
+)
+
+
+def lmcache_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...] = RELIABLE_TIER) -> VllmCell:
+    """Return a cell with LMCache's connector and a server of its own."""
+    return VllmCell(
+        name=name,
+        about=f"LMCache's server beside the engine (LMCacheMPConnector), {about}",
+        arguments=small_pool(*SMALL_CHUNKS, *arguments),
+        areas=areas,
+        tier=name.removeprefix("tier-"),
+        package="lmcache",
+        environment=LMCACHE_ENVIRONMENT,
+    )
+
+
+LMCACHE_CELLS = (
+    lmcache_cell("tier-lmcache", "chunks of a block"),
+    lmcache_cell("tier-lmcache-chunks", "chunks of two blocks in shared memory"),
+    lmcache_cell(
+        "tier-lmcache-files", "memory for 50 chunks and then files in a folder", areas=(*RELIABLE_TIER, "TIER-6")
+    ),
+)
 TIER_CELLS = (
     tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks", areas=SESSION_TIER),
     tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
@@ -274,15 +302,7 @@ TIER_CELLS = (
     window_tier_cell("tier-kept-window", "Coldproof's connector with asynchronous loads", tier="kept-late", blocks=32),
     window_tier_cell("tier-failing-window", "tier-failing-late", tier="failing-late", blocks=32, areas=FAILING_TIER),
     tier_cell("tier-failing-ends", "tier-failing; a failed load ends its request with an error", areas=FAILING_TIER),
-    VllmCell(
-        name="tier-lmcache",
-        about="LMCache (LMCACHE_CHUNK_SIZE=32, LMCACHE_LOCAL_CPU=True); its connector does not run on a CPU",
-        arguments=small_pool(*SMALL_CHUNKS),
-        areas=RELIABLE_TIER,
-        tier="lmcache",
-        package="lmcache",
-        in_process=False,
-    ),
+    *LMCACHE_CELLS,
 )
 
 

@@ -31,6 +31,7 @@ from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completi
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
+from coldproof.adapters.vllm.inproc.process import vllm_module
 from coldproof.adapters.vllm.inproc.refusals import refusals
 from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, parameters
 from coldproof.adapters.vllm.inproc.sessions import Sessions
@@ -42,7 +43,6 @@ from coldproof.adapters.vllm.inproc.setup import (
     flags,
     log_to,
     shut_down,
-    vllm_module,
 )
 from coldproof.adapters.vllm.inproc.steps import StepRecorder
 from coldproof.adapters.vllm.inproc.weights import WeightControl
