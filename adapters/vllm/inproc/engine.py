@@ -45,6 +45,7 @@ from coldproof.adapters.vllm.inproc.setup import (
     shut_down,
 )
 from coldproof.adapters.vllm.inproc.steps import StepRecorder
+from coldproof.adapters.vllm.inproc.tier_server import keeps_own_time, step_in_time
 from coldproof.adapters.vllm.inproc.weights import WeightControl
 from coldproof.adapters.vllm.kv_tiers import persistence
 from coldproof.adapters.vllm.server import (
@@ -86,6 +87,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         self.options = options
         self._parts: InprocEngineParts | None = parts
         self._failure = ""  # why the engine has terminated
+        self._in_time = options.prefix_caching and keeps_own_time(options.tier)
         self.steps = 0
         self._live: dict[str, InprocRequest] = {}
         self._sessions = Sessions()
@@ -288,7 +290,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         """Execute one step of the engine. Raises EngineDied if it fails."""
         with self.entered() as parts:
             try:
-                outputs = parts.engine.step()
+                outputs = step_in_time(parts.engine) if self._in_time else parts.engine.step()
             except Exception as problem:
                 LOGGER.exception("a step failed")
                 self._failure = f"a step of the engine failed: {type(problem).__name__}: {problem}"
