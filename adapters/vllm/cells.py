@@ -260,11 +260,15 @@ def lmcache_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...] 
     )
 
 
+NO_ADAPTERS = "--no-enable-lora"  # LMCache's keys have no adapter, so that adapters would hide all other causes
 LMCACHE_CELLS = (
     lmcache_cell("tier-lmcache", "chunks of a block"),
-    lmcache_cell("tier-lmcache-chunks", "chunks of two blocks in shared memory"),
+    lmcache_cell("tier-lmcache-chunks", "chunks of two blocks in shared memory, no adapters", NO_ADAPTERS),
     lmcache_cell(
-        "tier-lmcache-files", "memory for 50 chunks and then files in a folder", areas=(*RELIABLE_TIER, "TIER-6")
+        "tier-lmcache-files",
+        "memory for about 50 chunks, then files in a folder; no adapters",
+        NO_ADAPTERS,
+        areas=(*RELIABLE_TIER, "TIER-6"),
     ),
 )
 TIER_CELLS = (
