@@ -247,14 +247,21 @@ LMCACHE_ENVIRONMENT = (
 )
 
 
-def lmcache_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...] = RELIABLE_TIER) -> VllmCell:
-    """Return a cell with LMCache's connector and a server of its own."""
+def lmcache_cell(
+    name: str,
+    about: str,
+    *arguments: str,
+    tier: str | None = None,
+    blocks: int = 17,
+    areas: tuple[str, ...] = RELIABLE_TIER,
+) -> VllmCell:
+    """Return a cell with LMCache's connector and a server of its own. `tier`: by default the one in the cell's name."""
     return VllmCell(
         name=name,
         about=f"LMCache's server beside the engine (LMCacheMPConnector), {about}",
-        arguments=small_pool(*SMALL_CHUNKS, *arguments),
+        arguments=small_pool(*SMALL_CHUNKS, *arguments, blocks=blocks),
         areas=areas,
-        tier=name.removeprefix("tier-"),
+        tier=tier or name.removeprefix("tier-"),
         package="lmcache",
         environment=LMCACHE_ENVIRONMENT,
     )
@@ -269,6 +276,14 @@ LMCACHE_CELLS = (
         "memory for about 50 chunks, then files in a folder; no adapters",
         NO_ADAPTERS,
         areas=(*RELIABLE_TIER, "TIER-6"),
+    ),
+    lmcache_cell(
+        "tier-lmcache-seven",
+        "chunks of a block, a pool of seven blocks with vLLM's own (LMCache#1969), no adapters",
+        NO_ADAPTERS,
+        tier="lmcache",
+        blocks=7,
+        areas=("TIER-2",),
     ),
 )
 TIER_CELLS = (
