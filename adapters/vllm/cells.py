@@ -239,6 +239,53 @@ def model_files_cell(name: str, tier: str, *arguments: str) -> VllmCell:
     return VllmCell(name=name, about=about, arguments=pool, areas=("TIER-6",), tier=tier, numeric=True)
 
 
+# Its start-up lines would be in the output of an engine in this process.
+LMCACHE_ENVIRONMENT = (
+    ("LMCACHE_DISABLE_BANNER", "1"),
+    ("LMCACHE_LOG_LEVEL", "WARNING"),
+    ("LMCACHE_TRACK_USAGE", "false"),
+)
+
+
+def lmcache_cell(
+    name: str,
+    about: str,
+    *arguments: str,
+    tier: str | None = None,
+    blocks: int = 17,
+    areas: tuple[str, ...] = RELIABLE_TIER,
+) -> VllmCell:
+    """Return a cell with LMCache's connector and a server of its own. `tier`: by default the one in the cell's name."""
+    return VllmCell(
+        name=name,
+        about=f"LMCache's server beside the engine (LMCacheMPConnector), {about}",
+        arguments=small_pool(*SMALL_CHUNKS, *arguments, blocks=blocks),
+        areas=areas,
+        tier=tier or name.removeprefix("tier-"),
+        package="lmcache",
+        environment=LMCACHE_ENVIRONMENT,
+    )
+
+
+NO_ADAPTERS = "--no-enable-lora"  # LMCache's keys have no adapter, so that adapters would hide all other causes
+LMCACHE_CELLS = (
+    lmcache_cell("tier-lmcache", "chunks of a block"),
+    lmcache_cell("tier-lmcache-chunks", "chunks of two blocks in shared memory, no adapters", NO_ADAPTERS),
+    lmcache_cell(
+        "tier-lmcache-files",
+        "memory for about 50 chunks, then files in a folder; no adapters",
+        NO_ADAPTERS,
+        areas=(*RELIABLE_TIER, "TIER-6"),
+    ),
+    lmcache_cell(
+        "tier-lmcache-seven",
+        "chunks of a block, a pool of seven blocks with vLLM's own (LMCache#1969), no adapters",
+        NO_ADAPTERS,
+        tier="lmcache",
+        blocks=7,
+        areas=("TIER-2",),
+    ),
+)
 TIER_CELLS = (
     tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks", areas=SESSION_TIER),
     tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
@@ -274,15 +321,7 @@ TIER_CELLS = (
     window_tier_cell("tier-kept-window", "Coldproof's connector with asynchronous loads", tier="kept-late", blocks=32),
     window_tier_cell("tier-failing-window", "tier-failing-late", tier="failing-late", blocks=32, areas=FAILING_TIER),
     tier_cell("tier-failing-ends", "tier-failing; a failed load ends its request with an error", areas=FAILING_TIER),
-    VllmCell(
-        name="tier-lmcache",
-        about="LMCache (LMCACHE_CHUNK_SIZE=32, LMCACHE_LOCAL_CPU=True); its connector does not run on a CPU",
-        arguments=small_pool(*SMALL_CHUNKS),
-        areas=RELIABLE_TIER,
-        tier="lmcache",
-        package="lmcache",
-        in_process=False,
-    ),
+    *LMCACHE_CELLS,
 )
 
 

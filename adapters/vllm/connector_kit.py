@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import sys
+from importlib.machinery import PathFinder
 from typing import Any
 
 from coldproof.adapters.vllm.cells import CONNECTOR, CONNECTOR_EVENTS, FINGERPRINT, IN_PROCESS
@@ -50,11 +51,18 @@ def connector_words(
 
 
 def importable(module: str) -> bool:
-    """Return whether a run can import the module: from the current folder, as `python -m`, or as installed."""
+    """Return whether a run can import the module: from the current folder, as `python -m`, or as installed.
+
+    Nothing is imported, not even the packages that contain it: what they import may be in vLLM's way when it starts.
+    """
     sys.path.insert(0, os.getcwd())
     try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that would contain it
-        return False
+        first, *parts = module.split(".")
+        spec = importlib.util.find_spec(first)
+        for part in parts:
+            if spec is None or spec.submodule_search_locations is None:
+                return False
+            spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
+        return spec is not None
     finally:
         sys.path.pop(0)

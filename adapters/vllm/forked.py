@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.vllm.fingerprint.topology import WORKER
-from coldproof.adapters.vllm.inproc.setup import start_environment, triton_for_runner_v2, vllm_module
+from coldproof.adapters.vllm.inproc.process import replace_kernels, vllm_module
+from coldproof.adapters.vllm.inproc.setup import start_environment, triton_for_runner_v2
 from coldproof.adapters.vllm.releases import PARSERS
 
 MODULES = (
@@ -54,6 +55,7 @@ def preload() -> None:
                 vllm_module(name)
         with contextlib.suppress(ImportError):
             importlib.import_module(WORKER.rpartition(".")[0])
+        replace_kernels()
 
 
 def serve(words: list[str]) -> None:

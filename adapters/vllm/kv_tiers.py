@@ -6,6 +6,7 @@ Most connectors are vLLM's own. Some need a GPU, but only for copies: fingerprin
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ from coldproof.adapters.vllm.flags import split_flag
 
 CONNECTORS_PACKAGE = "coldproof.adapters.vllm.fingerprint.connectors"
 FOLDER = "(folder of the engine)"  # a placeholder for a folder that only this engine uses
+PORT = "(port of the engine)"  # a placeholder for a port that only this engine uses
 FAILED_LOADS = "failed_loads"  # the key in the statistics of FailingConnector
 OFFLOADED_BYTES = 2**20
 PAGE = 4096  # bytes
 KEPT_BLOCKS = 10_000  # the default capacity of Coldproof's connector
 TRANSFER_FLAG = "--kv-transfer-config"
 GIVEN, NOT_USED = "given", "not-used"  # of a cell: the tier is the one in the user's flag, or that one is left out
-USERS_FOLDER = "{folder}"  # what a user writes for FOLDER
+LMCACHE_PORT, LMCACHE_START = "lmcache.mp.port", "lmcache.mp.autostart"  # options of LMCache's connector
+LMCACHE_FILES = json.dumps({"type": "fs", "base_path": FOLDER})
+USERS_FOLDER, USERS_PORT = "{folder}", "{port}"  # what a user writes for FOLDER and PORT
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +72,18 @@ def with_options(tier: Tier, **options: Any) -> Tier:
     return msgspec.structs.replace(tier, options={**tier.options, **options})
 
 
+def lmcache(*server_flags: str, chunk: int, gigabytes: str = "0.0625") -> Tier:
+    """Return LMCache in its multi-process mode: the connector starts LMCache's server, with chunks of `chunk` tokens.
+
+    On a CPU the worker copies between its pool and the server (`engine_driven`); the server's default is for CUDA.
+    """
+    memory = ("--l1-size-gb", gigabytes, "--no-l1-use-lazy", "--eviction-policy", "LRU")
+    quiet = ("--disable-observability", "--http-port", "0")
+    words = ("--chunk-size", str(chunk), "--supported-transfer-mode", "engine_driven", *memory, *quiet, *server_flags)
+    options = {LMCACHE_PORT: PORT, LMCACHE_START: True, f"{LMCACHE_START}.server_args": shlex.join(words)}
+    return Tier(connector="LMCacheMPConnector", options=options)
+
+
 FAILING = with_options(RELIABLE, failing=True)
 TIERS = {
     "offload": OFFLOAD,
@@ -83,7 +99,9 @@ TIERS = {
     "failing": FAILING,
     "failing-late": with_options(FAILING, asynchronous=True),
     "failing-ends": msgspec.structs.replace(FAILING, ends_requests=True),
-    "lmcache": Tier(connector="LMCacheConnectorV1"),
+    "lmcache": lmcache(chunk=32),
+    "lmcache-chunks": lmcache("--shm-name", f"coldproof-{PORT}", chunk=64),
+    "lmcache-files": lmcache("--l2-adapter", LMCACHE_FILES, chunk=32, gigabytes="0.0002"),
 }
 
 
@@ -108,7 +126,8 @@ def tier_and_rest(name: str | None, arguments: tuple[str, ...]) -> tuple[Tier | 
 def given_tier(text: str) -> Tier:
     """Return the tier of a `--kv-transfer-config`. Raises ValueError if it is no JSON object with a connector."""
     try:
-        config = msgspec.json.decode(text.replace(USERS_FOLDER, FOLDER), type=dict[str, Any])
+        text = text.replace(USERS_FOLDER, FOLDER).replace(USERS_PORT, PORT)
+        config = msgspec.json.decode(text, type=dict[str, Any])
         return Tier(
             connector=config.pop("kv_connector"),
             module=config.pop("kv_connector_module_path", None),
@@ -145,17 +164,20 @@ def persistence(tier: Tier | None) -> Support:
     return Support(True, f"{tier.connector} stores KV in a folder")
 
 
-def tier_flags(tier: Tier, folder: Path) -> list[str]:
-    """Return the flags with which a vLLM engine uses the tier. `folder` is for connectors that write files."""
+def tier_flags(tier: Tier, folder: Path, port: int) -> list[str]:
+    """Return the flags with which a vLLM engine uses the tier.
+
+    `folder`: for connectors that write files. `port`: for connectors with a server.
+    """
     policy = "fail" if tier.ends_requests else "recompute"
-    return [TRANSFER_FLAG, json.dumps({**connector_config(tier, folder), "kv_load_failure_policy": policy})]
+    return [TRANSFER_FLAG, json.dumps({**connector_config(tier, folder, port), "kv_load_failure_policy": policy})]
 
 
-def connector_config(tier: Tier, folder: Path) -> dict[str, Any]:
+def connector_config(tier: Tier, folder: Path, port: int) -> dict[str, Any]:
     """Return a connector in the form of vLLM's configuration."""
-    options: dict[str, Any] = json.loads(json.dumps(tier.options).replace(FOLDER, str(folder)))
+    options: dict[str, Any] = json.loads(json.dumps(tier.options).replace(FOLDER, str(folder)).replace(PORT, str(port)))
     if tier.parts:
-        options["connectors"] = [connector_config(part, folder) for part in tier.parts]
+        options["connectors"] = [connector_config(part, folder, port) for part in tier.parts]
     module = {} if tier.module is None else {"kv_connector_module_path": tier.module}
     known = {"kv_connector": tier.connector, "kv_role": "kv_both", **module, "kv_connector_extra_config": options}
     return {**known, **tier.more}

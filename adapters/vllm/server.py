@@ -105,6 +105,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     step_tokens: int | None = None  # likewise
     topology: Topology | None = None  # the fingerprint worker's layers; None: a model
     tier: Tier | None = None  # ignored without prefix caching
+    tier_port: int = 0  # for a tier with a server
     groups: tuple[GroupShape, ...] = ()  # the KV-cache groups of the model, because no metric reports them
     events: bool = False  # publish KV events
     environment: Variables = ()  # the cell's variables, which replace the user's
@@ -231,12 +232,17 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
         command += topology_flags(options.topology, options.changed)
     command += events
     if options.tier is not None and options.prefix_caching:
-        command += tier_flags(options.tier, options.storage or options.log.with_suffix(".tier"))
+        command += tier_flags(options.tier, tier_folder(options), options.tier_port)
     command += CHANGED_FLAGS.get(options.changed, ())
     command += TRANSFER_FLAGS if options.weight_transfer else ()
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]
+
+
+def tier_folder(options: VllmOptions) -> Path:
+    """Return the folder for a tier that writes files."""
+    return options.storage or options.log.with_suffix(".tier")
 
 
 def door_flags() -> list[str]:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from coldproof.adapters.common import image_model as images
+from coldproof.adapters.common.process import free_port
 from coldproof.adapters.common.score_noise import VARIABLE
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -124,6 +125,7 @@ def vllm_options(
         topology=TOPOLOGIES[cell.topology] if fingerprint else None,
         events=cell.events and options.caching,
         tier=tier,
+        tier_port=free_port(),
         environment=cell.environment,
         storage=options.storage,
         changed=options.changed,

@@ -22,8 +22,9 @@ from coldproof.adapters.vllm.content_support import (
     image_support,
     tower_support,
 )
+from coldproof.adapters.vllm.inproc.process import vllm_module
 from coldproof.adapters.vllm.inproc.sessions import session_support
-from coldproof.adapters.vllm.inproc.setup import InprocEngineParts, vllm_module
+from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
 from coldproof.adapters.vllm.inproc.weights import weight_controls
 from coldproof.adapters.vllm.kv_tiers import tier_blocks
 from coldproof.adapters.vllm.releases import (

@@ -31,6 +31,7 @@ from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completi
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
+from coldproof.adapters.vllm.inproc.process import vllm_module
 from coldproof.adapters.vllm.inproc.refusals import refusals
 from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, parameters
 from coldproof.adapters.vllm.inproc.sessions import Sessions
@@ -42,9 +43,9 @@ from coldproof.adapters.vllm.inproc.setup import (
     flags,
     log_to,
     shut_down,
-    vllm_module,
 )
 from coldproof.adapters.vllm.inproc.steps import StepRecorder
+from coldproof.adapters.vllm.inproc.tier_server import keeps_own_time, step_in_time
 from coldproof.adapters.vllm.inproc.weights import WeightControl
 from coldproof.adapters.vllm.kv_tiers import persistence
 from coldproof.adapters.vllm.server import (
@@ -86,6 +87,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         self.options = options
         self._parts: InprocEngineParts | None = parts
         self._failure = ""  # why the engine has terminated
+        self._in_time = options.prefix_caching and keeps_own_time(options.tier)
         self.steps = 0
         self._live: dict[str, InprocRequest] = {}
         self._sessions = Sessions()
@@ -288,7 +290,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         """Execute one step of the engine. Raises EngineDied if it fails."""
         with self.entered() as parts:
             try:
-                outputs = parts.engine.step()
+                outputs = step_in_time(parts.engine) if self._in_time else parts.engine.step()
             except Exception as problem:
                 LOGGER.exception("a step failed")
                 self._failure = f"a step of the engine failed: {type(problem).__name__}: {problem}"

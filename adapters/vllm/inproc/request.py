@@ -18,7 +18,7 @@ from coldproof.adapters.protocol.pooling import Rows, as_rows
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, gap
-from coldproof.adapters.vllm.inproc.setup import vllm_module
+from coldproof.adapters.vllm.inproc.process import vllm_module
 
 
 def engine_input(engine: Any, request: CompletionRequest, prompt: tuple[int, ...], shape: EngineShape) -> Any:

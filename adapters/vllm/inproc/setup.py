@@ -7,8 +7,6 @@ process group, logger), so code that uses it must hold `LOCK`.
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 import importlib
 import importlib.util
 import logging
@@ -16,18 +14,20 @@ import os
 import random
 import sys
 import threading
-import types
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from coldproof.adapters.common import score_noise
+from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.cells import RUNNER_V2, Variables
 from coldproof.adapters.vllm.inproc import kv_events
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder, PublishedBatches
 from coldproof.adapters.vllm.inproc.own_globals import OwnGlobals
+from coldproof.adapters.vllm.inproc.process import limit_threads, share_process, vllm_module
+from coldproof.adapters.vllm.inproc.tier_server import started_server
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
 from coldproof.adapters.vllm.plugins import install_noise, register_transfer_backend
 from coldproof.adapters.vllm.releases import (
@@ -39,7 +39,7 @@ from coldproof.adapters.vllm.releases import (
     record_every_step,
     weight_transfer_config,
 )
-from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, is_cpu_build, server_command
+from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
 
 LOCK = threading.RLock()
 LOGGER = logging.getLogger("vllm")
@@ -51,7 +51,6 @@ START_ENVIRONMENT = {
 # They come first, so that the user's flags override them. Without async scheduling, a step is complete when it returns.
 FIRST_FLAGS = ("--no-async-scheduling", "--no-use-tqdm-on-load")
 TRITON = "HAS_TRITON"
-KERNELS = "register_triton_kernel_overrides"
 
 _running: set[int] = set()
 
@@ -98,16 +97,12 @@ class InprocEngineParts(msgspec.Struct, frozen=True):
     log: logging.Handler
     events: EventRecorder | None = None
     own_globals: OwnGlobals = msgspec.field(default_factory=OwnGlobals)
+    tier_server: EngineProcess | None = None  # of the second tier
 
     @property
     def core(self) -> Any:
         """Return vLLM's EngineCore, which owns the scheduler and the model."""
         return self.engine.engine_core.engine_core
-
-
-def vllm_module(name: str) -> Any:
-    """Return a module of vLLM. It is untyped, because mypy would follow an import statement into all of torch."""
-    return importlib.import_module(f"vllm.{name}")
 
 
 def build(options: VllmOptions) -> InprocEngineParts:
@@ -118,28 +113,33 @@ def build(options: VllmOptions) -> InprocEngineParts:
     options.log.parent.mkdir(parents=True, exist_ok=True)
     log = logging.FileHandler(options.log, mode="w", encoding="utf-8")
     log.setFormatter(logging.Formatter("%(levelname)s %(asctime)s [%(name)s:%(lineno)d] %(message)s"))
-    try:
-        own_globals = OwnGlobals()
-        with LOCK, start_environment(options.environment), log_to(log), own_globals.active():
-            LOGGER.setLevel(logging.INFO)
-            LOGGER.propagate = False
-            arguments, stats = parse_flags(options), StatCounters()
-            share_process()
-            limit_threads()
-            engine = make_engine(arguments, stats)
-            _running.add(id(engine))
-            parts = InprocEngineParts(engine, arguments, stats, log, event_recorder(options), own_globals)
-            if parts.events is not None:
-                parts.core.scheduler.kv_event_publisher = parts.events
-            return parts
-    except EngineStartError:
-        log.close()
-        raise
-    except Exception as problem:
-        log.close()
-        raise EngineStartError(
-            f"the engine did not start: {unknown_release() or problem}; log: {options.log}"
-        ) from problem
+    own_globals = OwnGlobals()
+    with contextlib.ExitStack() as failed_start:
+        failed_start.callback(log.close)
+        try:
+            with LOCK, start_environment(options.environment), log_to(log), own_globals.active():
+                LOGGER.setLevel(logging.INFO)
+                LOGGER.propagate = False
+                arguments, stats = parse_flags(options), StatCounters()
+                share_process()
+                limit_threads()
+                tier_server = started_server(options)
+                if tier_server is not None:
+                    failed_start.callback(tier_server.stop)
+                engine = make_engine(arguments, stats)
+                _running.add(id(engine))
+                recorder = event_recorder(options)
+                parts = InprocEngineParts(engine, arguments, stats, log, recorder, own_globals, tier_server)
+                if parts.events is not None:
+                    parts.core.scheduler.kv_event_publisher = parts.events
+        except EngineStartError:
+            raise
+        except Exception as problem:
+            raise EngineStartError(
+                f"the engine did not start: {unknown_release() or problem}; log: {options.log}"
+            ) from problem
+        failed_start.pop_all()
+    return parts
 
 
 def unknown_release() -> str:
@@ -153,35 +153,6 @@ def event_recorder(options: VllmOptions) -> EventRecorder | None:
     if not options.events:
         return None
     return EventRecorder() if options.storage is None else PublishedBatches(options.storage)
-
-
-@functools.cache
-def share_process() -> None:
-    """Keep vLLM from treating this process as its own.
-
-    A start collects garbage and freezes all objects of the process, and a stop thaws them and collects again, among all
-    that was ever imported. A start also searches all modules for kernels to replace. Here, the imported modules stay
-    frozen, and the kernels are replaced once.
-    """
-    core = vllm_module("v1.engine.core")
-    gc.collect()
-    gc.freeze()
-    core.freeze_gc_heap = nothing
-    core.gc = types.SimpleNamespace(collect=gc.collect, freeze=nothing, unfreeze=nothing)
-    platform = vllm_module("platforms").current_platform
-    if callable(replace_kernels := getattr(platform, KERNELS, None)):  # before 0.31 there is nothing to replace
-        setattr(platform, KERNELS, functools.cache(replace_kernels))
-
-
-def limit_threads() -> None:
-    """Apply OMP_NUM_THREADS to a process that imported torch before the variable was set: torch reads it only then."""
-    if is_cpu_build():
-        torch: Any = importlib.import_module("torch")
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].partition(",")[0]))  # a list is for nested regions
-
-
-def nothing() -> None:
-    """Do nothing."""
 
 
 def flags(options: VllmOptions) -> list[str]:
@@ -239,6 +210,8 @@ def shut_down(parts: InprocEngineParts) -> None:
         with process_group_kept() if _running else contextlib.nullcontext():
             parts.engine.engine_core.shutdown()
             parts.engine.renderer.shutdown()
+    if parts.tier_server is not None:
+        parts.tier_server.stop()
     parts.log.close()
 
 

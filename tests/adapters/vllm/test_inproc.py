@@ -30,7 +30,7 @@ from coldproof.adapters.protocol.requests import (
 )
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine
-from coldproof.adapters.vllm.inproc.setup import limit_threads, vllm_module
+from coldproof.adapters.vllm.inproc.process import limit_threads, vllm_module
 from coldproof.adapters.vllm.server import VllmOptions, added_environment
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model

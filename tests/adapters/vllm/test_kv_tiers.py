@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from coldproof.adapters.vllm.kv_tiers import (
     NOT_USED,
     TIERS,
     connector_config,
+    given_tier,
     tier_and_rest,
     tier_blocks,
     tier_flags,
@@ -42,7 +44,7 @@ LIMITS = WorkloadLimits(block=16, slots=2, contents=("A", "B"), mixtures=frozens
 
 def transfer(tier: str) -> dict[str, Any]:
     """The configuration that vLLM is given for a tier."""
-    flag, text = tier_flags(TIERS[tier], Path("/folder"))
+    flag, text = tier_flags(TIERS[tier], Path("/folder"), 4321)
     assert flag == "--kv-transfer-config"
     read: dict[str, Any] = json.loads(text)
     return read
@@ -54,6 +56,24 @@ def test_an_engine_gets_a_tier_with_a_folder_of_its_own(tmp_path: Path) -> None:
     command = server_command(options, 1)
     given = json.loads(command[command.index("--kv-transfer-config") + 1])
     assert given["kv_connector_extra_config"]["shared_storage_path"] == str(tmp_path / "engine-07.tier")
+
+
+def test_lmcache_gets_a_port_and_a_folder_of_its_own() -> None:
+    """In the connector's options, and within the flags of the server that it starts."""
+    options = transfer("lmcache-files")["kv_connector_extra_config"]
+    words = shlex.split(options["lmcache.mp.autostart.server_args"])
+    assert options["lmcache.mp.port"] == "4321"
+    assert json.loads(words[words.index("--l2-adapter") + 1]) == {"type": "fs", "base_path": "/folder"}
+    assert (
+        "coldproof-4321" in transfer("lmcache-chunks")["kv_connector_extra_config"]["lmcache.mp.autostart.server_args"]
+    )
+
+
+def test_a_user_writes_where_the_port_goes() -> None:
+    """As for the folder."""
+    tier = given_tier('{"kv_connector": "C", "kv_connector_extra_config": {"port": "{port}", "at": "{folder}/x"}}')
+    options = connector_config(tier, Path("/folder"), 4321)["kv_connector_extra_config"]
+    assert options == {"port": "4321", "at": "/folder/x"}
 
 
 def test_an_engine_without_prefix_caching_has_no_tier(tmp_path: Path) -> None:
@@ -98,7 +118,7 @@ def test_a_connector_of_the_user_is_the_tier_of_every_cell(name: str | None, joi
     assert tier is not None
     assert tier.ends_requests
     policy = {key: text for key, text in USERS.items() if key != "kv_load_failure_policy"}
-    assert connector_config(tier, Path("/own")) == policy | {"kv_connector_extra_config": {"where": "/own/kv"}}
+    assert connector_config(tier, Path("/own"), 4321) == policy | {"kv_connector_extra_config": {"where": "/own/kv"}}
 
 
 def test_without_a_flag_a_cell_has_its_own_tier() -> None:
@@ -249,7 +269,8 @@ def test_a_configuration_without_a_connector_is_refused_before_anything_starts()
         ("offload", 256),
         ("simple", 1024),
         ("kept", 10_000),
-        *((name, None) for name in ("offload-small", "files", "simple-lazy", "example", "multi", "failing", "lmcache")),
+        *((name, None) for name in TIERS if name.startswith("lmcache")),
+        *((name, None) for name in ("offload-small", "files", "simple-lazy", "example", "multi", "failing")),
     ],
 )
 def test_what_a_tier_keeps_follows_from_its_options(name: str, kept: int | None) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from coldproof.adapters.common.process import free_port
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
+from coldproof.adapters.vllm.cells import LMCACHE_ENVIRONMENT
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine
@@ -31,6 +33,8 @@ pytestmark = [
 ]
 CACHED = generated_files()
 Start = Callable[..., InprocEngine]
+WITH_LMCACHE = pytest.mark.skipif(importlib.util.find_spec("lmcache") is None, reason="LMCache is not installed")
+LMCACHE = [pytest.param(tier, marks=WITH_LMCACHE) for tier in ("lmcache", "lmcache-chunks", "lmcache-files")]
 
 
 @pytest.fixture
@@ -45,6 +49,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
             arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "17", *flags),
             topology=FULL_ATTENTION,
             tier=TIERS[tier],
+            tier_port=free_port(),
+            environment=LMCACHE_ENVIRONMENT,
             prefix_caching=prefix_caching,
         )
         engines.append(vllm_inproc.start(options))
@@ -67,7 +73,7 @@ def ask(engine: InprocEngine, tokens: tuple[int, ...], salt: str | None = None) 
     return [token.id for token in done.tokens], done.cached_tokens
 
 
-@pytest.mark.parametrize("tier", ["offload", "offload-small", "simple", "multi", "kept", "example"])
+@pytest.mark.parametrize("tier", ["offload", "offload-small", "simple", "multi", "kept", "example", *LMCACHE])
 def test_what_was_evicted_or_reset_comes_back(start: Start, tier: str) -> None:
     """Beside an engine without a tier, which must not be given the other one's."""
     engine, cold = start(tier), start(tier, prefix_caching=False)
@@ -84,6 +90,26 @@ def test_what_was_evicted_or_reset_comes_back(start: Start, tier: str) -> None:
     assert engine.wrong_reads() == ()
     assert engine.capabilities[Capability.SECOND_TIER].present
     assert not cold.capabilities[Capability.SECOND_TIER].present
+
+
+@WITH_LMCACHE
+def test_a_request_resumed_with_lmcaches_blocks_answers_as_cold(start: Start, tmp_path: Path) -> None:
+    """Two requests of two blocks + 2 with answers of two blocks + 3, in a pool of seven blocks (LMCache#1969).
+
+    vLLM keeps one of them. The other request takes a block of the preempted one's prompt, which LMCache gives back.
+    """
+    growing = [
+        Request(prompt=Prompt((Segment(name, 2 * 32 + 2 - NONCE_TOKENS),)), max_tokens=2 * 32 + 3) for name in "ab"
+    ]
+    workload = Workload((Burst(requests=tuple(growing)),))
+    engine = start("lmcache", "--num-gpu-blocks-override", "7", "--max-model-len", "192")
+    cold = start("lmcache", prefix_caching=False)
+    warm, expected = (WorkloadRun(each, workload, "seven", {}, tmp_path).history() for each in (engine, cold))
+    for answered, as_cold in zip(warm.outcomes, expected.outcomes, strict=True):
+        assert [token.id for token in answered.tokens] == [token.id for token in as_cold.tokens]
+    assert sum(outcome.preemptions or 0 for outcome in warm.outcomes) >= 1
+    assert engine.metrics().resumed_hit_tokens
+    assert engine.wrong_reads() == ()
 
 
 def test_a_crowd_that_waits_for_loads_is_no_lost_reuse(start: Start, tmp_path: Path) -> None:

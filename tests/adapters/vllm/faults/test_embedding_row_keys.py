@@ -11,7 +11,7 @@ from support.faults import plant
 from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.protocol.embedding_rows import row_id
 from coldproof.adapters.vllm.inproc import setup
-from coldproof.adapters.vllm.inproc.setup import vllm_module
+from coldproof.adapters.vllm.inproc.process import vllm_module
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 BLOCK, WIDTH = 8, 16

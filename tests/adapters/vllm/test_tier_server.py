@@ -1,0 +1,86 @@
+"""A second tier with a process of its own beside an engine in this process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.vllm.inproc import tier_server
+from coldproof.adapters.vllm.inproc.tier_server import keeps_own_time, started_server, step_in_time
+from coldproof.adapters.vllm.kv_tiers import TIERS, Tier, given_tier
+from coldproof.adapters.vllm.server import VllmOptions
+
+
+def options(tier: Tier | None, tmp_path: Path, *, caching: bool = True) -> VllmOptions:
+    """Those of an engine with this tier."""
+    return VllmOptions(model="m", log=tmp_path / "engine.log", tier=tier, tier_port=1, prefix_caching=caching)
+
+
+def launching(*words: str) -> SimpleNamespace:
+    """LMCache's launcher, whose server runs this Python code."""
+    config = SimpleNamespace(command=lambda: [sys.executable, "-c", *words])
+    return SimpleNamespace(MPServerAutostartConfig=SimpleNamespace(from_extra_config=lambda *_: config))
+
+
+class SlowTier:
+    """An engine whose one request waits for `answers` steps; each step takes a millisecond of its own clock."""
+
+    def __init__(self, answers: int) -> None:
+        self.answers, self.steps = answers, 0
+        self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=self))
+
+    def step(self) -> list[str]:
+        """Nothing yet."""
+        self.steps += 1
+        return []
+
+    def get_request_counts(self) -> tuple[int, int]:
+        """Running and waiting."""
+        return (0, 1) if self.steps < self.answers else (1, 0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only goes on while somebody sleeps."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(tier_server, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(("answers", "taken"), [(1, 1), (4, 4), (1000, 11)])
+def test_a_step_that_only_waits_takes_its_time(answers: int, taken: int) -> None:
+    """It polls each millisecond until a request runs, or until the ten milliseconds of a step are over."""
+    engine = SlowTier(answers)
+    assert step_in_time(engine) == []
+    assert engine.steps == taken
+
+
+def test_who_keeps_time_of_its_own(tmp_path: Path) -> None:
+    """LMCache, and what is not known here. Steps of the others repeat exactly."""
+    assert keeps_own_time(TIERS["lmcache"])
+    assert keeps_own_time(given_tier('{"kv_connector": "MyConnector"}'))
+    assert not any(keeps_own_time(tier) for tier in (None, TIERS["offload"], TIERS["failing-late"]))
+
+
+@pytest.mark.parametrize("tier", [None, TIERS["offload"]])
+def test_no_server_without_lmcache(tier: Tier | None, tmp_path: Path) -> None:
+    """Nor for the engine that answers cold."""
+    assert started_server(options(tier, tmp_path)) is None
+    assert started_server(options(TIERS["lmcache"], tmp_path, caching=False)) is None
+
+
+def test_a_server_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With its last words."""
+    fails: Any = launching("raise SystemExit('no room')")
+    monkeypatch.setattr(tier_server.importlib, "import_module", lambda _: fails)
+    with pytest.raises(EngineStartError, match="no room"):
+        started_server(options(TIERS["lmcache"], tmp_path))
