@@ -25,7 +25,7 @@ from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Driver
 from coldproof.adapters.transformers.lora import PeftAdapters
-from coldproof.adapters.transformers.request import TransformersRequest
+from coldproof.adapters.transformers.request import CHILD, TransformersRequest
 from coldproof.adapters.transformers.setup import (
     PipelineParts,
     build,
@@ -210,8 +210,8 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             del self._cancelled[name]
             loop.hooks.forget(name)
         for output in loop.outputs():
-            if output.request_id in self._live:
-                self._live[output.request_id].take(output, self.steps)
+            if one := self._live.get(output.request_id.partition(CHILD)[0]):
+                one.take(output, self.steps)
         for one in list(self._live.values()):
             seen, before = loop.hooks.preemptions(one.name), len(one.preempted_at)
             one.note(cached=loop.hooks.hits.get(one.name, 0), preemptions=seen, step=self.steps)
@@ -234,6 +234,7 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
                 self._adapters.switch(wanted)
             self._queue.popleft()
             one.inside = True
+            self.parts.loop.manager.num_return_sequences = one.request.surface.answers
             self.parts.loop.manager.add_request(
                 list(one.prompt),
                 request_id=one.name,
@@ -252,15 +253,17 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
     def disconnect(self, one: TransformersRequest) -> None:
         """Remove a request from the queue or the engine."""
         if one.inside:
-            self.parts.loop.manager.cancel_request(one.name)
-            self._cancelled[one.name] = self.steps  # it may be in one more batch, in which it does not begin anew
+            for name in one.names:
+                self.parts.loop.manager.cancel_request(name)
+                self._cancelled[name] = self.steps  # it may be in one more batch, in which it does not begin anew
             self._live.pop(one.name, None)
         else:
             self._queue.remove(one)
             self._forget(one)
 
     def _forget(self, one: TransformersRequest) -> None:
-        self.parts.loop.hooks.forget(one.name)
+        for name in one.names:
+            self.parts.loop.hooks.forget(name)
         self._live.pop(one.name, None)
 
     def _settle(self) -> None:

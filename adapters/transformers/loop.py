@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent
 from coldproof.adapters.transformers.releases import fatal_error, pause_of, usage
+from coldproof.adapters.transformers.request import CHILD
 from coldproof.adapters.transformers.steps import StepRecorder
 
 PATIENCE = 60.0  # seconds, for one call of the engine
@@ -89,7 +90,9 @@ class EngineHooks:
         def schedule_batch(*limits: int) -> Any:
             chosen = choose(*limits)
             batch = chosen[0] or ()
-            begun = {future.state.request_id for future in batch} - self.started
+            # A child is no request of the caller's, and its prompt is its parent's.
+            own = {future.state.request_id for future in batch if CHILD not in future.state.request_id}
+            begun = own - self.started
             self.steps.record(batch, {name: self.preemptions(name) > 0 for name in begun})
             self.started |= begun
             return chosen

@@ -37,6 +37,7 @@ PACKAGES = ("torch", "transformers")
 # Transformers creates a model on the meta device while it loads, in a context of the whole process. Two engines that
 # start at the same time then fail: "Cannot copy out of meta tensor; no data!".
 LOADING = threading.Lock()
+ANSWERS = "num_return_sequences"  # add_request takes it from the manager
 INSTALL = "pip install torch transformers peft accelerate"
 LOGGER = "ContinuousBatchingLogger"
 # For exact answers: float32, no graphs, one batch at a time, and an attention implementation that every machine has.
@@ -73,7 +74,6 @@ ABSENT = {
     Capability.CACHE_SALT: "a request has no salt, and a block's hash contains only tokens",
     Capability.PRIORITY: "requests are served in the order of arrival",
     Capability.PROMPT_LOGPROBS: "logprobs are reported for the answer only",
-    Capability.SEVERAL_ANSWERS: "num_return_sequences belongs to the manager, not to a request",
     Capability.STOP_STRINGS: "continuous batching ends an answer at token ids only",
     Capability.STRUCTURED_OUTPUT: "continuous batching accepts no grammar",
     Capability.KV_EVENTS: "the engine publishes no events",
@@ -228,6 +228,10 @@ def capabilities(parts: PipelineParts) -> dict[Capability, Support]:
         ),
         Capability.CHAT: Support(
             chats, "the tokenizer's chat template" if chats else "the tokenizer has no chat template"
+        ),
+        Capability.SEVERAL_ANSWERS: Support(
+            hasattr(parts.loop.manager, ANSWERS),
+            f"{ANSWERS} of the manager, set before each request; greedy, so that all answers are equal",
         ),
         Capability.VERSION: Support(True, f"package version {version()}"),
         Capability.BLOCK_SIZE: Support(True, f"page_size={block_tokens(config)}"),

@@ -241,9 +241,12 @@ class TestAdapters:
         assert [adapters.known("a"), adapters.known("base")] == ["a", None]
 
 
-def output(*tokens: int, scores: tuple[float, ...] = (), error: str | None = None, finished: bool = False) -> Any:
+def output(
+    *tokens: int, name: str = "a", scores: tuple[float, ...] = (), error: str | None = None, finished: bool = False
+) -> Any:
     """What Transformers puts out after a step."""
     return SimpleNamespace(
+        request_id=name,
         generated_tokens=list(tokens),
         logprobs=list(scores),
         prompt_ids=[1, 2],
@@ -273,6 +276,17 @@ class TestLive:
             one.take(output(7, scores=(-0.5,), finished=True), 1)
             answers.append(one.tokens[0].logprob)
         assert answers == [-0.5, -0.5]
+
+    def test_it_is_over_when_all_answers_are(self) -> None:
+        """Each has a name of its own; the request's prompt and first answer are those of its own name."""
+        one = TransformersRequest(asked(1, 2, 2, surface=ResponseOptions(answers=3)), (1, 2), name="a", step=0)
+        for step, (name, *tokens) in enumerate((("a__child#1", 5, 6), ("a", 3, 4), ("a__child#0", 7, 8)), 1):
+            assert one.ended is None
+            one.take(output(*cast(list[int], tokens), name=str(name), finished=True), step)
+        answer = one.result("")
+        assert isinstance(answer, Completion)
+        found = [[token.id for token in tokens] for tokens in (answer.tokens, *answer.others)]
+        assert (found, one.ended) == ([[3, 4], [7, 8], [5, 6]], 3)
 
     def test_an_error_is_no_answer(self) -> None:
         """Though it is the last output."""
@@ -414,6 +428,18 @@ class TestEngine:
         assert [answer.cached_tokens for answer in alone] == [0, 0]
         assert ids(first) == ids(again) == ids(alone[0]) == ids(alone[1])
         assert (first.prompt, first.text) == (request.prompt, bytes(ids(first)).decode())
+
+    def test_several_answers_share_their_prompt(self, cold: TransformersEngine, warm: TransformersEngine) -> None:
+        """All are equal to the cold one, also on a hit, and they leave nothing behind."""
+        assert warm.reset_cache()
+        request = asked(2, 60, 12, surface=ResponseOptions(answers=3))
+        right = ids(cold.complete(asked(2, 60, 12)))
+        for hit in (0, 48):
+            answer = warm.complete(request)
+            found = [[token.id for token in tokens] for tokens in (answer.tokens, *answer.others)]
+            assert (found, answer.cached_tokens) == ([right] * 3, hit)
+        assert ids(warm.complete(asked(2, 60, 12))) == right
+        assert warm.metrics().pool_usage == 0
 
     def test_a_small_pool_preempts(self, cold: TransformersEngine, warm: TransformersEngine) -> None:
         """Seen per request and in total, and no answer suffers."""
