@@ -19,7 +19,7 @@ def command(engine: RecordedEngine) -> str:
     words = re.sub(r" --lora \S+", "", words)
     words = re.sub(r"--slot-save-path \S+", f"--slot-save-path {FILES}/slots", words)
     if engine.generated_model:
-        words = re.sub(r"--model \S*/", f"--model {FILES}/", words)
+        words = re.sub(r"--model (?:\S*/)?", f"--model {FILES}/", words)  # a finding's command has no folders
     return words + "".join(f" --lora {FILES}/adapter-{content}.gguf" for content in engine.contents)
 
 

@@ -41,7 +41,7 @@ STALL_SECONDS = 60
 SCORE_NATS = 0.02  # tolerance for the order of additions; a wrong block changes scores by tenths
 FILES = Path("coldproof-files").resolve()
 NOISE = None  # None: cold answers are deterministic
-COMMAND = 'llama-server --model model.gguf --port 8000 --no-warmup --metrics --slots --lora-init-without-apply --cache-type-k f32 --cache-type-v f32 --flash-attn off --threads 1 --threads-batch 1 --parallel 1 --slot-save-path coldproof-files/slots --cache-ram 0 --ctx-size 8192'
+COMMAND = 'llama-server --model coldproof-files/model.gguf --port 8000 --no-warmup --metrics --slots --lora-init-without-apply --cache-type-k f32 --cache-type-v f32 --flash-attn off --threads 1 --threads-batch 1 --parallel 1 --slot-save-path coldproof-files/slots --cache-ram 0 --ctx-size 8192'
 RECIPES = {}
 
 
