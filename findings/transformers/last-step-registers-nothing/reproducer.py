@@ -297,30 +297,38 @@ class Engine:
                 with self.manager.pause():
                     self.switch(adapter)
             self.running += 1
-        name, sent = secrets.token_hex(8), 0
-        self.came[name] = queue.Queue()
+        name, wanted = secrets.token_hex(8), spec.get("extra", {}).get("n", 1)
+        names = [name, *(f"{name}__child#{i}" for i in range(wanted - 1))]  # of the answers
+        sent, left, outputs = dict.fromkeys(names, 0), set(names), queue.Queue()
+        self.came |= dict.fromkeys(names, outputs)
         try:
-            self.manager.add_request(
-                list(spec["ids"]), request_id=name, max_new_tokens=spec["tokens"], streaming=True, eos_token_id=-1
-            )
-            while True:
+            with self.turn:
+                self.manager.num_return_sequences = wanted  # add_request takes it from here
+                self.manager.add_request(
+                    list(spec["ids"]), request_id=name, max_new_tokens=spec["tokens"], streaming=True, eos_token_id=-1
+                )
+            while left:
                 try:
-                    output = self.came[name].get(timeout=patience)
+                    output = outputs.get(timeout=patience)
                 except queue.Empty:
                     raise TimeoutError(f"no output for {patience} s") from None
                 if output.error is not None:
                     raise RuntimeError(output.error)
-                new, sent = output.generated_tokens[sent:], len(output.generated_tokens)
+                each = output.request_id
+                new, sent[each] = output.generated_tokens[sent[each] :], len(output.generated_tokens)
                 end = "length" if output.is_finished() else None
                 text = self.tokenizer.decode(new, skip_special_tokens=True)
                 yield {
-                    "choices": [{"token_ids": new, "text": text, "finish_reason": end}],
+                    "choices": [
+                        {"index": names.index(each), "token_ids": new, "text": text, "finish_reason": end}
+                    ],
                     "usage": {"prompt_tokens_details": {"cached_tokens": self.found.get(name, 0)}},
                 }
                 if end:
-                    return
+                    left.discard(each)
         finally:
-            self.manager.cancel_request(name)
+            for each in names:
+                self.manager.cancel_request(each)
             with self.turn:
                 self.running -= 1
                 self.turn.notify_all()
