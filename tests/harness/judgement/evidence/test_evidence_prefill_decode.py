@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from support.histories import ask, burst, history, outcome, shape
 
@@ -43,6 +44,15 @@ def test_prompts_that_were_fetched(tokens: float | None, requests: int, fetched:
     """By the decoder's counter; in part only where that is certain."""
     facts = evidence(fetching(tokens, requests), {})
     assert (facts[Evidence.FETCHED], facts[Evidence.PARTLY_FETCHED]) == (fetched, in_part)
+
+
+@pytest.mark.parametrize(("publishes", "loaded"), [(True, 7 + 2 * BLOCK), (False, 0)])
+def test_what_a_decoder_fetches_is_not_loaded_from_a_tier(publishes: bool, loaded: int) -> None:
+    """One counter has both."""
+    one = msgspec.structs.replace(fetching(2 * BLOCK, 1), shape=shape(publishes_answers=publishes))
+    facts = evidence(one, {})
+    assert facts[Evidence.LOADED] == loaded
+    assert bool(facts[Evidence.LOADED_EVICTED]) is publishes
 
 
 @pytest.mark.parametrize(("publishes", "owed"), [(True, 3 * BLOCK), (False, 2 * BLOCK)])
