@@ -103,7 +103,7 @@ def test_a_layer_may_have_cells_of_its_own() -> None:
     made: Any = config(layers="model", joined="exact,model,server")
     use_layers(made)
     made.getoption = {**DEFAULTS, "--engine": made.option.engine}.get
-    assert selected_cell_names(made) == ("default", "tight", "bfloat16")
+    assert selected_cell_names(made) == ("default", "tight", "bfloat16", "images-model", "images-model-tight")
     made.stash = pytest.Stash()
     assert selected_cell_names(made) == ("default", "tight")
 
