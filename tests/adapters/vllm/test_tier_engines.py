@@ -92,18 +92,18 @@ def test_what_was_evicted_or_reset_comes_back(start: Start, tier: str) -> None:
     assert not cold.capabilities[Capability.SECOND_TIER].present
 
 
-@WITH_LMCACHE
-def test_a_request_resumed_with_lmcaches_blocks_answers_as_cold(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tier", ["offload", *LMCACHE])
+def test_a_request_resumed_with_a_tiers_blocks_answers_as_cold(start: Start, tmp_path: Path, tier: str) -> None:
     """Two requests of two blocks + 2 with answers of two blocks + 3, in a pool of seven blocks (LMCache#1969).
 
-    vLLM keeps one of them. The other request takes a block of the preempted one's prompt, which LMCache gives back.
+    vLLM keeps one of them. The other request takes a block of the preempted one's prompt, which the tier gives back.
     """
     growing = [
         Request(prompt=Prompt((Segment(name, 2 * 32 + 2 - NONCE_TOKENS),)), max_tokens=2 * 32 + 3) for name in "ab"
     ]
     workload = Workload((Burst(requests=tuple(growing)),))
-    engine = start("lmcache", "--num-gpu-blocks-override", "7", "--max-model-len", "192")
-    cold = start("lmcache", prefix_caching=False)
+    engine = start(tier, "--num-gpu-blocks-override", "7", "--max-model-len", "192")
+    cold = start(tier, prefix_caching=False)
     warm, expected = (WorkloadRun(each, workload, "seven", {}, tmp_path).history() for each in (engine, cold))
     for answered, as_cold in zip(warm.outcomes, expected.outcomes, strict=True):
         assert [token.id for token in answered.tokens] == [token.id for token in as_cold.tokens]
