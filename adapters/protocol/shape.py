@@ -72,3 +72,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     publishes_answers: bool = True  # what a request decodes can be hit. Not so where another engine computes prompts
     ranks: int = 1  # that each have a cache of this size, and serve whole requests (data parallel)
     row_width: int | None = None  # the values of an embedding row; None: prompts consist of tokens
+
+    @property
+    def fetches_prompts(self) -> bool:
+        """Return whether one engine computes prompts and another one, which fetches them, decodes."""
+        return not self.publishes_answers

@@ -16,6 +16,11 @@ class Side(enum.StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
 
+    @property
+    def other(self) -> Side:
+        """Return the engine beside this one."""
+        return Side.DECODE if self is Side.PREFILL else Side.PREFILL
+
 
 @runtime_checkable
 class RestartsSides(Protocol):

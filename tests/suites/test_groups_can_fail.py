@@ -12,6 +12,7 @@ from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, opened
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
 from coldproof.reports.schema.verdict import Verdict
+from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_groups as groups
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -33,6 +34,21 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         pytest.param(groups.test_adapters_over_groups, "hashes-forget-who-asks", STATE, ANY_HIT, id="adapters"),
         pytest.param(
             groups.test_a_prompt_sent_again_over_groups, "half-a-window-is-kept", WINDOW, ANY_HIT, id="window"
+        ),
+        pytest.param(groups.test_shared_prefixes_over_groups, "junctions-are-not-kept", WINDOW, LOST, id="junctions"),
+        pytest.param(
+            groups.test_long_conversations_over_groups,
+            "what-a-window-leaves-is-evicted-last",
+            CELLS["groups-five-0-fitting"],
+            LOST,
+            id="left",
+        ),
+        pytest.param(
+            chats.test_prompts_that_share_a_prefix,
+            "multiples-of-the-interval-are-not-kept",
+            CELLS["sliding-window-retained"],
+            LOST,
+            id="multiples",
         ),
     ],
 )

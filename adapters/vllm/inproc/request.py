@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from coldproof.adapters.common.image_files import image_file
 from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row
@@ -101,10 +102,9 @@ def media(pixels_: bytes, side: int, encoding: Encoding) -> Any:
     image = pil.frombytes("RGB", (side, side), pixels_)
     if encoding is Encoding.PIXELS:
         return image
-    file = io.BytesIO()
-    image.save(file, format=encoding.name)
-    read = pil.open(io.BytesIO(file.getvalue())).convert("RGB")
-    return vllm_module("multimodal.media").MediaWithBytes(read, file.getvalue())
+    file = image_file(pixels_, side, encoding)
+    read = pil.open(io.BytesIO(file)).convert("RGB")
+    return vllm_module("multimodal.media").MediaWithBytes(read, file)
 
 
 class AdapterNames:

@@ -16,7 +16,6 @@ import msgspec
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import CompletionRequest, Message
-from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.registry import curl_of
 from coldproof.adapters.server import doors, pooling
 from coldproof.adapters.spec.curl import AdapterChange, AtDoor, CurlRequest, CurlSteps
@@ -183,11 +182,10 @@ class CurlScript:
                 f"# once request {first} has {step.meanwhile.after_tokens} tokens (the script waits for them):"
             )
             made = self.commands(engine, change, first)
-            if step.meanwhile.first:
-                lines += [f'( SERVER="$SERVER/sides/{step.meanwhile.first}"', made, ")"]
+            if side := step.meanwhile.first:
+                lines.append(f'( SERVER="$SERVER/sides/{side}"\n{made}\n)')
                 lines.append(f"sleep {step.meanwhile.gap_ms / 1000}  # and on the other side:")
-                other = next(side for side in Side if side is not step.meanwhile.first)
-                made = f'( SERVER="$SERVER/sides/{other}"\n{made}\n)'
+                made = f'( SERVER="$SERVER/sides/{side.other}"\n{made}\n)'
             lines.append(made)
         return "\n".join([*lines, "wait"])
 

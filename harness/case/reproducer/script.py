@@ -16,7 +16,6 @@ import msgspec
 from coldproof.adapters.common import image_model, seeing_model, state_model, tiny_model
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
-from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
 from coldproof.adapters.server.completions import headers, option_fields
@@ -228,8 +227,8 @@ def scenario(workload: Workload) -> list[str]:
                     wait = f", time.sleep({meanwhile.gap_ms / 1000}), " if meanwhile.gap_ms else ", "
                     calls = [change_call(change) for change in meanwhile.changes]
                     if meanwhile.first:
-                        others = (side for side in Side if side is not meanwhile.first)
-                        calls = [f"side({side.value!r}).{calls[0]}" for side in (meanwhile.first, *others)]
+                        both = (meanwhile.first, meanwhile.first.other)
+                        calls = [f"side({side.value!r}).{calls[0]}" for side in both]
                     made = wait.join(f"server.{call}" for call in calls)
                     several = f"[{made}]" if len(calls) > 1 else made
                     during = f", after_tokens={meanwhile.after_tokens}, change=lambda: {several}"

@@ -306,13 +306,13 @@ class WorkloadRun:
     def change(self, meanwhile: Meanwhile) -> Change:
         """Return the changes that a burst makes while its requests are in flight."""
         if isinstance(meanwhile.first, Side):
-            order = (meanwhile.first, *(side for side in Side if side is not meanwhile.first))
-            return Change(meanwhile, lambda change: self.make_apart(change, order, meanwhile.gap_ms), self.clock)
+            first = meanwhile.first
+            return Change(meanwhile, lambda change: self.make_apart(change, first, meanwhile.gap_ms), self.clock)
         return Change(meanwhile, self.make, self.clock)
 
-    def make_apart(self, change: StepChange, order: tuple[Side, ...], gap_ms: int) -> None:
+    def make_apart(self, change: StepChange, first: Side, gap_ms: int) -> None:
         """Make a change on one side, and `gap_ms` milliseconds later on the other. Raises EngineError."""
-        sides = self.sides(order, gap_ms)
+        sides = self.sides(first, gap_ms)
         match change:
             case SetAdapter():
                 self.adapters.set_adapter(change, sides)
@@ -323,16 +323,15 @@ class WorkloadRun:
             case _:
                 raise RequestRefused(501, f"no {type(change).__name__} is made on one side before the other")
 
-    def sides(self, order: tuple[Side, ...], gap_ms: int) -> Iterator[Any]:
+    def sides(self, first: Side, gap_ms: int) -> Iterator[Any]:
         """Yield the sides one after the other, and record the time between both. Raises RequestRefused without any."""
         if not isinstance(self.engine, HasSides):
             raise RequestRefused(501, self.engine.capabilities[Capability.ONE_SIDE_FIRST].evidence)
-        first, second = (self.engine.side(side) for side in order)
-        yield first
+        yield self.engine.side(first)
         changed = self.clock()
         time.sleep(gap_ms / 1000)
-        self.half_changed.append(HalfChanged(changed, self.clock(), order[0]))
-        yield second
+        self.half_changed.append(HalfChanged(changed, self.clock(), first))
+        yield self.engine.side(first.other)
 
     def record(self, plan: Outcome, served: Served, change: Change | None) -> None:
         """Record the outcome of a request."""

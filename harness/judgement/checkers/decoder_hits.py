@@ -12,6 +12,7 @@ import msgspec
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.records import History, Outcome, assumed_block
 from coldproof.harness.judgement.checkers.cached_tokens import Span, loads_failed
+from coldproof.harness.judgement.checkers.uncounted_hits import preempted
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import at_least, at_most, has_room
 from coldproof.reports.schema.verdict import FailureClass
@@ -24,18 +25,18 @@ def check_decoder_hits(history: History, *, exclusive: bool) -> list[Finding]:
     answers of several tokens. Return none for an engine that is not a pair, if other clients use it (not `exclusive`),
     if a side was killed, and from the first failed fetch or preemption on.
     """
-    if history.shape.publishes_answers or not exclusive or history.side_restarts or not history.steps:
+    if not history.shape.fetches_prompts or not exclusive or history.side_restarts or not history.steps:
         return []
     decoder = as_seen_by_the_decoder(history)
+    room = has_room(decoder)
     allowed, first = Span(), history.steps[0].before
     for record in history.steps:
         fetched = increase(first.external_hit_tokens, record.after.external_hit_tokens)
         together = [outcome for outcome in history.outcomes if outcome.step == record.step]
-        preempted = record.after.preemptions != record.before.preemptions
-        if fetched is None or preempted or loads_failed(record):
+        if fetched is None or preempted(record) or loads_failed(record):
             return []
         for outcome in together:
-            allowed += to_be_fetched(decoder, outcome)
+            allowed += to_be_fetched(decoder, outcome, room=room)
         counted = all(not outcome.answered or len(outcome.tokens) > 1 for outcome in together)
         if counted and fetched < allowed.low:
             why = f"but at least {allowed.low:.0f} cannot have been in its own cache"
@@ -59,8 +60,8 @@ def as_seen_by_the_decoder(history: History) -> History:
     )
 
 
-def to_be_fetched(decoder: History, outcome: Outcome) -> Span:
-    """Return how many tokens the decoder fetches for a request.
+def to_be_fetched(decoder: History, outcome: Outcome, *, room: bool) -> Span:
+    """Return how many tokens the decoder fetches for a request. `room`: its pool had room for everything.
 
     It fetches nothing for what both sides compute, and perhaps nothing for a prompt of less than a block or for a
     request that got no answer.
@@ -68,7 +69,7 @@ def to_be_fetched(decoder: History, outcome: Outcome) -> Span:
     if outcome.surface.answers > 1 or outcome.surface.needs_whole_prompt:
         return Span()
     prompt = len(outcome.prompt)
-    owed = at_least(decoder, outcome) or 0 if has_room(decoder) else 0
+    owed = (at_least(decoder, outcome) or 0) if room else 0
     if not outcome.answered or prompt < assumed_block(decoder):
         return Span(0.0, prompt)
     return Span(prompt - at_most(decoder, outcome), prompt - owed)

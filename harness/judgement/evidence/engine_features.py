@@ -105,9 +105,9 @@ def tier_facts(history: History) -> dict[str, float]:
     """Return the counters of loads from the second tier. They are zero if the engine does not report loads. A decoder
     counts in the same place what it fetches from a prefiller.
     """
-    tier = history.shape.publishes_answers
-    last = history.steps[-1].after if history.steps and tier else None
-    loading = [r for r in history.steps if loaded(r) and tier]
+    steps = () if history.shape.fetches_prompts else history.steps
+    last = steps[-1].after if steps else None
+    loading = [r for r in steps if loaded(r)]
     first_failure = min((r.started for r in history.steps if failed(r)), default=None)
     return {
         Evidence.LOADED: (last.external_hit_tokens or 0) if last else 0,

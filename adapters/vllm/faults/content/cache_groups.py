@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.engine_parts import coordinator, manager, module
+from coldproof.adapters.vllm.faults.engine_parts import coordinator, manager, module, pool
 from coldproof.adapters.vllm.faults.patching import acted, after, after_lookup, around, before
 
 FAULTS, fault = collector("groups")
@@ -254,3 +254,43 @@ def a_window_serves_twice(patch: Patch) -> None:
                 for blocks in groups:
                     blocks[-1] = pool.null_block
         return groups, length
+
+
+@fault("GROUP-1", stands_for="vllm#45238", cells=("groups-window",))
+def junctions_are_not_kept(patch: Patch) -> None:
+    """Where a prompt parts from earlier ones, a window keeps no blocks, so that no other prompt hits the prefix."""
+
+    @before(patch, groups_of("SlidingWindow"), "cache_blocks")
+    def cache(_this: Any, request: Any, *_: Any, **__: Any) -> None:
+        if request.shared_prefix_boundary:
+            acted()
+            request.shared_prefix_boundary = 0
+
+
+@fault("CHAT-1", stands_for="vllm PR#52216", cells=("sliding-window-retained",))
+def multiples_of_the_interval_are_not_kept(patch: Patch) -> None:
+    """A window keeps blocks for replays and junctions, but not for the positions of the retention interval."""
+
+    @around(patch, groups_of("SlidingWindow"), "reachable_block_mask")
+    def mask(original: Any, _this: Any, **kwargs: Any) -> Any:
+        sparse = original(**{**kwargs, "retention_interval": 0})
+        if kwargs["retention_interval"] and sparse != original(**kwargs):
+            acted()
+        return sparse
+
+
+@fault("GROUP-3", stands_for="vllm#42948, vllm PR#43447", cells=("groups-five-0-fitting",))
+def what_a_window_leaves_is_evicted_last(patch: Patch) -> None:
+    """Blocks that a window leaves, and that are kept for no position, are evicted after those that are kept."""
+
+    @around(patch, pool(), "free_blocks")
+    def free(original: Any, this: Any, ordered_blocks: Any) -> None:
+        blocks = list(ordered_blocks)
+        original(this, blocks)
+        late = [block for block in blocks if this.enable_caching and block.ref_cnt == 0 and block.block_hash is None]
+        late = [block for block in late if not block.is_null and block.prev_free_block is not None]
+        for block in late:
+            this.free_block_queue.remove(block)
+        if late:
+            acted()
+            this.free_block_queue.append_n(late)

@@ -102,8 +102,7 @@ def test_an_adapter_is_loaded_on_one_side_and_then_on_the_other(first: Side, tmp
     """Which is one change: a request between both may have either content, a later one has the new one."""
     pair, usual = Pair(), burst(ask(adapter="tenant"))
     made = play(pair, tmp_path, put("A"), usual, changing(RELOAD, first, adapter="tenant"), usual)
-    second = Side.PREFILL if first is Side.DECODE else Side.DECODE
-    assert pair.calls == [f"{first} unload", f"{first} load", f"{second} unload", f"{second} load"]
+    assert pair.calls == [f"{first} unload", f"{first} load", f"{first.other} unload", f"{first.other} load"]
     before, _, between, after = made.outcomes
     assert [len(o.identities) for o in (before, between, after)] == [1, 2, 1]
     assert before.identities + after.identities == between.identities
