@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from support.faulty_runs import ANY_HIT, COUNTS, Bench, opened, requirement_of
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
-from coldproof.harness.options import PROFILES
 from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_prefill_decode as apart
 
@@ -23,9 +21,6 @@ CELL, FAILING = CELLS["prefill-decode"], CELLS["prefill-decode-failures"]
 EXAMPLES = 16
 STUCK = (FailureClass.HANG, FailureClass.NOT_THE_CACHE)
 WRONG = (*ANY_HIT, FailureClass.NOT_THE_CACHE)  # what an engine without a cache answers wrongly, too
-
-# Whether a side ends before or after a prompt is fetched differs from run to run, so one replay may miss it.
-REPLAYS = {"a-failed-fetch-counts-as-done": 3}
 
 BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
     (apart.test_prefill_and_decode_apart_answer_as_one, "a-partial-fetch-begins-at-the-prompts-start", ANY_HIT),
@@ -53,14 +48,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def test_a_fault_between_two_engines_is_detected(
     bench: Bench,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     test: Callable[..., None],
     fault: str,
     classes: tuple[FailureClass, ...],
 ) -> None:
     """VIOLATED, confirmed on a fresh pair with the same fault, for a reason that fits it."""
-    replays = REPLAYS.get(fault, 1)
-    monkeypatch.setitem(PROFILES, "smoke", msgspec.structs.replace(PROFILES["smoke"], replays=replays))
     with plugin.injected(fault, tmp_path / "fault"):
         cell = FAILING if requirement_of(test).id == "PD-3" else CELL
         case = bench.violation(test, cell, examples=EXAMPLES)

@@ -21,7 +21,8 @@ from coldproof.harness.workload.steps import (
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
 # The cell for this keeps KV that nobody has fetched for three seconds, as an engine by default does for half a minute.
-LATE_MS, SOON_MS = 7000, 1000
+LATE_MS, SOON_MS = 7000, 1500
+AFTER_MS = 100
 OTHERS_MS, APART_MS = 4500, 400  # from when others take the blocks that were given back
 
 
@@ -56,8 +57,9 @@ def failing_sides(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     if when is None:
         steps.append(change)
     else:
-        waits = draw(st.sampled_from((SOON_MS, SOON_MS, 0)))  # then the others wait between both sides
-        running = [Request(prompt=prompts[0], max_tokens=24)]
+        waits = draw(st.sampled_from((SOON_MS, SOON_MS, 0)))
+        # Its first tokens come after the prefiller has computed the others, and while these wait between both sides.
+        running = [Request(prompt=prompts[0], max_tokens=24, offset_ms=AFTER_MS)]
         running += [Request(prompt=prompt, max_tokens=24, hand_over_ms=waits) for prompt in prompts[1:]]
         steps.append(Burst(requests=tuple(running), meanwhile=Meanwhile(change=change, after_tokens=when)))
     steps += [Burst(requests=(Request(prompt=prompt),)) for prompt in prompts]
