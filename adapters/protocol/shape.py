@@ -77,3 +77,12 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     def fetches_prompts(self) -> bool:
         """Return whether one engine computes prompts and another one, which fetches them, decodes."""
         return not self.publishes_answers
+
+    @property
+    def shares_a_tier(self) -> bool:
+        """Return whether two engines, of which one computes prompts, have one second tier.
+
+        The decoder computes what it does not find there, so that nothing follows from how much it loads. The counter of
+        loaded tokens is of both.
+        """
+        return self.fetches_prompts and self.second_tier

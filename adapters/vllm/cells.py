@@ -68,6 +68,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
 
 
 SMALL_CHUNKS = (CHUNK_TOKENS, "64")
+NOT_CHUNKED = "--no-enable-chunked-prefill"
 EMBEDS = ("--enable-prompt-embeds", TRUST_FLAG)
 SEEING = (TRUST_FLAG, "--no-enable-lora")  # the generated adapters do not fit this model
 NARROW_CHUNKS = (CHUNK_TOKENS, "24", MOST_REQUESTS, "8")  # smaller than a block
@@ -304,14 +305,14 @@ TIER_CELLS = (
     tier_cell(
         "tier-example",
         "vLLM's ExampleConnector (files in a folder), which needs each prompt in one step",
-        arguments=("--no-enable-chunked-prefill",),
+        arguments=(NOT_CHUNKED,),
         areas=(*RELIABLE_TIER, "TIER-6"),
     ),
     window_tier_cell(
         "tier-offload-window", "vLLM's OffloadingConnector", tier="offload", areas=("TIER-1", "TIER-2", "TIER-3")
     ),
     model_files_cell("tier-files-model", "files"),
-    model_files_cell("tier-example-model", "example", "--no-enable-chunked-prefill"),
+    model_files_cell("tier-example-model", "example", NOT_CHUNKED),
     tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
     tier_cell(
         "tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads", areas=SESSION_TIER
@@ -351,17 +352,26 @@ RANK_CELLS = (
 )
 
 
-def pair_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...]) -> VllmCell:
-    """Return a cell of two servers: one computes prompts, the other one decodes."""
+def pair_cell(
+    name: str,
+    about: str,
+    *arguments: str,
+    areas: tuple[str, ...],
+    tier: str | None = None,
+    package: str | None = "nixl",
+) -> VllmCell:
+    """Return a cell of two servers: one computes prompts, the other one decodes. `tier`: both have it, and what one of
+    them stores there, the other one finds."""
     return VllmCell(
         name=name,
         about=about,
         arguments=arguments,
         areas=areas,
-        package="nixl",
+        package=package,
         numeric=True,
         in_process=False,
         prefill_apart=True,
+        tier=tier,
     )
 
 
@@ -384,6 +394,21 @@ PAIR_CELLS = (
         LEASE,
         "3",
         areas=("PD-3",),
+    ),
+    pair_cell(
+        "prefill-decode-example",
+        "two engines that share the folder of vLLM's ExampleConnector: one computes prompts, the other one decodes",
+        NOT_CHUNKED,
+        tier="example",
+        package=None,
+        areas=("PD-1", "PD-2"),
+    ),
+    pair_cell(
+        "prefill-decode-files",
+        "two engines that share the files of vLLM's OffloadingConnector: one computes prompts, the other one decodes",
+        tier="files-of-prompts",
+        package=None,
+        areas=("PD-1", "PD-2"),
     ),
 )
 
@@ -501,7 +526,7 @@ CELLS = (
     VllmCell(
         name="whole-prompts",
         about="no chunked prefill: a prompt is computed in one step",
-        arguments=("--no-enable-chunked-prefill",),
+        arguments=(NOT_CHUNKED,),
         areas=("CHAT", "REUSE", "SURFACE"),
     ),
     VllmCell(

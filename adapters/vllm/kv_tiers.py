@@ -90,6 +90,7 @@ TIERS = {
     "offload-described": with_options(OFFLOAD, self_describing_kv_events=True),
     "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * 4096, block_size=64),
     "files": FILES,
+    "files-of-prompts": with_options(FILES, offload_prompt_only=True),
     "simple": SIMPLE,
     "simple-lazy": with_options(SIMPLE, lazy_offload=True),
     "example": Tier(connector="ExampleConnector", options={"shared_storage_path": FOLDER}),

@@ -170,7 +170,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         groups=() if probed.shape.uniform else groups,
         kept_every=probed.shape.kept_every if keeps_known_positions(options, groups, probed.shape) else None,
         publishes_answers=not options.prefill_apart,
-        second_tier=probed.shape.second_tier and not options.prefill_apart,  # the same counters
+        # NIXL's transfers have the counters of a tier.
+        second_tier=probed.shape.second_tier and (options.tier is not None or not options.prefill_apart),
         failed_load_ends_request=options.tier is not None and options.tier.ends_requests,
     )
     shape, content = content_support.of_server(options.model, command, client, shape)
@@ -184,10 +185,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         evidence = f"the model is spread over {options.model_ranks} ranks, as set by the flags of the cell"
         capabilities[Capability.SEVERAL_RANKS] = Support(True, evidence)
     if options.prefill_apart:
-        evidence = "two engines, of which one computes prompts and the other one decodes"
-        capabilities[Capability.PREFILL_APART] = Support(True, evidence)
-        capabilities[Capability.SIDE_FAILURES] = side_failures(command)
-        capabilities[Capability.ONE_SIDE_FIRST] = Support(True, "the router passes on what it gets under /sides/SIDE")
+        capabilities |= of_pair(command, shape)
     capabilities |= of_server(
         capabilities,
         transfers=options.weight_transfer,
@@ -208,6 +206,18 @@ def plugins(options: VllmOptions) -> tuple[Path, ...]:
     folder = options.log.with_suffix(".plugins")
     transfer = (transfer_plugin(folder / "transfer"),) if options.weight_transfer else ()
     return transfer if options.topology is None else (*transfer, digest_plugin(folder / "digests"))
+
+
+def of_pair(command: Sequence[str], shape: EngineShape) -> dict[Capability, Support]:
+    """Return what two engines can of which one computes prompts and the other one decodes."""
+    found = {
+        Capability.PREFILL_APART: Support(True, "two engines, of which one computes prompts and the other one decodes"),
+        Capability.SIDE_FAILURES: side_failures(command),
+        Capability.ONE_SIDE_FIRST: Support(True, "the router passes on what it gets under /sides/SIDE"),
+    }
+    files = Support(False, "no reset removes the files of both engines, and they do not say which weights wrote them")
+    kept = (Capability.CACHE_RESET, Capability.WEIGHT_UPDATES) if shape.shares_a_tier else ()
+    return found | dict.fromkeys(kept, files)
 
 
 def side_failures(command: Sequence[str]) -> Support:

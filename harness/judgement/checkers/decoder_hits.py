@@ -22,10 +22,12 @@ def check_decoder_hits(history: History, *, exclusive: bool) -> list[Finding]:
     """Return a finding for the first step up to which the decoder fetched less, or more, than its cache explains.
 
     A counter may be published late, so that the sums from the first step on are compared, and the least only after
-    answers of several tokens. Return none for an engine that is not a pair, if other clients use it (not `exclusive`),
-    if a side was killed, and from the first failed fetch or preemption on.
+    answers of several tokens. Return none for an engine that is not a pair, for a decoder that may compute what it does
+    not find, if other clients use it (not `exclusive`), if a side was killed, and from the first failed fetch or
+    preemption on.
     """
-    if not history.shape.fetches_prompts or not exclusive or history.side_restarts or not history.steps:
+    counted_on = history.shape.fetches_prompts and not history.shape.shares_a_tier
+    if not counted_on or not exclusive or history.side_restarts or not history.steps:
         return []
     decoder = as_seen_by_the_decoder(history)
     room = has_room(decoder)

@@ -21,7 +21,7 @@ def check_uncounted_hits(history: History, *, exclusive: bool) -> list[Finding]:
     if an engine may count a request several times, from the first step on in which a request may have waited.
     """
     uncounted = any(o.answered and o.cached_tokens is None for o in history.outcomes)
-    if not (uncounted and exclusive) or history.side_restarts:
+    if not (uncounted and exclusive) or history.side_restarts or history.shape.shares_a_tier:
         return []
     allowed = 0
     for record in history.steps:

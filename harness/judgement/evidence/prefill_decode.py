@@ -54,4 +54,9 @@ def fetched_tokens(record: StepRecord) -> float:
 def fetched_in_part(history: History, outcomes: list[Outcome], fetched: float) -> int:
     """Return how many prompts of a step the decoder fetched in part: known of a prompt that was alone."""
     alone = len(outcomes) == 1 and outcomes[0].surface.answers == 1
-    return int(alone and fetched <= len(outcomes[0].prompt) - assumed_block(history))
+    if not alone:
+        return 0
+    block, prompt = assumed_block(history), len(outcomes[0].prompt)
+    # What is stored is whole blocks; the decoder computes the last token at least.
+    whole = (prompt - 1) // block * block if history.shape.shares_a_tier else prompt
+    return int(fetched <= whole - block)

@@ -31,7 +31,7 @@ PARAMS = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
 class Pair:
     """Two scripted servers behind a router, and what each of them got."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stored: bool = False) -> None:
         self.sides = [HTTPServer(), HTTPServer()]
         self.got: list[list[tuple[str, Any]]] = [[], []]
         self.answers: dict[tuple[int, str], Response] = {}
@@ -42,7 +42,7 @@ class Pair:
         urls = [side.url_for("").rstrip("/") for side in self.sides]
         self.orders, asked = multiprocessing.Pipe()
         self.loop = asyncio.new_event_loop()
-        self.task = self.loop.create_task(route("127.0.0.1", port, urls, asked))
+        self.task = self.loop.create_task(route("127.0.0.1", port, urls, asked, stored=stored))
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
         for _ in range(200):
@@ -70,7 +70,7 @@ class Pair:
 
         side.expect_request(re.compile(".*")).respond_with_handler(handle)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the router and both servers."""
         self.loop.call_soon_threadsafe(self.task.cancel)
         self.thread.join()
@@ -83,9 +83,8 @@ class Pair:
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     """A new pair."""
-    made = Pair()
-    yield made
-    made.stop()
+    with contextlib.closing(Pair()) as made:
+        yield made
 
 
 def post(pair: Pair, path: str, body: Any) -> requests.Response:
@@ -107,6 +106,18 @@ def test_a_prompt_is_computed_on_one_side_and_answered_on_the_other(pair: Pair) 
         "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False},
     }
     assert second == {**body, "kv_transfer_params": PARAMS}
+
+
+def test_a_decoder_that_finds_prompts_by_itself_gets_the_prefillers_count_only() -> None:
+    """So that both ways of a transfer report what the prefiller had."""
+    with contextlib.closing(Pair(stored=True)) as pair:
+        usage = {"prompt_tokens_details": {"cached_tokens": 32}}
+        pair.answers[0, "/v1/completions"] = Response(json.dumps({"usage": usage}), status=200)
+        body = {"prompt": [1, 2], "max_tokens": 9}
+        assert post(pair, "/v1/completions", body).json()["side"] == 1
+        ((_, first),), ((_, second),) = pair.got
+    assert first == {"prompt": [1, 2], "max_tokens": 1}
+    assert second == {**body, "kv_transfer_params": {"do_remote_prefill": True, "remote_prefill_cached_tokens": 32}}
 
 
 @pytest.mark.parametrize("more", [{"n": 2}, {"echo": True}, {"prompt_logprobs": 1}])

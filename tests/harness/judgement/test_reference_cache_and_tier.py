@@ -61,3 +61,9 @@ def test_a_miss_is_lost_reuse_and_names_the_tier() -> None:
         "Request 2 hit 0 cached tokens, but an earlier request had left 64 in the cache, "
         "and the second tier had room to keep them."
     )
+
+
+@pytest.mark.parametrize(("engine", "most"), [({}, 79), ({"second_tier": True}, 80)])
+def test_a_tier_may_load_the_last_token(engine: dict[str, bool], most: int) -> None:
+    """The pool alone must leave it out, because its logits are needed."""
+    assert bounds(history(FIRST, AGAIN, shape=shape(**engine)))[2].at_most == most

@@ -48,6 +48,12 @@ SILENT: list[dict[str, Any]] = [
 EACH = {"surface": ResponseOptions(answers=2)}
 
 
+def test_the_counter_of_two_engines_with_one_tier_is_of_both() -> None:
+    """And the requests report what the first one found."""
+    assert accounts(told(0), grew=(96,)) != []
+    assert accounts(told(0), grew=(96,), publishes_answers=False, second_tier=True) == []
+
+
 @pytest.mark.parametrize("silent", [*SILENT, EACH])
 def test_steps_are_compared_exactly_up_to_the_first_that_tells_no_count(silent: dict[str, Any]) -> None:
     """An aborted or refused request tells none, and each of several answers looks for itself."""

@@ -141,3 +141,11 @@ def test_the_words_have_both_numbers() -> None:
     assert one.sentence == (
         "Up to step 0, the decoder fetched 0 tokens of its prompts, but at least 40 cannot have been in its own cache."
     )
+
+
+def test_a_decoder_that_may_compute_what_it_does_not_find_owes_no_fetch() -> None:
+    """Its files may not be written yet when it looks."""
+    two = [outcome(i, PROMPT) for i in range(2)]
+    stored = msgspec.structs.replace(PAIR, second_tier=True)
+    assert found(fetching(*two, fetched=(0, 0))) == COUNTED
+    assert found(fetching(*two, fetched=(0, 0), shape=stored)) == []

@@ -46,6 +46,14 @@ def test_prompts_that_were_fetched(tokens: float | None, requests: int, fetched:
     assert (facts[Evidence.FETCHED], facts[Evidence.PARTLY_FETCHED]) == (fetched, in_part)
 
 
+@pytest.mark.parametrize(("tokens", "in_part"), [(2 * BLOCK, 0), (BLOCK, 1)])
+def test_stored_prompts_lack_the_block_of_the_last_token(tokens: float, in_part: int) -> None:
+    """The decoder computes it, so that two of three blocks are all that can be found."""
+    stored = shape(block_size=BLOCK, publishes_answers=False, second_tier=True)
+    facts = evidence(msgspec.structs.replace(fetching(tokens), shape=stored), {})
+    assert facts[Evidence.PARTLY_FETCHED] == in_part
+
+
 @pytest.mark.parametrize(("publishes", "loaded"), [(True, 7 + 2 * BLOCK), (False, 0)])
 def test_what_a_decoder_fetches_is_not_loaded_from_a_tier(publishes: bool, loaded: int) -> None:
     """One counter has both."""
