@@ -45,7 +45,7 @@ def test_a_model_with_images(model: Path) -> None:
     shape, support = found(model, TRUST_FLAG)
     assert (shape.image, shape.row_width) == (ImageShape(SIDE, IMAGE_TOKENS), None)
     present = {one for one, what in support.items() if what.present}
-    assert present == {Capability.IMAGES, Capability.IMAGE_UUIDS, Capability.RESET_ENCODER}
+    assert present == {*IMAGES, Capability.RESET_ENCODER}
 
 
 def test_rows_by_the_flag(tmp_path: Path) -> None:
