@@ -5,12 +5,11 @@ The text becomes known token ids, because each printable token of the generated 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.adapters.common.image_files import image_file
+from coldproof.adapters.common.image_files import image_in_base64
 from coldproof.adapters.protocol.images import image_and_offset, images_of, is_image, pixels, sent_image
 from coldproof.adapters.protocol.requests import CompletionRequest
 
@@ -33,4 +32,4 @@ def files(request: CompletionRequest, side: int) -> Iterator[str]:
     """Yield the files of a request's images as base64."""
     for place, image in images_of(request.prompt):
         sent = sent_image(request.hidden[place] if request.hidden else 0)
-        yield base64.b64encode(image_file(pixels(image, side), side, sent.encoding)).decode()
+        yield image_in_base64(pixels(image, side), side, sent.encoding)

@@ -15,7 +15,7 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.content import TRUST_FLAG
 from coldproof.adapters.vllm import content_support
-from coldproof.adapters.vllm.content_support import EMBEDS_FLAG, PRINTABLE
+from coldproof.adapters.vllm.content_support import EMBEDS_FLAG, IMAGES, PRINTABLE
 
 SHAPE = EngineShape(
     block_size=16, pool_blocks=None, max_model_tokens=512, adapter_slots=None, prefix_caching=True, row_width=None
