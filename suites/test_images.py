@@ -16,6 +16,7 @@ from coldproof.harness.workload.generators.image_caches import (
     images_over_updates,
 )
 from coldproof.harness.workload.generators.images import (
+    images_at_the_end,
     images_of_resumed_requests,
     images_sent_otherwise,
     images_under_pressure,
@@ -30,7 +31,7 @@ CACHES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
 @requirement(
     "MM-1",
     "other images behind equal tokens",
-    needs=(*IMAGES, Capability.CACHE_SALT),
+    needs=IMAGES,
     shows=(Evidence.IMAGE_HITS, Evidence.OTHER_IMAGE, Evidence.STALE_CHANCES),
     upstream=("vllm#55547",),
 )
@@ -62,16 +63,40 @@ def test_other_images_under_the_same_name(sut: SystemUnderTest, data: st.DataObj
     sut.check(data.draw(workload, label="workload"))
 
 
-@requirement("MM-2", "the same images again", needs=IMAGES, shows=(Evidence.IMAGE_HITS, Evidence.HITS_INSIDE))
+@requirement(
+    "MM-2",
+    "the same images again",
+    needs=IMAGES,
+    shows=(Evidence.IMAGE_HITS,),
+    shows_where={Capability.IMAGE_PARTS: Evidence.HITS_INSIDE},
+)
 @given(data=st.data())
 def test_the_same_images_again(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine shares KV between prompts with the same images as it does between prompts of tokens, also
     where a block ends within an image.
 
     Why it can break: a hit that ends within an image leaves a part of it to be computed. Oracle: the reference cache,
-    and cold start. Vacuous when no hit reached into an image, or none ended within one.
+    and cold start. Vacuous when no hit reached into an image, or none ended within one, where hits can end there.
     """
     sut.check(data.draw(near_images(sut.limits, with_adapter=False), label="workload"))
+
+
+@requirement(
+    "MM-2",
+    "images at the end of a prompt",
+    needs=IMAGES,
+    shows=(Evidence.IMAGE_HITS,),
+    shows_where={Capability.IMAGE_PARTS: Evidence.HITS_INSIDE},
+)
+@given(data=st.data())
+def test_images_at_the_end(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also where a prompt ends with an image.
+
+    Why it can break: the last position must be computed, and is a part of an image: a hit on all before it leaves a
+    part, and an engine that computes images apart from text has no position of text from which to answer. Oracle and
+    evidence: as above.
+    """
+    sut.check(data.draw(images_at_the_end(sut.limits), label="workload"))
 
 
 @requirement("MM-2", "the same images in other files", needs=IMAGES, shows=(Evidence.IMAGE_HITS, Evidence.RECODED))
@@ -84,7 +109,7 @@ def test_the_same_images_in_other_files(sut: SystemUnderTest, data: st.DataObjec
 @requirement(
     "MM-3",
     "images cut by chunks, preemption and a small encoder cache",
-    needs=(*IMAGES, Capability.METRICS),
+    needs=(*IMAGES, Capability.METRICS, Capability.PREEMPTION_COUNTS),
     shows=(Evidence.IMAGE_HITS, Evidence.CUT_IMAGES, Evidence.EVICTED, Evidence.PREEMPTED_IMAGES),
 )
 @given(data=st.data())
@@ -103,7 +128,7 @@ def test_images_in_a_small_pool(sut: SystemUnderTest, data: st.DataObject) -> No
 @requirement(
     "MM-3",
     "images of resumed requests",
-    needs=(*IMAGES, Capability.METRICS),
+    needs=(*IMAGES, Capability.METRICS, Capability.PREEMPTION_COUNTS),
     shows=(Evidence.IMAGE_HITS, Evidence.PREEMPTED_IMAGES),
 )
 @given(data=st.data())

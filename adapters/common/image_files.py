@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
 
@@ -24,6 +25,11 @@ def image_file(pixels: bytes, side: int, encoding: Encoding) -> bytes:
         case Encoding.BMP:
             return bmp(pixels, side)
     return b"P6 %d %d 255\n" % (side, side) + pixels
+
+
+def image_in_base64(pixels: bytes, side: int, encoding: Encoding) -> str:
+    """Return a square image as a file in base64, for a JSON body."""
+    return base64.b64encode(image_file(pixels, side, encoding)).decode()
 
 
 def rows(pixels: bytes, side: int) -> list[bytes]:

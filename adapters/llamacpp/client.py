@@ -10,6 +10,8 @@ import msgspec
 import requests
 
 from coldproof.adapters.common.registered_adapters import RegisteredAdapters
+from coldproof.adapters.llamacpp.content import ImageForm, prompt_with_images
+from coldproof.adapters.protocol.images import has_images
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import CompletionRequest, Token
 from coldproof.adapters.server.client import Families, HttpClient
@@ -95,6 +97,7 @@ class LlamaCppClient(HttpClient):
     """A client for one llama.cpp server. `caching`: whether requests use its cache."""
 
     generate_path = "/completion"
+    images: ImageForm | None = None  # how the server takes images; None: it takes none
     counters = COUNTERS
     labelled = ()
     filters_metrics = False
@@ -113,9 +116,16 @@ class LlamaCppClient(HttpClient):
         return session
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
-        """Return the request's JSON. Raises RequestRefused for an unknown model."""
+        """Return the request's JSON. Raises RequestRefused for an unknown model, ValueError for images without a form.
+
+        A request with images always names the scales of its adapters. Without them, a slot keeps the KV of an adapter
+        (LORA-4), which would hide other causes.
+        """
+        with_images = has_images(request.prompt)
+        if with_images and self.images is None:
+            raise ValueError("the engine takes no images")
         fields: dict[str, Any] = {
-            "prompt": list(request.prompt),
+            "prompt": prompt_with_images(request, self.images) if with_images and self.images else list(request.prompt),
             "n_predict": request.max_tokens,
             "temperature": 0,
             "ignore_eos": True,
@@ -124,6 +134,8 @@ class LlamaCppClient(HttpClient):
             "cache_prompt": self.caching,
         }
         choice = self.adapters.choice(request.model)
+        if choice is None and with_images:
+            choice = self.adapters.scales(None)
         if choice is not None:
             fields["lora"] = choice
         if request.surface.logprobs:

@@ -17,6 +17,7 @@ from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.process import EngineProcess, free_port
 from coldproof.adapters.llamacpp.client import BASE_MODEL, LlamaCppAdapters, LlamaCppClient
+from coldproof.adapters.llamacpp.content import ImageForm
 from coldproof.adapters.llamacpp.setup import (
     Props,
     capabilities,
@@ -80,7 +81,10 @@ class LlamaCppEngine(AbsentFeatures):
         self.config: Mapping[str, str] = {"command": command, "model": options.model}
         self.version = package_version()
         self.capabilities = capabilities(options, self.version)
-        self.shape = shape(options, decoded(client.get("/props"), Props, "slots and their context"))
+        facts = decoded(client.get("/props"), Props, "slots and their context")
+        self.shape = shape(options, facts)
+        if self.shape.image is not None:
+            client.images = ImageForm(facts.media_marker, self.shape.image.side)
         self.saved: list[str] = []  # names of saved states, the latest last
 
     def clock(self) -> float:

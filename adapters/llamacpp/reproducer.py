@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from coldproof.adapters.llamacpp import gguf, setup
+from coldproof.adapters.common import image_files
+from coldproof.adapters.llamacpp import gguf, projector, setup
+from coldproof.adapters.protocol import images
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, no_control, post, post_prompt
 from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction, source_of, template_beside
@@ -19,7 +21,7 @@ def command(engine: RecordedEngine) -> str:
     words = re.sub(r" --lora \S+", "", words)
     words = re.sub(r"--slot-save-path \S+", f"--slot-save-path {FILES}/slots", words)
     if engine.generated_model:
-        words = re.sub(r"--model (?:\S*/)?", f"--model {FILES}/", words)  # a finding's command has no folders
+        words = re.sub(r"--(model|mmproj) (?:\S*/)?", rf"--\1 {FILES}/", words)  # a finding's command has no folders
     return words + "".join(f" --lora {FILES}/adapter-{content}.gguf" for content in engine.contents)
 
 
@@ -82,4 +84,16 @@ class LlamaCppCurl:
         return [{"id": i, "scale": float(name == content)} for i, name in enumerate(self.engine.contents)]
 
 
-LLAMACPP = Reproduction(template=template_beside(__file__), command=command, carries=(source_of(gguf), setup.SERVER))
+# The server's file comes last: two of its constants have names of constants that it does not use.
+WITH_IMAGES = Reproduction(
+    template=template_beside(__file__),
+    command=command,
+    carries=(*map(source_of, (gguf, images, image_files, projector)), setup.SERVER),
+    only_script=True,
+)
+LLAMACPP = Reproduction(
+    template=template_beside(__file__),
+    command=command,
+    carries=(source_of(gguf), setup.SERVER),
+    with_content=WITH_IMAGES,
+)

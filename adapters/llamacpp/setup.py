@@ -18,10 +18,11 @@ from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.model_folder import CONFIG, GGUF, model_folder
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.llamacpp.gguf import NotTranslated, write_adapter, write_model
+from coldproof.adapters.llamacpp.projector import PATCHES_OF_IMAGE, SIDE, write_projector
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.spec.engine_spec import StartOptions
 
@@ -32,6 +33,7 @@ FLOAT32, QUANTISED = "model-f32.gguf", "model-quantised.gguf"  # files of a trai
 FOUR_BITS = "--weights-in-4-bits"  # which model file to serve; no flag of the server
 SLOTS, CONTEXT, UNIFIED = "--parallel", "--ctx-size", "--kv-unified"
 SAVED, REUSE, SHIFT = "--slot-save-path", "--cache-reuse", "--context-shift"
+TOWER = "--mmproj"  # the name of the file with the vision tower, which is written beside the generated model
 SIZES = {CONTEXT: "8192", SLOTS: "4"}  # the context, in tokens, is divided among the slots
 # llama.cpp's default is KV in half precision. With it, answers sometimes differ even without a cache.
 EXACT = (
@@ -45,6 +47,7 @@ CHANGED_FLAGS = {
 ALWAYS = ("--no-warmup", "--metrics", "--slots", "--lora-init-without-apply")  # each request chooses its adapter
 ADAPTERS_AT_START = "adapters were registered at the start; requests to a name choose one in their lora field"
 NO_TEXT = "the tokens of the generated model have placeholder texts"
+NO_TOWER = f"no {TOWER}, or a model that Coldproof did not generate: images need a vision tower, and text known ids"
 ABSENT = {
     Capability.CACHE_SALT: "a request has no salt",
     Capability.CHAT: NO_TEXT,
@@ -62,6 +65,11 @@ ABSENT = {
     Capability.RUNTIME_LORA: "adapters are read at the start (--lora)",
     Capability.LORA_IN_PLACE: "adapters are read at the start (--lora)",
     Capability.SECOND_TIER: "the host's prompt cache has no counters of its own",
+    Capability.IMAGE_UUIDS: "an image has no name but the SHA-256 of its file (mtmd_helper_bitmap_init_from_buf)",
+    Capability.IMAGE_PARTS: "an image is reused whole or not at all: server_tokens::keep_first refuses to cut one",
+    Capability.TOWER_ADAPTERS: "common_set_adapter_lora applies adapters to the decoder's context only",
+    Capability.RESET_ENCODER: "no encoder cache: a slot drops what it encoded with its request (server_slot::reset)",
+    Capability.RESET_PROCESSOR: "no processor's cache: each request decodes its images",
 }
 PRESENT = {
     Capability.TOKEN_PROMPTS: "/completion takes token ids",
@@ -85,10 +93,11 @@ class GenerationSettings(msgspec.Struct, frozen=True):
 
 
 class Props(msgspec.Struct, frozen=True):
-    """The answer of /props."""
+    """The answer of /props. `media_marker`: the text in place of an image; each server draws its own."""
 
     total_slots: int
     default_generation_settings: GenerationSettings
+    media_marker: str = ""
 
 
 def number_of(flag: str, options: StartOptions) -> int | None:
@@ -118,6 +127,13 @@ def written(options: StartOptions) -> Path:
     return files_folder(options) / (WRITTEN_Q4 if FOUR_BITS in options.arguments else WRITTEN)
 
 
+def projector(options: StartOptions) -> Path | None:
+    """Return the file of the vision tower. None without the flag, and for a model whose texts are not known."""
+    if TOWER not in options.arguments or published(options) is not None:
+        return None
+    return files_folder(options) / options.arguments[options.arguments.index(TOWER) + 1]
+
+
 def has_window(model: str) -> bool:
     """Return whether a model has layers with a sliding window, as far as its config.json is known."""
     config = model_folder(model) / CONFIG
@@ -133,12 +149,16 @@ def states_folder(options: StartOptions) -> Path | None:
 
 def write_files(options: StartOptions) -> list[str]:
     """Write the model and its adapters, and return the adapters' digests. Raises EngineStartError."""
-    folder = files_folder(options)
+    folder, tower = files_folder(options), projector(options)
     try:
         for each in filter(None, (folder, states_folder(options))):
             each.mkdir(parents=True, exist_ok=True)
         if published(options) is None:
-            write_model(Path(options.model), written(options), four_bits=FOUR_BITS in options.arguments)
+            four_bits, readable = FOUR_BITS in options.arguments, tower is not None
+            write_model(Path(options.model), written(options), four_bits=four_bits, readable=readable)
+        if tower is not None:
+            config = json.loads((Path(options.model) / CONFIG).read_text())
+            write_projector(tower, config["hidden_size"])
         digests = [content_digest(source) for source in options.adapters]
         for source, digest in zip(options.adapters, digests, strict=True):
             write_adapter(source, folder / f"{digest}.gguf", model=model_folder(options.model))
@@ -153,6 +173,9 @@ def flags(options: StartOptions, digests: Sequence[str], port: int) -> list[str]
     arguments = [word for word in options.arguments if word != FOUR_BITS]
     if states is not None:
         arguments[arguments.index(SAVED) + 1] = str(states)
+    if TOWER in arguments:
+        tower, place = projector(options), arguments.index(TOWER)
+        arguments[place : place + 2] = [] if tower is None else [TOWER, str(tower)]
     model = published(options) or written(options)
     different = CHANGED_FLAGS.get(options.changed, ())
     words = ["--model", str(model), "--port", str(port), *ALWAYS, *EXACT, *arguments, *different]
@@ -184,10 +207,10 @@ def capabilities(options: StartOptions, version: str | None) -> dict[Capability,
     """Return every capability with its evidence."""
     count, states, pieces = len(options.adapters), SAVED in options.arguments, number_of(REUSE, options)
     loads = Support(bool(count), f"{count} {ADAPTERS_AT_START}" if count else "no adapter was registered at the start")
-    shifts = SHIFT in options.arguments
+    shifts, sees = SHIFT in options.arguments, projector(options) is not None
     return {
         **{capability: Support(True, evidence) for capability, evidence in PRESENT.items()},
-        **{capability: Support(False, evidence) for capability, evidence in {**ABSENT, **OPTIONAL_ABSENT}.items()},
+        **{capability: Support(False, evidence) for capability, evidence in {**OPTIONAL_ABSENT, **ABSENT}.items()},
         Capability.ADAPTER_CHOICE: loads,
         Capability.MIXED_ADAPTERS: loads,
         Capability.ADAPTER_SWITCH: msgspec.structs.replace(loads, evidence="POST /lora-adapters"),
@@ -195,6 +218,7 @@ def capabilities(options: StartOptions, version: str | None) -> dict[Capability,
         Capability.SAVED_STATE: Support(states, "POST /slots/ID?action=save" if states else f"no {SAVED}"),
         Capability.PERSISTENT_KV: Support(states, "saved slots are files" if states else f"no {SAVED}"),
         Capability.MOVED_PIECES: Support(bool(pieces), f"{REUSE} {pieces}" if pieces else f"no {REUSE}"),
+        Capability.IMAGES: Support(sees, f"{TOWER}, and each printable token is a character" if sees else NO_TOWER),
         Capability.CONTEXT_SHIFT: Support(shifts, SHIFT if shifts else f"no {SHIFT}"),
     }
 
@@ -214,6 +238,7 @@ def shape(options: StartOptions, facts: Props) -> EngineShape:
         most_requests=slots,
         moves_pieces_of=(number_of(REUSE, options) or None) if options.caching else None,
         shifts_context=SHIFT in options.arguments,
+        image=ImageShape(SIDE, PATCHES_OF_IMAGE) if projector(options) is not None else None,
     )
 
 

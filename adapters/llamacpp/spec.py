@@ -23,6 +23,8 @@ NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (setup.SLOTS, "1")
 SLOT_ALONE = (*ONE_SLOT, *NO_HOST_CACHE)
 SAVED = (setup.SAVED, "slots", *NO_HOST_CACHE)
 KV_IN_BLOCKS = ("GROUND", "LORA-4", "CHAT", "REUSE", "PRESS")
+IMAGES = ("MM-1", "MM-2")
+SEEING = (setup.TOWER, "projector.gguf")  # a file that is written beside the model
 RESTORED = ("TIER-1", "TIER-3", "TIER-6")  # saved states are a second tier
 PIECE = 16  # tokens: fewer than in a segment, more than two answers share by chance
 SHIFTED = (
@@ -63,6 +65,14 @@ CELLS = (
     ),
     cell("llamacpp-saved", "one slot that is saved to files and restored", *ONE_SLOT, *SAVED, areas=RESTORED),
     cell("llamacpp-saved-slots", "the same with two slots", setup.SLOTS, "2", *SAVED, areas=RESTORED),
+    cell("llamacpp-images", "prompts with images, four slots", *NO_HOST_CACHE, *SEEING, areas=IMAGES),
+    cell(
+        "llamacpp-images-host-cache",
+        "prompts with images, one slot, and the host's prompt cache for evicted KV",
+        *ONE_SLOT,
+        *SEEING,
+        areas=IMAGES,
+    ),
     cell(
         "llamacpp-cache-reuse",
         f"one slot with non-prefix KV reuse of {PIECE} or more tokens: answers may change by design",

@@ -44,6 +44,11 @@ ABSENT = {
     Capability.PROVENANCE: "keys and values do not identify their writer",
     Capability.SEVERAL_GROUPS: "all layers are of the same kind",
     **OPTIONAL_ABSENT,
+    Capability.IMAGES: (
+        "images come with a prompt as text only, and the model must be in parts (text embeddings, vision encoder, "
+        "language model over both): pipeline_base.cpp refuses the IR that Coldproof writes, one model over token ids "
+        "(Model doesn't support embeddings)"
+    ),
 }
 BY_STEP = {  # without registered adapters
     Capability.STREAMING: "a handle is read after each step",

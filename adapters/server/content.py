@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.common.image_files import TYPES, image_file
+from coldproof.adapters.common.image_files import TYPES, image_in_base64
 from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.embedding_rows import has_rows, is_row
@@ -84,8 +84,8 @@ def image_parts(request: CompletionRequest, first: int, count: int, shape: Engin
         if offset:
             continue
         sent = sent_image(request.hidden[place] if request.hidden else 0)
-        file = image_file(pixels(image, shape.image.side), shape.image.side, sent.encoding)
-        url = f"data:image/{TYPES[sent.encoding]};base64,{base64.b64encode(file).decode()}"
+        file = image_in_base64(pixels(image, shape.image.side), shape.image.side, sent.encoding)
+        url = f"data:image/{TYPES[sent.encoding]};base64,{file}"
         named = {"uuid": f"image-{sent.uuid}"} if sent.uuid else {}
         yield {"type": "image_url", "image_url": {"url": url}, **named}
 

@@ -33,6 +33,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
 
     `packages`: the packages that the script imports. `carries`: the files whose source it contains.
     `command`: returns the command that starts the server. `in_process`: the script starts the engine itself.
+    `only_script`: the script sends what no short command can, such as images: there are no commands for curl.
     `launcher`: returns a file that the command runs, which the script writes to FILES; None if the command needs none.
     `note`: returns a sentence about other things that the script needs.
     """
@@ -42,6 +43,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ("requests",)
     carries: tuple[Path, ...] = ()
     in_process: bool = False
+    only_script: bool = False
     launcher: Callable[[RecordedEngine], Path | None] = lambda _engine: None
     note: Callable[[RecordedEngine], str] = lambda _engine: ""
     with_content: Reproduction | None = None  # for embedding rows, images and sessions; None: the same

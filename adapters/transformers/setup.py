@@ -81,6 +81,9 @@ ABSENT = {
     Capability.SECOND_TIER: "the CPU swap space stores preempted requests, but no prefixes",
     Capability.PROVENANCE: "keys and values do not identify their writer",
     **{capability: why for capability, why in OPTIONAL_ABSENT.items() if capability not in PRESENT},
+    Capability.IMAGES: (
+        "add_request takes input_ids only, and ContinuousBatchingIOs.get_model_kwargs passes no pixels to the model"
+    ),
     **dict.fromkeys((Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_SAME_PATH), NO_ROUTE),
     **dict.fromkeys((Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.SLEEP), NO_MODES),
 }

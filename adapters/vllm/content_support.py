@@ -28,7 +28,7 @@ NOT_TRUSTED = Support(False, f"content and tokens are the parts of a chat in a t
 NOT_TEXT = Support(False, "content and tokens are the parts of a chat, and a token of this model is no character")
 ONE_OF_BOTH = Support(False, "a part of a chat is text or rows: nothing is under either")
 PRINTABLE = range(32, 127)
-IMAGES = (Capability.IMAGES, Capability.IMAGE_UUIDS)
+IMAGES = (Capability.IMAGES, Capability.IMAGE_UUIDS, Capability.IMAGE_PARTS)
 
 
 class VisionConfig(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from coldproof.adapters import registry
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.registry import ENGINES
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import Cell, ModelLayers
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, StartOptions
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
@@ -120,8 +120,9 @@ def subjects_of(spec: EngineSpec) -> Iterator[Subject]:
 
 
 def telling(cells: list[Cell]) -> list[Cell]:
-    """The first of an engine's cells, the first that has adapters, and the first with a second tier."""
-    found = [next((cell for cell in cells if cell.covers(wanted)), cells[0]) for wanted in ("LORA-4", "TIER-1")]
+    """The first of an engine's cells, the first that has adapters, one with a second tier, and one with images."""
+    usual = [cell for cell in cells if cell.model is ModelLayers.FULL]  # they are started with the usual model
+    found = [next((cell for cell in usual if cell.covers(one)), cells[0]) for one in ("LORA-4", "TIER-1", "MM-1")]
     return list({cell.name: cell for cell in (cells[0], *found)}.values())
 
 

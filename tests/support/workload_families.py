@@ -26,6 +26,7 @@ from coldproof.harness.workload.generators.image_caches import (
     images_over_updates,
 )
 from coldproof.harness.workload.generators.images import (
+    images_at_the_end,
     images_of_resumed_requests,
     images_sent_otherwise,
     images_under_pressure,
@@ -152,6 +153,7 @@ USUAL: dict[str, Family] = {
     "images": lambda on: near_images(on, with_adapter=True),
     "images under one name": lambda on: near_images(on, with_adapter=False, named=True),
     "images in other files": images_sent_otherwise,
+    "images at the end": images_at_the_end,
     "images under pressure": images_under_pressure,
     "images of resumed requests": images_of_resumed_requests,
     "resets of one cache of images": image_cache_resets,

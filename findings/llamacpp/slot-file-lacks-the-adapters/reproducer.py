@@ -241,7 +241,8 @@ class Server(Story):
 
     def stream(self, spec, patience, more):
         """Yield events in OpenAI's form."""
-        body = {"prompt": spec["ids"], "n_predict": spec["tokens"], "temperature": 0, "ignore_eos": True}
+        prompt = spec["ids"]
+        body = {"prompt": prompt, "n_predict": spec["tokens"], "temperature": 0, "ignore_eos": True}
         body |= {"return_tokens": True, "stream": True, "cache_prompt": True} | more
         with requests.post(self.url + "/completion", json=body, stream=True, timeout=(10, patience)) as response:
             response.raise_for_status()
@@ -726,10 +727,10 @@ class NotTranslated(Exception):
     """A model or an adapter has a form that Coldproof does not generate."""
 
 
-def write_model(source: Path, target: Path, *, four_bits: bool = False) -> None:
+def write_model(source: Path, target: Path, *, four_bits: bool = False, readable: bool = False) -> None:
     """Write the model in `source` (config.json, model.safetensors). Raises NotTranslated for an unsupported model.
 
-    `four_bits`: with all matrices in 4 bits (Q4_0).
+    `four_bits`: with all matrices in 4 bits (Q4_0). `readable`: the text of each printable token is its character.
     """
     config = json.loads((source / "config.json").read_text())
     kind = architecture(source)
@@ -745,7 +746,7 @@ def write_model(source: Path, target: Path, *, four_bits: bool = False) -> None:
         f"{kind}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         f"{kind}.rope.freq_base": float(theta),
         f"{kind}.vocab_size": config["vocab_size"],
-        **tokenizer(config["vocab_size"], end=config["eos_token_id"]),
+        **tokenizer(config["vocab_size"], end=config["eos_token_id"], readable=readable),
     }
     if "sliding_window" in config:
         values[f"{kind}.attention.sliding_window"] = config["sliding_window"]
@@ -788,17 +789,22 @@ def write_adapter(source: Path, target: Path, *, model: Path) -> None:
     write_gguf(target, values, tensors)
 
 
-def tokenizer(vocabulary: int, *, end: int) -> dict[str, Any]:
+def tokenizer(vocabulary: int, *, end: int, readable: bool = False) -> dict[str, Any]:
     """Return the metadata of a tokenizer with a text for each token id.
 
-    Requests use token ids, but llama.cpp reports scores only of tokens whose text is valid UTF-8.
+    Requests use token ids, but llama.cpp reports scores only of tokens whose text is valid UTF-8. Requests with images
+    use text: `readable` gives each printable token its character (\u0120 is GPT-2's space).
     """
+    texts = [f"t{number}" for number in range(vocabulary)]
+    if readable:
+        texts[32:127] = ["\u0120", *map(chr, range(33, 127))]
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "default",
-        "tokenizer.ggml.tokens": [f"t{number}" for number in range(vocabulary)],
+        "tokenizer.ggml.tokens": texts,
         "tokenizer.ggml.token_type": [1] * vocabulary,
-        "tokenizer.ggml.merges": ["t 0"],  # llama.cpp refuses an empty list
+        # llama.cpp refuses an empty list. No text has these two: a byte 0 is \u0100.
+        "tokenizer.ggml.merges": ["\u0100 \u0100"] if readable else ["t 0"],
         "tokenizer.ggml.eos_token_id": end,
         "tokenizer.ggml.add_bos_token": False,
     }
@@ -886,7 +892,7 @@ def string(words: str) -> bytes:
     return struct.pack("<Q", len(words.encode())) + words.encode()
 
 
-def pair(key: str, value: str | float | list[str] | list[int]) -> bytes:
+def pair(key: str, value: str | float | list[str] | list[int] | list[float]) -> bytes:
     """Return a key-value pair. Integers are unsigned, but signed in a list."""
     match value:
         case str():
@@ -897,6 +903,8 @@ def pair(key: str, value: str | float | list[str] | list[int]) -> bytes:
             kind, raw = UINT32, struct.pack("<I", value)
         case float():
             kind, raw = FLOAT32, struct.pack("<f", value)
+        case [float(), *_]:
+            kind, raw = ARRAY, struct.pack(f"<IQ{len(value)}f", FLOAT32, len(value), *value)
         case _:
             of = STRING if isinstance(value[0], str) else INT32
             items = [string(one) if isinstance(one, str) else struct.pack("<i", one) for one in value]
@@ -934,6 +942,7 @@ def serve(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="llama-server", allow_abbrev=False)
     parser.add_argument("--model", "-m", required=True)
     parser.add_argument("--lora", action="append", default=[])
+    parser.add_argument("--mmproj", default="")
     parser.add_argument("--slot-save-path", default="")
     parser.add_argument("--no-warmup", action="store_true")
     parser.add_argument("--cache-type-k", choices=TYPES, default="f16")
@@ -950,6 +959,7 @@ def serve(arguments: Sequence[str]) -> None:
     parameters = library.CommonParams()
     parameters.warmup = not options.pop("no_warmup")
     parameters.model.path = options.pop("model")
+    parameters.mmproj.path = options.pop("mmproj")
     parameters.cpuparams.n_threads = options.pop("threads")
     parameters.cpuparams_batch.n_threads = options.pop("threads_batch")
     parameters.cache_type_k = getattr(library.ggml_type, TYPES[options.pop("cache_type_k")])

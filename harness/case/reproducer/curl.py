@@ -63,14 +63,14 @@ class ShellStep(msgspec.Struct, frozen=True):
 
 
 class CurlScript:
-    """One case as shell commands. Without commands if the engine runs in the script's own process."""
+    """One case as shell commands. Without commands if only the script can send the requests."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.workload = recorded_workload(case)
         self.rows = {row.request: row for row in case.requests}
-        in_process = reproduction(case).in_process
-        self.engine: CurlSteps | None = None if in_process else curl_of(recorded_engine(case))
+        how = reproduction(case)
+        self.engine: CurlSteps | None = None if how.in_process or how.only_script else curl_of(recorded_engine(case))
         self.loaded: set[str] = set()
         self.chats: dict[int, tuple[Message, ...]] = {}
 

@@ -39,12 +39,15 @@ ASSUMED_TOKENS = 16  # of an image, if the engine takes none: nothing is sent th
 @st.composite
 def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, named: bool = False) -> Workload:
     """Draw a prompt with images, near-collisions of it, each sent again; with salts, an adapter, and bursts of them.
-    Other text behind the same images lets a hit end within one.
+    Other text behind the same images lets a hit end within one. Another prompt for the adapter comes right before an
+    image for the base model, so that what is left of the adapter would change it.
 
     `named`: the client gives the same name to different images.
     """
     steps: list[Step] = []
-    identities = [PLAIN, *draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=2, unique=True))]
+    identities = [PLAIN]
+    if Capability.CACHE_SALT in limits.can:
+        identities += draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=2, unique=True))
     if with_adapter and draw(st.booleans()):
         steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
         identities.append(("tenant", None))
@@ -54,6 +57,9 @@ def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, 
     sent += [(one, draw(st.sampled_from(identities))) for one in near[: limits.most(2)]]
     steps += [Burst(requests=(request_for(limits, *one),)) for one in sent]
     steps.append(Burst(requests=(request_for(limits, base, PLAIN, tail="other tail"),)))
+    if isinstance(steps[0], SetAdapter):
+        other = (Segment("other text", 3 * limits.unit),)
+        steps += [Burst(requests=(request_for(limits, *one),)) for one in ((other, identities[-1]), (near[0], PLAIN))]
     for _ in range(draw(st.integers(0, limits.most(2)))):
         crowd = [request_for(limits, *draw(st.sampled_from(sent))) for _ in range(draw(st.sampled_from((2, 3))))]
         if len({request.adapter for request in crowd}) == 1 or limits.may_mix(BASE_WITH_ADAPTER):
@@ -68,6 +74,21 @@ def images_sent_otherwise(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     ways = draw(st.permutations(list(Encoding)))[: limits.most(len(Encoding), least=1)]
     sent = [base, *(tuple(sent_as(segment, way) for segment in base) for way in ways), base]
     return Workload(tuple(Burst(requests=(request_for(limits, one, PLAIN),)) for one in sent))
+
+
+@st.composite
+def images_at_the_end(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw prompts that end with an image, sent again, alone and beside others, and with text behind it."""
+    base = draw(prompts_with_images(limits))
+    if not base[-1].image:
+        base = base[:-1]
+    other = (*base[:-1], with_image(base[-1], name=f"not {image_of(base[-1]).name}"))
+    sent = [Request(prompt=Prompt(one)) for one in (base, base, other, base)]
+    steps: list[Step] = [Burst(requests=(one,)) for one in sent[: draw(st.integers(2, len(sent)))]]
+    steps.append(Burst(requests=(request_for(limits, base, PLAIN),)))
+    if draw(st.booleans()):
+        steps.append(Burst(requests=(request_for(limits, (Segment("beside", limits.unit),), PLAIN), sent[0])))
+    return Workload(tuple(steps))
 
 
 @st.composite

@@ -15,7 +15,7 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.content import TRUST_FLAG
 from coldproof.adapters.vllm import content_support
-from coldproof.adapters.vllm.content_support import EMBEDS_FLAG, PRINTABLE
+from coldproof.adapters.vllm.content_support import EMBEDS_FLAG, IMAGES, PRINTABLE
 
 SHAPE = EngineShape(
     block_size=16, pool_blocks=None, max_model_tokens=512, adapter_slots=None, prefix_caching=True, row_width=None
@@ -45,7 +45,7 @@ def test_a_model_with_images(model: Path) -> None:
     shape, support = found(model, TRUST_FLAG)
     assert (shape.image, shape.row_width) == (ImageShape(SIDE, IMAGE_TOKENS), None)
     present = {one for one, what in support.items() if what.present}
-    assert present == {Capability.IMAGES, Capability.IMAGE_UUIDS, Capability.RESET_ENCODER}
+    assert present == {*IMAGES, Capability.RESET_ENCODER}
 
 
 def test_rows_by_the_flag(tmp_path: Path) -> None:
