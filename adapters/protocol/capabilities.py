@@ -59,6 +59,7 @@ class Capability(enum.StrEnum):
     HIDDEN_ROWS = "token ids under rows, and rows under tokens"
     IMAGES = "prompts with images"
     IMAGE_UUIDS = "images named by the client"
+    PROCESSOR_ARGUMENTS = "arguments of the processor per request"
     TOWER_ADAPTERS = "adapters that change the vision tower"
     SESSIONS = "sessions that take further input"
     MOVED_PIECES = "non-prefix KV reuse"
@@ -109,6 +110,7 @@ OPTIONAL_ABSENT = {
     Capability.PERSISTENT_KV: "no KV is kept when the engine ends",
     Capability.IMAGES: "the adapter sends prompts as token ids and chats only",
     Capability.IMAGE_UUIDS: "the adapter sends no images",
+    Capability.PROCESSOR_ARGUMENTS: "the adapter sends no images",
     Capability.TOWER_ADAPTERS: "the adapter sends no images",
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
     Capability.HIDDEN_ROWS: "the adapter sends no rows and token ids for the same position",

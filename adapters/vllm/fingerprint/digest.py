@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 Digests = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.float32]  # embedding rows or pooled vectors, `[positions, values]`
+Pixels = npt.NDArray[np.float32]  # what the model sees of an image, `[channels, rows, columns]`
 
 MASK = (1 << 64) - 1
 MULTIPLIER = 0xD1342543DE82EF95  # odd, so that it has an inverse modulo 2^64
@@ -88,9 +89,9 @@ def row_digests(rows: Rows) -> list[int]:
     return [int.from_bytes(hashlib.sha256(row.tobytes()).digest()[:8]) for row in values]
 
 
-def pixel_digest(pixels: bytes) -> int:
-    """Return the digest of an image's pixels: its channels one after the other, row by row."""
-    return int.from_bytes(hashlib.sha256(pixels).digest()[:8])
+def pixel_digest(pixels: Pixels) -> int:
+    """Return the digest of an image as the model sees it."""
+    return int.from_bytes(hashlib.sha256(np.ascontiguousarray(pixels, np.float32).tobytes()).digest()[:8])
 
 
 def encoder_output(pixels: int, tower: int) -> int:

@@ -117,6 +117,8 @@ class Evidence(enum.StrEnum):
     OTHER_IMAGE = "requests with another image behind the placeholders of an earlier one"
     SAME_UUID = "requests that give an image the name of another one"
     RECODED = "requests that send an image of another one in another file format"
+    OTHER_LOOK = "requests with other arguments of the processor behind the placeholders of an earlier one"
+    TOLD_HITS = "hits that reached into an image with arguments of the processor"
     CUT_IMAGES = "prefill chunks that ended within an image"
     PREEMPTED_IMAGES = "requests with images that were preempted"
     EVICTED_IMAGES = "hits that ended within an image whose other part was evicted"

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.images import Encoding
+from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
 from coldproof.harness.workload.steps import (
@@ -71,6 +71,23 @@ def images_sent_otherwise(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 
 @st.composite
+def images_with_arguments(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt with images that is sent with other arguments of the processor, and again with each of them.
+
+    Some of them make the same pixels, and some have the same values under other names.
+    """
+    base = draw(prompts_with_images(limits))
+    ways = [Arguments.RESCALED, *draw(st.permutations([one for one in Arguments if one is not Arguments.RESCALED]))]
+    ways = ways[: limits.most(len(Arguments), least=2)]
+    sent = [(way, PLAIN) for way in (*ways, *draw(st.permutations(ways)))]
+    sent += [(way, SALTS[0]) for way in draw(st.permutations(ways))[: limits.most(2)]]
+    prompts = [request_for(limits, tuple(told(segment, way) for segment in base), identity) for way, identity in sent]
+    steps = [Burst(requests=(one,)) for one in prompts]
+    together = draw(st.lists(st.sampled_from(prompts), max_size=3))
+    return Workload((*steps, Burst(requests=tuple(together))) if together else tuple(steps))
+
+
+@st.composite
 def images_under_pressure(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw bursts of prompts with images that a small pool cannot hold together, and single ones between them."""
     prompts = draw(st.lists(prompts_with_images(limits), min_size=2, max_size=limits.most(4, least=2)))
@@ -103,6 +120,34 @@ def images_of_resumed_requests(draw: st.DrawFn, limits: WorkloadLimits) -> Workl
         crowd = [request_for(limits, (Segment(f"filler {i}", limits.unit), *others), PLAIN) for i in range(count)]
         steps.append(Burst(requests=tuple(grown(limits, one, share) for one in (*crowd, again))))
     steps += [Burst(requests=(request_for(limits, one, PLAIN),)) for one in (first, others)]
+    return Workload(tuple(steps))
+
+
+@st.composite
+def images_partly_evicted(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt of images each of which begins in one block and ends in another, and other prompts between, for
+    which a small pool evicts its last blocks only.
+
+    Sent again, it hits the blocks before them: up to within an image. Engines evict the end of a prompt first.
+    """
+    tokens = limits.image_tokens or ASSUMED_TOKENS
+    count = draw(st.integers(2, limits.most(5, least=2)))
+    within = draw(st.sampled_from((tokens // 2, 1, tokens - 1)))
+    found = [Segment("text", limits.unit - NONCE_TOKENS - within % limits.unit)]
+    for number in range(count):
+        image = Image(NAMES[number % len(NAMES)])
+        found += [Segment(f"image {number}", tokens, image=image), Segment(f"gap {number}", -tokens % limits.unit)]
+    once = request_for(limits, tuple(segment for segment in found if segment.length), PLAIN)
+    own = -(-(new_prompt_length(once.prompt) + once.max_tokens) // limits.unit)
+    free = max(0, (limits.small_pool or 0) // limits.unit - own)
+    steps = [Burst(requests=(once,))]
+    for number, evicted in enumerate(
+        draw(st.lists(st.integers(2, count + 2), min_size=1, max_size=limits.most(4, least=1)))
+    ):
+        length = min(limits.longest - 1, (free + evicted) * limits.unit) - NONCE_TOKENS - 1
+        other = Request(prompt=Prompt((Segment(f"filler {number}", length),)), max_tokens=1)
+        together = draw(st.sampled_from((False, False, True)))
+        steps += [Burst(requests=(other, once))] if together else [Burst(requests=(other,)), Burst(requests=(once,))]
     return Workload(tuple(steps))
 
 
@@ -168,3 +213,8 @@ def with_image(segment: Segment, **changes: object) -> Segment:
 def sent_as(segment: Segment, encoding: Encoding) -> Segment:
     """Return a segment whose image, if it is one, is sent in another way."""
     return with_image(segment, encoding=encoding) if segment.image else segment
+
+
+def told(segment: Segment, arguments: Arguments) -> Segment:
+    """Return a segment whose image, if it is one, comes with arguments of the processor."""
+    return with_image(segment, arguments=arguments) if segment.image else segment
