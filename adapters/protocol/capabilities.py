@@ -36,6 +36,8 @@ class Capability(enum.StrEnum):
     EMBEDDINGS = "embeddings of prompts"
     CLASSIFICATIONS = "classifications of prompts"
     TOKEN_EMBEDDINGS = "embeddings of each token of a prompt"
+    SCORES = "scores of two texts"
+    RANKINGS = "rankings of texts"
     CACHE_RESET = "cache reset"
     RESET_RUNNING = "cache reset that includes running requests"
     RESET_SECOND_TIER = "cache reset that includes the second tier"
@@ -124,6 +126,8 @@ OPTIONAL_ABSENT = {
             Capability.EMBEDDINGS,
             Capability.CLASSIFICATIONS,
             Capability.TOKEN_EMBEDDINGS,
+            Capability.SCORES,
+            Capability.RANKINGS,
         ),
         "the engine generates tokens",
     ),

@@ -124,7 +124,7 @@ def computed(question: Question, row_width: int | None = None, image: ImageShape
     seed = seed_of(question.adapter, question.weights)
     before = chain(leaves(question.prompt, row_width, image), start=0, before=seed, seed=seed)
     if surface.pooled is not None:
-        rows = pooled_rows(before if surface.pooled.of_each_token else before[-1:], surface.pooled.value)
+        rows = pooled_rows(before if surface.pooled.of_each_token else before[-1:], surface.pooled.in_engine)
         return Answer(tokens=(), pooled=tuple(map(tuple, rows.tolist())))
     states = [int(state) for state in before]
     sampled = [None] if surface.answers == 1 else [SEED + i for i in range(surface.answers)]

@@ -97,6 +97,7 @@ class Evidence(enum.StrEnum):
     BESIDE_LIMIT = "requests beside one that ends at the context limit, with speculative decoding"
     POOLED_HITS = "pooled answers on a hit"
     POOLED_CHUNKS = "pooled answers on a hit behind which several chunks were computed"
+    SCORED_HITS = "scores and ranks on a hit"
     POOLED_NEAR = "pooled answers to prompts that differ in one or two tokens from an earlier one"
     POOLED_TOKENS = "answers with a vector for each token of a prompt of which blocks were cached"
     SESSION_TURNS = "later turns of a session"

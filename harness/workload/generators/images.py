@@ -53,12 +53,22 @@ def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, 
     sent = [(base, PLAIN), *((one, PLAIN) for one in near), (base, PLAIN), *((base, i) for i in identities[1:])]
     sent += [(one, draw(st.sampled_from(identities))) for one in near[: limits.most(2)]]
     steps += [Burst(requests=(request_for(limits, *one),)) for one in sent]
-    steps.append(Burst(requests=(request_for(limits, base, PLAIN, tail="other tail"),)))
+    steps.append(Burst(requests=(request_for(limits, up_to_a_cut(limits, base), PLAIN, tail="other tail"),)))
     for _ in range(draw(st.integers(0, limits.most(2)))):
         crowd = [request_for(limits, *draw(st.sampled_from(sent))) for _ in range(draw(st.sampled_from((2, 3))))]
         if len({request.adapter for request in crowd}) == 1 or limits.may_mix(BASE_WITH_ADAPTER):
             steps.append(Burst(requests=tuple(crowd)))
     return Workload(tuple(steps))
+
+
+def up_to_a_cut(limits: WorkloadLimits, segments: Segments) -> Segments:
+    """Return a prompt up to its last image in which a block ends; the whole prompt if there is none."""
+    found, end = segments, NONCE_TOKENS
+    for number, segment in enumerate(segments, start=1):
+        start, end = end, end + segment.length
+        if segment.image and start < end // limits.unit * limits.unit < end:
+            found = segments[:number]
+    return found
 
 
 @st.composite
