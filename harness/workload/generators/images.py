@@ -141,9 +141,11 @@ def images_partly_evicted(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     Sent again, it hits the blocks before them: up to within an image. Engines evict the end of a prompt first.
     """
     tokens = limits.image_tokens or ASSUMED_TOKENS
-    count = draw(st.integers(2, limits.most(5, least=2)))
+    fitting = max(1, (limits.longest - 4 * limits.unit) // (tokens + -tokens % limits.unit))
+    most = min(limits.most(5, least=2), fitting)
+    count = draw(st.integers(min(2, most), most))
     within = draw(st.sampled_from((tokens // 2, 1, tokens - 1)))
-    found = [Segment("text", limits.unit - NONCE_TOKENS - within % limits.unit)]
+    found = [Segment("text", -(NONCE_TOKENS + within) % limits.unit or limits.unit)]
     for number in range(count):
         image = Image(NAMES[number % len(NAMES)])
         found += [Segment(f"image {number}", tokens, image=image), Segment(f"gap {number}", -tokens % limits.unit)]
@@ -178,7 +180,8 @@ def prompts_with_images(draw: st.DrawFn, limits: WorkloadLimits, uuid: str | Non
     tokens = limits.image_tokens or ASSUMED_TOKENS
     fitting = max(1, (limits.longest - 4 * limits.unit) // (2 * tokens))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=min(fitting, limits.most(3, least=1))))
-    before = draw(st.sampled_from((limits.unit - NONCE_TOKENS, 1, limits.unit - NONCE_TOKENS - tokens // 2, 9)))
+    edge = limits.unit - NONCE_TOKENS
+    before = draw(st.sampled_from((edge, 1, edge - tokens // 2, 9, edge - 1, edge - tokens + 1)))
     found: list[Segment] = [Segment("text", max(1, before))]
     for number, name in enumerate(names):
         found.append(Segment(f"image {number}", tokens, image=Image(name, uuid=uuid if number == 0 else None)))
