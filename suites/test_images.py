@@ -18,8 +18,10 @@ from coldproof.harness.workload.generators.image_caches import (
 from coldproof.harness.workload.generators.images import (
     images_at_the_end,
     images_of_resumed_requests,
+    images_partly_evicted,
     images_sent_otherwise,
     images_under_pressure,
+    images_with_arguments,
     near_images,
 )
 
@@ -61,6 +63,25 @@ def test_other_images_under_the_same_name(sut: SystemUnderTest, data: st.DataObj
     """A conforming engine does so also where clients give different images the same name (uuid)."""
     workload = near_images(sut.limits, with_adapter=False, named=True)
     sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "MM-1",
+    "other arguments of the processor",
+    needs=(*IMAGES, Capability.PROCESSOR_ARGUMENTS, Capability.CACHE_SALT),
+    shows=(Evidence.TOLD_HITS, Evidence.OTHER_LOOK),
+)
+@given(data=st.data())
+def test_other_arguments_of_the_processor(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also where the same image comes with other arguments of the engine's processor, which
+    makes other pixels of it. With the same arguments, it shares KV.
+
+    Why it can break: a hash of what a client sent does not cover what the processor makes of it. Oracle: cold start
+    over what the model sees, and the reference cache over it. An engine that hashes the arguments need not know that
+    others make the same pixels: no reuse is required then. Vacuous when no request had other pixels behind the same
+    placeholders, or none hit an image with arguments.
+    """
+    sut.check(data.draw(images_with_arguments(sut.limits), label="workload"))
 
 
 @requirement(
@@ -123,6 +144,23 @@ def test_images_in_a_small_pool(sut: SystemUnderTest, data: st.DataObject) -> No
     images was preempted, or nothing was evicted.
     """
     sut.check(data.draw(images_under_pressure(sut.limits), label="workload"))
+
+
+@requirement(
+    "MM-3",
+    "images of which a part is evicted",
+    needs=(*IMAGES, Capability.METRICS),
+    shows=(Evidence.IMAGE_HITS, Evidence.EVICTED_IMAGES),
+)
+@given(data=st.data())
+def test_images_partly_evicted(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A conforming engine does so also where a hit ends within an image, because the blocks behind are evicted.
+
+    Why it can break: a part of what the encoder computed of the image is needed, and the hit covers the position at
+    which the image begins. Oracle: cold start over the pixels. Vacuous when no hit ended within an image whose other
+    blocks an earlier request had left in the cache.
+    """
+    sut.check(data.draw(images_partly_evicted(sut.limits), label="workload"))
 
 
 @requirement(

@@ -19,14 +19,14 @@ KNOWN = (Capability.TOKEN_PROMPTS, Capability.CACHE_SALT)
     "vectors of a prompt on a hit",
     needs=(Capability.POOLING, *KNOWN),
     shows=(Evidence.POOLED_HITS, Evidence.POOLED_NEAR, Evidence.STALE_CHANCES),
-    shows_where={Capability.SPAWNABLE: Evidence.POOLED_CHUNKS},
+    shows_where={Capability.SPAWNABLE: Evidence.POOLED_CHUNKS, Capability.SCORES: Evidence.SCORED_HITS},
     upstream=("ascend#5725", "vllm#23436", "vllm#47696"),
 )
 @given(data=st.data())
 def test_vectors_on_a_hit(sut: SystemUnderTest, data: st.DataObject) -> None:
-    """A conforming engine gives a prompt the same embedding or classification on a hit as cold, however the rest of
-    the prompt is divided into chunks and whatever else runs, and isolates the cache by salt, adapter and tokens as for
-    generated answers.
+    """A conforming engine gives a prompt the same embedding, classification or score on a hit as cold, however the rest
+    of the prompt is divided into chunks and whatever else runs, and isolates the cache by salt, adapter and tokens as
+    for generated answers.
 
     Why it can break: the vector is computed from the state of the last token, which depends on all KV that a hit
     supplies (ascend#5725: the cosine to the cold embedding was 0.58). In a step that ends inside the prompt there is no

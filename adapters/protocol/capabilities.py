@@ -36,6 +36,8 @@ class Capability(enum.StrEnum):
     EMBEDDINGS = "embeddings of prompts"
     CLASSIFICATIONS = "classifications of prompts"
     TOKEN_EMBEDDINGS = "embeddings of each token of a prompt"
+    SCORES = "scores of two texts"
+    RANKINGS = "rankings of texts"
     CACHE_RESET = "cache reset"
     RESET_RUNNING = "cache reset that includes running requests"
     RESET_SECOND_TIER = "cache reset that includes the second tier"
@@ -60,6 +62,7 @@ class Capability(enum.StrEnum):
     IMAGES = "prompts with images"
     IMAGE_UUIDS = "images named by the client"
     IMAGE_PARTS = "hits that end within an image"
+    PROCESSOR_ARGUMENTS = "arguments of the processor per request"
     TOWER_ADAPTERS = "adapters that change the vision tower"
     SESSIONS = "sessions that take further input"
     MOVED_PIECES = "non-prefix KV reuse"
@@ -111,6 +114,7 @@ OPTIONAL_ABSENT = {
     Capability.IMAGES: "the adapter sends prompts as token ids and chats only",
     Capability.IMAGE_UUIDS: "the adapter sends no images",
     Capability.IMAGE_PARTS: "the adapter sends no images",
+    Capability.PROCESSOR_ARGUMENTS: "the adapter sends no images",
     Capability.TOWER_ADAPTERS: "the adapter sends no images",
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
     Capability.HIDDEN_ROWS: "the adapter sends no rows and token ids for the same position",
@@ -124,6 +128,8 @@ OPTIONAL_ABSENT = {
             Capability.EMBEDDINGS,
             Capability.CLASSIFICATIONS,
             Capability.TOKEN_EMBEDDINGS,
+            Capability.SCORES,
+            Capability.RANKINGS,
         ),
         "the engine generates tokens",
     ),

@@ -19,11 +19,17 @@ def as_rows(vectors: Iterable[Iterable[float]]) -> Rows:
 
 
 class Task(enum.StrEnum):
-    """What a pooled answer is made of. Its value is the name of the task in vLLM."""
+    """What a pooled answer is made of. Its value is the name of the task in vLLM.
+
+    SCORE and RERANK are classifications of two texts behind one another, which have routes of their own. Where an
+    engine embeds, a score is the cosine of two embeddings, of a prompt each: that is not asked for.
+    """
 
     EMBED = "embed"
     CLASSIFY = "classify"
     TOKEN_EMBED = "token_embed"
+    SCORE = "score"
+    RERANK = "rerank"
 
     @property
     def of_each_token(self) -> bool:
@@ -31,6 +37,16 @@ class Task(enum.StrEnum):
         for it, because cached blocks have no hidden states.
         """
         return self is Task.TOKEN_EMBED
+
+    @property
+    def of_a_pair(self) -> bool:
+        """Return whether the prompt is sent as two texts: its first half, and the rest."""
+        return self in (Task.SCORE, Task.RERANK)
+
+    @property
+    def in_engine(self) -> str:
+        """Return the name of the task that the engine does for it."""
+        return Task.CLASSIFY.value if self.of_a_pair else self.value
 
     def rows(self, prompt_tokens: int) -> int:
         """Return how many vectors an answer to a prompt of this length has."""
@@ -44,11 +60,15 @@ WORDS = {
     Task.EMBED: "an embedding",
     Task.CLASSIFY: "a classification",
     Task.TOKEN_EMBED: "an embedding of each token",
+    Task.SCORE: "a score",
+    Task.RERANK: "a rank",
 }
 # What an engine needs for a task. With any of one vector, it has POOLING as well.
 TASK_CAPABILITIES = {
     Task.EMBED: Capability.EMBEDDINGS,
     Task.CLASSIFY: Capability.CLASSIFICATIONS,
     Task.TOKEN_EMBED: Capability.TOKEN_EMBEDDINGS,
+    Task.SCORE: Capability.SCORES,
+    Task.RERANK: Capability.RANKINGS,
 }
 OF_ONE_VECTOR = tuple(needed for task, needed in TASK_CAPABILITIES.items() if not task.of_each_token)

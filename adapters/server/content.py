@@ -19,12 +19,20 @@ from coldproof.adapters.common.image_files import TYPES, image_in_base64
 from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.embedding_rows import has_rows, is_row
-from coldproof.adapters.protocol.images import has_images, image_and_offset, is_image, pixels, sent_image
+from coldproof.adapters.protocol.images import (
+    arguments_of,
+    has_images,
+    image_and_offset,
+    is_image,
+    pixels,
+    sent_image,
+)
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server import completions
 
 TRUST_FLAG = "--trust-request-chat-template"  # without it, vLLM's server refuses a template in a request
+ARGUMENTS_FLAG = "--trust-request-mm-kwargs"  # without it, vLLM's server refuses arguments of the processor
 TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{{ part['text'] if part['type'] == 'text' else '<image>' }}"
@@ -53,6 +61,8 @@ def body(request: CompletionRequest, shape: EngineShape) -> dict[str, Any]:
     if request.surface.logprobs:
         fields |= completions.option_fields(request.surface, chat=True)
     message = {"role": "user", "content": list(parts(request, shape))}
+    arguments = arguments_of(request.prompt, request.hidden or ()).fields()
+    fields |= {"mm_processor_kwargs": arguments} if arguments else {}
     return fields | {"messages": [message], "chat_template": TEMPLATE, "add_generation_prompt": False}
 
 

@@ -13,14 +13,20 @@ import msgspec
 from coldproof.adapters.protocol.pooling import Rows, Task
 from coldproof.adapters.protocol.requests import CompletionRequest
 
-PATHS = {Task.EMBED: "/v1/embeddings", Task.CLASSIFY: "/classify", Task.TOKEN_EMBED: "/pooling"}
+PATHS = {
+    Task.EMBED: "/v1/embeddings",
+    Task.CLASSIFY: "/classify",
+    Task.TOKEN_EMBED: "/pooling",
+    Task.SCORE: "/score",
+    Task.RERANK: "/rerank",
+}
 EXPECTED = "a JSON object with the vectors of one prompt"
 
 
 def body(request: CompletionRequest, task: Task) -> dict[str, Any]:
     """Return the JSON body of a request for a pooled answer."""
-    fields: dict[str, Any] = {"model": request.model, "input": list(request.prompt)}
-    if task is not Task.CLASSIFY:
+    fields: dict[str, Any] = {"model": request.model, **prompt_fields(request.prompt, task)}
+    if task in (Task.EMBED, Task.TOKEN_EMBED):
         fields["encoding_format"] = "float"
     if task is Task.TOKEN_EMBED:
         fields["task"] = task.value
@@ -29,6 +35,15 @@ def body(request: CompletionRequest, task: Task) -> dict[str, Any]:
     if request.priority:
         fields["priority"] = request.priority
     return fields
+
+
+def prompt_fields(prompt: tuple[int, ...], task: Task) -> dict[str, Any]:
+    """Return the fields with the prompt: token ids or, for a pair, two texts of printable tokens."""
+    if not task.of_a_pair:
+        return {"input": list(prompt)}
+    text = "".join(map(chr, prompt))
+    first, second = text[: len(text) // 2], text[len(text) // 2 :]
+    return {"text_1": first, "text_2": second} if task is Task.SCORE else {"query": first, "documents": [second]}
 
 
 class Embedding(msgspec.Struct, frozen=True):
@@ -49,6 +64,18 @@ class TokenVectors(msgspec.Struct, frozen=True):
     data: Rows
 
 
+class Score(msgspec.Struct, frozen=True):
+    """An entry of an answer of /score."""
+
+    score: float
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """An entry of an answer of /rerank."""
+
+    relevance_score: float
+
+
 class Embeddings(msgspec.Struct, frozen=True):
     """An answer of /v1/embeddings to one prompt."""
 
@@ -67,8 +94,22 @@ class VectorsOfTokens(msgspec.Struct, frozen=True):
     data: tuple[TokenVectors]
 
 
+class Scores(msgspec.Struct, frozen=True):
+    """An answer of /score to two texts."""
+
+    data: tuple[Score]
+
+
+class Ranks(msgspec.Struct, frozen=True):
+    """An answer of /rerank to a query and one document."""
+
+    results: tuple[Rank]
+
+
 READERS: dict[Task, Callable[[bytes], Rows]] = {
     Task.EMBED: lambda content: (msgspec.json.decode(content, type=Embeddings).data[0].embedding,),
     Task.CLASSIFY: lambda content: (msgspec.json.decode(content, type=Classifications).data[0].probs,),
     Task.TOKEN_EMBED: lambda content: msgspec.json.decode(content, type=VectorsOfTokens).data[0].data,
+    Task.SCORE: lambda content: ((msgspec.json.decode(content, type=Scores).data[0].score,),),
+    Task.RERANK: lambda content: ((msgspec.json.decode(content, type=Ranks).results[0].relevance_score,),),
 }

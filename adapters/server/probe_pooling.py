@@ -13,6 +13,9 @@ from coldproof.adapters.server.pooling import PATHS
 from coldproof.adapters.server.probe_options import refusal
 
 PROMPT = tuple(range(40, 60))
+EMBEDS = (Capability.EMBEDDINGS, Capability.TOKEN_EMBEDDINGS)
+COSINE = Support(False, "a score is made of two embeddings, which are asked for by themselves")
+NOT_TEXT = Support(False, "two texts are not exactly the tokens of a prompt: no token of this model is a character")
 NO_COUNTS = "the routes for pooled answers report no counts"
 SALTED = "salts are fields of the routes for pooled answers; they report no counts that show an effect"
 
@@ -23,7 +26,10 @@ def probe_pooling(
     """Return the capabilities of pooled answers, and those that depend on them; none for a server that generates."""
     if found[Capability.TOKEN_PROMPTS].present is True:
         return {}
-    tasks = {needed: probe_task(client, model, task) for task, needed in TASK_CAPABILITIES.items()}
+    tasks: dict[Capability, Support] = {}
+    for task, needed in TASK_CAPABILITIES.items():
+        embeds = any(tasks[one].present for one in EMBEDS if one in tasks)
+        tasks[needed] = COSINE if task.of_a_pair and embeds else probe_task(client, model, task)
     if not any(support.present for support in tasks.values()):
         return tasks
     ones = [tasks[needed] for needed in OF_ONE_VECTOR]
@@ -42,6 +48,8 @@ def probe_task(client: HttpClient, model: str, task: Task) -> Support:
     surface = ResponseOptions(pooled=task)
     salt = f"probe-{secrets.token_hex(8)}"
     try:
+        if task.of_a_pair and client.tokens_of(model, "".join(map(chr, PROMPT))) != PROMPT:
+            return NOT_TEXT
         answer = client.complete(
             CompletionRequest(model=model, prompt=PROMPT, max_tokens=0, cache_salt=salt, surface=surface)
         )

@@ -414,6 +414,7 @@ PAIR_CELLS = (
 
 
 # Classes from the output layer's rows of three tokens: a model that generates has no layer for classes.
+SCORE = '{"method":"no_post_processing","classifier_from_token":["a"],"num_labels":1}'
 CLASSES = '{"method":"no_post_processing","classifier_from_token":["a","b","c"],"num_labels":3}'
 
 
@@ -448,6 +449,13 @@ POOLING_CELLS = (
         "classifications, chunks of 24 tokens, a pool that never evicts",
         "classify",
         *("--hf-overrides", CLASSES),
+        *NARROW_CHUNKS,
+    ),
+    pooling_cell(
+        "pooling-scores",
+        "scores of two texts (one class), chunks of 24 tokens, a pool that never evicts",
+        "classify",
+        *("--hf-overrides", SCORE),
         *NARROW_CHUNKS,
     ),
 )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from packaging.version import Version
 
 from coldproof.adapters.common.image_model import DELIMITERS
 from coldproof.adapters.common.reset_route import SIDE_PATHS
@@ -16,9 +17,11 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.client import HttpClient
-from coldproof.adapters.server.content import TRUST_FLAG
+from coldproof.adapters.server.content import ARGUMENTS_FLAG, TRUST_FLAG
 from coldproof.adapters.server.openapi import OPENAPI, listed_routes
+from coldproof.adapters.vllm.releases import installed_version, released_from
 
+TRUSTS_ARGUMENTS = Version("0.32.dev0")  # the first version that is known to have ARGUMENTS_FLAG
 EMBEDS_FLAG, TOWERS_FLAG = "--enable-prompt-embeds", "--enable-tower-connector-lora"
 IDEFICS = "idefics3"
 SQUARES = "the model is an Idefics3 whose images are squares of known size"
@@ -28,7 +31,12 @@ NOT_TRUSTED = Support(False, f"content and tokens are the parts of a chat in a t
 NOT_TEXT = Support(False, "content and tokens are the parts of a chat, and a token of this model is no character")
 ONE_OF_BOTH = Support(False, "a part of a chat is text or rows: nothing is under either")
 PRINTABLE = range(32, 127)
-IMAGES = (Capability.IMAGES, Capability.IMAGE_UUIDS, Capability.IMAGE_PARTS)
+IMAGES = (
+    Capability.IMAGES,
+    Capability.IMAGE_UUIDS,
+    Capability.IMAGE_PARTS,
+    Capability.PROCESSOR_ARGUMENTS,
+)
 
 
 class VisionConfig(msgspec.Struct, frozen=True):
@@ -70,6 +78,11 @@ def flag_support(flag: str, *, enabled: bool) -> Support:
     return Support(enabled, f"{flag} is {'set' if enabled else 'not set'}")
 
 
+def flags(arguments: Sequence[str]) -> list[str]:
+    """Return the flag by which a server that takes content takes arguments of the processor with it, if it has one."""
+    return [ARGUMENTS_FLAG] if TRUST_FLAG in arguments and released_from(installed_version(), TRUSTS_ARGUMENTS) else []
+
+
 def of_server(
     model: str, command: Sequence[str], client: HttpClient, shape: EngineShape
 ) -> tuple[EngineShape, Mapping[Capability, Support]]:
@@ -97,6 +110,8 @@ def of_server(
     if obstacle is not None:
         found |= {one: obstacle for one in (*IMAGES, Capability.EMBEDDING_ROWS) if found[one].present}
         image, rows = None, False
+    elif image is not None:
+        found[Capability.PROCESSOR_ARGUMENTS] = flag_support(ARGUMENTS_FLAG, enabled=ARGUMENTS_FLAG in command)
     width = facts.hidden_size if rows else None
     return msgspec.structs.replace(shape, image=image, row_width=width), found
 

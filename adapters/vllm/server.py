@@ -236,6 +236,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enforce-eager", "--dtype", "float32", "--block-size", str(BLOCK), "--max-model-len", "2048"]
     command += ["--enable-prompt-tokens-details", *lora_flags(options), *door_flags()]
+    command += content_support.flags(options.arguments)
     if not is_cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
     if options.topology is not None:

@@ -91,8 +91,9 @@ def features(history: History) -> list[str]:
         "embedding rows": any(map(sends_rows, history.outcomes)),
         "next turn": any(o.hidden and asked[o.request].prompt.continues is not None for o in history.outcomes),
         "images": any(map(has_images, history.outcomes)),
-        "named by the client": any(uuid for o in history.outcomes for _, _, uuid, _ in sent_images(o)),
-        "in files": any(encoding for o in history.outcomes for _, _, _, encoding in sent_images(o)),
+        "named by the client": any(sent.uuid for o in history.outcomes for _, _, sent in sent_images(o)),
+        "in files": any(sent.encoding for o in history.outcomes for _, _, sent in sent_images(o)),
+        "processor arguments": any(sent.arguments for o in history.outcomes for _, _, sent in sent_images(o)),
     }
     doors = dict.fromkeys(usual_door(request) for request in asked) if any(r.door for r in asked) else {}
     restarts = [step.before for step in history.workload.steps if isinstance(step, Restart)]

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from coldproof.adapters.protocol.images import image_and_offset, images_of, is_image, sent_image
+from coldproof.adapters.protocol.images import (
+    SentImage,
+    as_sent,
+    image_and_offset,
+    images_of,
+    is_image,
+    look_of,
+    sent_image,
+)
 from coldproof.harness.history.records import (
     History,
     Outcome,
@@ -15,22 +23,22 @@ from coldproof.harness.history.records import (
 )
 
 
-def sent_images(outcome: Outcome) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the images of a prompt: first position, image, number of the client's name (0: none), encoding."""
+def sent_images(outcome: Outcome) -> Iterator[tuple[int, int, SentImage]]:
+    """Yield the images of a prompt: first position, image, how it was sent."""
     hidden = outcome.hidden or ()
     for place, image in images_of(outcome.prompt):
-        sent = sent_image(hidden[place] if place < len(hidden) else 0)
-        yield place, image, sent.uuid, sent.encoding
+        yield place, image, sent_image(hidden[place] if place < len(hidden) else 0)
 
 
 def same_names_until(other: Outcome, outcome: Outcome) -> float:
-    """Return the first position at which clients gave different names to what is in two prompts.
+    """Return the first position at which clients gave different names to what is in two prompts, or other arguments of
+    the processor with it.
 
-    An engine may key its blocks by them, so that no reuse is promised from there on. How an image is sent makes no
-    difference.
+    An engine may key its blocks by them, so that no reuse is promised from there on: it need not know that other
+    arguments make the same pixels. How an image is sent makes no difference.
     """
-    theirs = {place: uuid for place, _, uuid, _ in sent_images(other)}
-    own = {place: uuid for place, _, uuid, _ in sent_images(outcome)}
+    theirs = {place: (sent.uuid, sent.arguments) for place, _, sent in sent_images(other)}
+    own = {place: (sent.uuid, sent.arguments) for place, _, sent in sent_images(outcome)}
     return min((place for place in own.keys() & theirs.keys() if own[place] != theirs[place]), default=math.inf)
 
 
@@ -80,22 +88,44 @@ def confusable(history: History, outcome: Outcome) -> bool:
     return any(other_image(history, one, outcome) for one in requests_with_same_identity(history, outcome))
 
 
-def earlier_images(history: History, outcome: Outcome) -> Iterator[tuple[int, int, int]]:
-    """Yield the images that other requests sent before this one ended: image, name and encoding."""
+def earlier_images(history: History, outcome: Outcome) -> Iterator[tuple[int, SentImage]]:
+    """Yield the images that other requests sent before this one ended, and how."""
     for other in history.outcomes:
         if other.request != outcome.request and other.sent < outcome.finished:
-            yield from ((image, uuid, encoding) for _, image, uuid, encoding in sent_images(other))
+            yield from ((image, sent) for _, image, sent in sent_images(other))
 
 
 def reuses_name(history: History, outcome: Outcome) -> bool:
     """Return whether a request gives an image the name that another one gave other pixels."""
-    known = {(uuid, image) for image, uuid, _ in earlier_images(history, outcome) if uuid}
-    own = [(uuid, image) for _, image, uuid, _ in sent_images(outcome) if uuid]
+    known = {(sent.uuid, image) for image, sent in earlier_images(history, outcome) if sent.uuid}
+    own = [(sent.uuid, image) for _, image, sent in sent_images(outcome) if sent.uuid]
     return any(uuid == name and image != other for uuid, image in own for name, other in known)
 
 
 def sends_otherwise(history: History, outcome: Outcome) -> bool:
     """Return whether a request sends an image of another one in another encoding."""
-    known = {(image, encoding) for image, _, encoding in earlier_images(history, outcome)}
-    own = [(image, encoding) for _, image, _, encoding in sent_images(outcome)]
+    known = {(image, sent.encoding) for image, sent in earlier_images(history, outcome)}
+    own = [(image, sent.encoding) for _, image, sent in sent_images(outcome)]
     return any(image == other and encoding != way for image, encoding in own for other, way in known)
+
+
+def other_look(history: History, outcome: Outcome) -> bool:
+    """Return whether another request of the same identity has the same pixels in place of an image of this one, and
+    the processor made another image of them.
+    """
+    return any(
+        other_image(history, one, outcome) and differs_in_look(one, outcome)
+        for one in requests_with_same_identity(history, outcome)
+    )
+
+
+def differs_in_look(other: Outcome, outcome: Outcome) -> bool:
+    """Return whether two prompts first differ in what the processor made of the same pixels."""
+    first = common_prefix(other.prompt, outcome.prompt)
+    theirs, own = (image_and_offset(one.prompt[first])[0] for one in (other, outcome))
+    return look_of(theirs) != look_of(own) and as_sent(theirs) == as_sent(own)
+
+
+def hit_as_told(outcome: Outcome) -> bool:
+    """Return whether the cached prefix contains a part of an image that came with arguments of the processor."""
+    return hit_image(outcome) and any(sent.arguments for _, _, sent in sent_images(outcome))

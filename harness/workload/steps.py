@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.adapters.protocol.doors import Door
-from coldproof.adapters.protocol.images import Encoding
+from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -67,18 +67,21 @@ class Image(msgspec.Struct, frozen=True, omit_defaults=True):
     """An image, whose pixels are computed from the name. It is the whole segment, whose length the engine decides.
 
     `pixel`: the number of a pixel that differs. `encoding`: how the pixels are sent; all ways keep them. `uuid`: the
-    name that the client gives the image; None: the engine computes one.
+    name that the client gives the image; None: the engine computes one. `arguments`: what the request tells the
+    engine's processor, the same for all images of a prompt; the model may see other pixels then.
     """
 
     name: str
     pixel: int | None = None
     encoding: Encoding = Encoding.PIXELS
     uuid: str | None = None
+    arguments: Arguments = Arguments.NONE
 
     def __str__(self) -> str:
         pixel = "" if self.pixel is None else f", pixel {self.pixel} changed"
         uuid = "" if self.uuid is None else f", uuid {self.uuid!r}"
-        return f"image {self.name!r}{pixel}{uuid}, sent as {self.encoding.name.lower()}"
+        told = f", processed with {self.arguments.text()}" if self.arguments else ""
+        return f"image {self.name!r}{pixel}{uuid}, sent as {self.encoding.name.lower()}{told}"
 
 
 class Segment(msgspec.Struct, frozen=True):

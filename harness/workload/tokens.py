@@ -29,7 +29,8 @@ def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
         return tuple(seen for seen, _ in seen_and_hidden(nonce, segment, segment.rows))
     if segment.image:
         variant = 0 if segment.image.pixel is None else 1 + segment.image.pixel
-        return image_positions(image_id(f"{nonce}/{segment.image.name}", variant), segment.length)
+        image = image_id(f"{nonce}/{segment.image.name}", variant, segment.image.arguments.look)
+        return image_positions(image, segment.length)
     source = random.Random(f"{nonce}/{segment.name}")
     tokens = [source.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(segment.length)]
     if segment.changed is not None:
@@ -50,7 +51,8 @@ def hidden_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
         return tuple(hidden for _, hidden in seen_and_hidden(nonce, segment, segment.rows))
     if segment.image:
         uuid = 0 if segment.image.uuid is None else uuid_number(f"{nonce}/{segment.image.uuid}")
-        return (SentImage(segment.image.encoding, uuid).hidden(), *(NO_ROW,) * (segment.length - 1))
+        sent = SentImage(segment.image.encoding, uuid, segment.image.arguments)
+        return (sent.hidden(), *(NO_ROW,) * (segment.length - 1))
     return (NO_ROW,) * segment.length
 
 

@@ -129,6 +129,7 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         and all(s.swapped is None or 0 <= s.swapped < s.length - 1 for s in segments)
         and all(not s.rows or rows_fit(s.rows, s.length) for s in segments)
         and all(not s.image or is_whole_image(s) for s in segments)
+        and len({s.image.arguments for s in segments if s.image}) <= 1
         and not (request.chat and any(s.rows or s.image for s in segments))
         and request.surface.answers > 0
         and (bool(segments) or not request.chat)

@@ -49,7 +49,7 @@ class ImageRow(msgspec.Struct, frozen=True, kw_only=True):
     """An image of a prompt. `colours`: of its patches, row by row, as numbers of 24 bits; their number is a square.
 
     `changed`: a pixel differs from the image of this name. `uuid`: the client's name for it. `encoding`: how it is
-    sent.
+    sent. `arguments`: what the request tells the engine's processor.
     """
 
     name: str
@@ -57,6 +57,7 @@ class ImageRow(msgspec.Struct, frozen=True, kw_only=True):
     changed: bool = False
     uuid: str = ""
     encoding: str = ""
+    arguments: str = ""
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):

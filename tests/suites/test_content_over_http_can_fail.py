@@ -1,6 +1,7 @@
-"""Content that a server gets over HTTP can be confused: the fault is injected into the process that hashes blocks.
+"""What only a server does can be broken: content that it gets over HTTP, and its routes for scores.
 
-The other faults of images are detected in process (test_images_can_fail.py).
+The other faults of images and of pooled answers are detected in process (test_images_can_fail.py,
+test_pooling_can_fail.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_images as images
+from coldproof.suites import test_pooling as pooling
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 EXAMPLES = 4
@@ -29,4 +31,16 @@ def test_a_server_that_drops_the_salt_beside_an_image(tmp_path: Path) -> None:
         case = bench.violation(test, CELLS["images"], examples=EXAMPLES)
     assert case.failure_class in (*ANY_HIT, FailureClass.NOT_THE_CACHE), case.sentence
     assert case.signature.endswith("images")
+    assert plugin.count_markers(tmp_path / "fault", "acted") > 0
+
+
+def test_a_server_that_drops_the_salt_of_scores(tmp_path: Path) -> None:
+    """VIOLATED, confirmed on a fresh server: no answer is wrong, and the hit counter shows it."""
+    fault = "the-routes-for-scores-drop-the-salt"
+    with (
+        opened(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
+        plugin.injected(fault, tmp_path / "fault"),
+    ):
+        case = bench.violation(pooling.test_vectors_on_a_hit, CELLS["pooling-scores"], examples=5 * EXAMPLES)
+    assert case.failure_class in ANY_HIT, case.sentence
     assert plugin.count_markers(tmp_path / "fault", "acted") > 0

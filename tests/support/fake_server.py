@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
             case path if path in manners.doors:
                 self.at_door(path, body)
             case path if path in manners.pools:
-                self.pool(path, body, tuple(body["input"]))
+                self.pool(path, body, pooled_prompt(body))
             case "/tokenize" if manners.chats and "prompt" in body:
                 ids = [*body["prompt"].encode()]
                 self.say(200, json.dumps({"tokens": ids * (2 if manners.wordy else 1)}))
@@ -227,6 +227,9 @@ class _Handler(BaseHTTPRequestHandler):
             rows = [vector(who, prompt[: end + 1]) for end in range(hit, len(prompt))]
             return self.say(200, json.dumps({"data": [{"data": rows}]}))
         found = vector(f"{who}{' stale' if hit else ''}", prompt)
+        if path in ("/score", "/rerank"):
+            entries = {"data": [{"score": found[0]}], "results": [{"relevance_score": found[0]}]}
+            return self.say(200, json.dumps(entries))
         return self.say(200, json.dumps({"data": [{"embedding" if path == "/v1/embeddings" else "probs": found}]}))
 
     def stream(self, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
@@ -275,6 +278,13 @@ def content_of(path: str) -> str:
     """What tells an adapter from another: its files, or the path where there are none."""
     file = Path(path) / "adapter_model.safetensors"
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else path
+
+
+def pooled_prompt(body: dict[str, Any]) -> tuple[int, ...]:
+    """The tokens of a prompt that is to be pooled: ids, or two texts behind one another."""
+    if "input" in body:
+        return tuple(body["input"])
+    return tuple("".join([body.get("text_1") or body["query"], body.get("text_2") or body["documents"][0]]).encode())
 
 
 def chunk(line: str) -> bytes:

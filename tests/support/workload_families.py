@@ -28,8 +28,10 @@ from coldproof.harness.workload.generators.image_caches import (
 from coldproof.harness.workload.generators.images import (
     images_at_the_end,
     images_of_resumed_requests,
+    images_partly_evicted,
     images_sent_otherwise,
     images_under_pressure,
+    images_with_arguments,
     near_images,
 )
 from coldproof.harness.workload.generators.lora import (
@@ -154,8 +156,10 @@ USUAL: dict[str, Family] = {
     "images under one name": lambda on: near_images(on, with_adapter=False, named=True),
     "images in other files": images_sent_otherwise,
     "images at the end": images_at_the_end,
+    "images with arguments": images_with_arguments,
     "images under pressure": images_under_pressure,
     "images of resumed requests": images_of_resumed_requests,
+    "images partly evicted": images_partly_evicted,
     "resets of one cache of images": image_cache_resets,
     "images over new weights": images_over_updates,
     "images of several towers": images_of_several_towers,

@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 Digests = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.float32]  # embedding rows or pooled vectors, `[positions, values]`
+Pixels = npt.NDArray[np.float32]  # what the model sees of an image, `[channels, rows, columns]`
 
 MASK = (1 << 64) - 1
 MULTIPLIER = 0xD1342543DE82EF95  # odd, so that it has an inverse modulo 2^64
 TOKEN_FACTOR, POSITION_FACTOR = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
 TOKEN_KEY, LAYER_KEY, WRONG_KEY = 0xA0761D6478BD642F, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3
 POOLED_KEY = 0x1D8E4E27C47D124F
+CLASSIFY = "classify"
 FIRST_TOKEN, TOKENS = 32, 95  # printable bytes: the next turn of a chat contains an answer as text
 
 
@@ -88,9 +90,9 @@ def row_digests(rows: Rows) -> list[int]:
     return [int.from_bytes(hashlib.sha256(row.tobytes()).digest()[:8]) for row in values]
 
 
-def pixel_digest(pixels: bytes) -> int:
-    """Return the digest of an image's pixels: its channels one after the other, row by row."""
-    return int.from_bytes(hashlib.sha256(pixels).digest()[:8])
+def pixel_digest(pixels: Pixels) -> int:
+    """Return the digest of an image as the model sees it."""
+    return int.from_bytes(hashlib.sha256(np.ascontiguousarray(pixels, np.float32).tobytes()).digest()[:8])
 
 
 def encoder_output(pixels: int, tower: int) -> int:
@@ -118,10 +120,12 @@ def draw(state: int, *, seed: int | None, position: int) -> int:
 
 def pooled_rows(states: Digests, task: str) -> Rows:
     """Return the pooled vector of each state: the eight bytes of a number that depends on the state and the task, each
-    as a fraction of 256, which float32 represents exactly.
+    as a fraction of 256, which float32 represents exactly. A class has one value of three bytes, as scores must.
     """
     key = mix_one(POOLED_KEY + sum(task.encode()))
     numbers = mix(np.asarray(states, np.uint64) ^ np.uint64(key))
+    if task == CLASSIFY:
+        return (numbers >> np.uint64(40)).astype(np.float32).reshape(-1, 1)
     return np.ascontiguousarray(numbers, "<u8").view(np.uint8).reshape(-1, 8).astype(np.float32) / np.float32(256)
 
 

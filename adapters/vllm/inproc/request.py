@@ -14,7 +14,15 @@ from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
-from coldproof.adapters.protocol.images import Encoding, has_images, images_of, is_image, pixels, sent_image
+from coldproof.adapters.protocol.images import (
+    Encoding,
+    arguments_of,
+    has_images,
+    images_of,
+    is_image,
+    pixels,
+    sent_image,
+)
 from coldproof.adapters.protocol.pooling import Rows, as_rows
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
@@ -93,6 +101,8 @@ def image_prompt(request: CompletionRequest, placeholder: int, shape: ImageShape
     ]
     uuids = [f"image-{one.uuid}" if one.uuid else None for one in sent]
     prompt: dict[str, Any] = {"prompt_token_ids": tokens, "multi_modal_data": {"image": images}}
+    arguments = arguments_of(request.prompt, request.hidden or ()).fields()
+    prompt |= {"mm_processor_kwargs": arguments} if arguments else {}
     return prompt | ({"multi_modal_uuids": {"image": uuids}} if any(uuids) else {})
 
 

@@ -208,7 +208,9 @@ class CurlScript:
         )
 
     def at_door(self, request: Request, messages: list[dict[str, str]] | None) -> AtDoor:
-        """Return path and body of a request at a door that is neither completions nor chats, or for vectors."""
+        """Return path and body of a request at a door that is neither completions nor chats, or for vectors. Texts are
+        in the body already.
+        """
         sent = CompletionRequest(
             model="",  # the command fills in the name
             prompt=(),
@@ -217,8 +219,11 @@ class CurlScript:
             priority=request.priority,
             cache_salt=None if request.salt is None else self.spelled(request.salt),
         )
-        if request.surface.pooled is not None:
-            return AtDoor(pooling.PATHS[request.surface.pooled], pooling.body(sent, request.surface.pooled))
+        task = request.surface.pooled
+        if task is not None:
+            own = (t for segment in request.prompt.segments for t in segment_tokens(self.case.nonce, segment))
+            whole = (*self.history(request.prompt), *own) if task.of_a_pair else ()
+            return AtDoor(pooling.PATHS[task], pooling.body(msgspec.structs.replace(sent, prompt=whole), task))
         door = Door(request.door or Door.COMPLETIONS)
         return AtDoor(door.value, doors.body(sent, door))
 

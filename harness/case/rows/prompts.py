@@ -71,6 +71,7 @@ def image_row(image: Image, tokens: tuple[int, ...]) -> ImageRow:
         changed=image.pixel is not None,
         uuid=image.uuid or "",
         encoding=image.encoding.name.lower(),
+        arguments=image.arguments.text(),
     )
 
 

@@ -21,6 +21,7 @@ from coldproof.adapters.protocol.images import (
     image_id,
     image_positions,
     is_image,
+    look_of,
     pixels,
 )
 from coldproof.adapters.protocol.pooling import Task
@@ -108,10 +109,12 @@ def leaves(prompt: tuple[int, ...], row_width: int | None, image: ImageShape | N
 
 @functools.lru_cache(maxsize=65536)
 def image_leaf(position: int, shape: ImageShape) -> int:
-    """Return what enters the digests at a position of an image: a digest of the pixels and the position."""
+    """Return what enters the digests at a position of an image: a digest of what the model sees, and the position."""
     image, offset = image_and_offset(position)
     square = np.frombuffer(pixels(image, shape.side), np.uint8).reshape(shape.side, shape.side, 3)
-    return position_digest(pixel_digest(square.transpose(2, 0, 1).tobytes()), offset)
+    mean, deviation = look_of(image).mean_and_deviation
+    seen = (square.transpose(2, 0, 1).astype(np.float32) - np.float32(mean)) / np.float32(deviation)
+    return position_digest(pixel_digest(seen), offset)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -121,7 +124,7 @@ def computed(question: Question, row_width: int | None = None, image: ImageShape
     seed = seed_of(question.adapter, question.weights)
     before = chain(leaves(question.prompt, row_width, image), start=0, before=seed, seed=seed)
     if surface.pooled is not None:
-        rows = pooled_rows(before if surface.pooled.of_each_token else before[-1:], surface.pooled.value)
+        rows = pooled_rows(before if surface.pooled.of_each_token else before[-1:], surface.pooled.in_engine)
         return Answer(tokens=(), pooled=tuple(map(tuple, rows.tolist())))
     states = [int(state) for state in before]
     sampled = [None] if surface.answers == 1 else [SEED + i for i in range(surface.answers)]

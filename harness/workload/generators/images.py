@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.images import Encoding
+from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
 from coldproof.harness.workload.steps import (
@@ -56,7 +56,7 @@ def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, 
     sent = [(base, PLAIN), *((one, PLAIN) for one in near), (base, PLAIN), *((base, i) for i in identities[1:])]
     sent += [(one, draw(st.sampled_from(identities))) for one in near[: limits.most(2)]]
     steps += [Burst(requests=(request_for(limits, *one),)) for one in sent]
-    steps.append(Burst(requests=(request_for(limits, base, PLAIN, tail="other tail"),)))
+    steps.append(Burst(requests=(request_for(limits, up_to_a_cut(limits, base), PLAIN, tail="other tail"),)))
     if isinstance(steps[0], SetAdapter):
         other = (Segment("other text", 3 * limits.unit),)
         steps += [Burst(requests=(request_for(limits, *one),)) for one in ((other, identities[-1]), (near[0], PLAIN))]
@@ -65,6 +65,16 @@ def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, 
         if len({request.adapter for request in crowd}) == 1 or limits.may_mix(BASE_WITH_ADAPTER):
             steps.append(Burst(requests=tuple(crowd)))
     return Workload(tuple(steps))
+
+
+def up_to_a_cut(limits: WorkloadLimits, segments: Segments) -> Segments:
+    """Return a prompt up to its last image in which a block ends; the whole prompt if there is none."""
+    found, end = segments, NONCE_TOKENS
+    for number, segment in enumerate(segments, start=1):
+        start, end = end, end + segment.length
+        if segment.image and start < end // limits.unit * limits.unit < end:
+            found = segments[:number]
+    return found
 
 
 @st.composite
@@ -89,6 +99,23 @@ def images_at_the_end(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     if draw(st.booleans()):
         steps.append(Burst(requests=(request_for(limits, (Segment("beside", limits.unit),), PLAIN), sent[0])))
     return Workload(tuple(steps))
+
+
+@st.composite
+def images_with_arguments(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt with images that is sent with other arguments of the processor, and again with each of them.
+
+    Some of them make the same pixels, and some have the same values under other names.
+    """
+    base = draw(prompts_with_images(limits))
+    ways = [Arguments.RESCALED, *draw(st.permutations([one for one in Arguments if one is not Arguments.RESCALED]))]
+    ways = ways[: limits.most(len(Arguments), least=2)]
+    sent = [(way, PLAIN) for way in (*ways, *draw(st.permutations(ways)))]
+    sent += [(way, SALTS[0]) for way in draw(st.permutations(ways))[: limits.most(2)]]
+    prompts = [request_for(limits, tuple(told(segment, way) for segment in base), identity) for way, identity in sent]
+    steps = [Burst(requests=(one,)) for one in prompts]
+    together = draw(st.lists(st.sampled_from(prompts), max_size=3))
+    return Workload((*steps, Burst(requests=tuple(together))) if together else tuple(steps))
 
 
 @st.composite
@@ -127,6 +154,36 @@ def images_of_resumed_requests(draw: st.DrawFn, limits: WorkloadLimits) -> Workl
     return Workload(tuple(steps))
 
 
+@st.composite
+def images_partly_evicted(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt of images each of which begins in one block and ends in another, and other prompts between, for
+    which a small pool evicts its last blocks only.
+
+    Sent again, it hits the blocks before them: up to within an image. Engines evict the end of a prompt first.
+    """
+    tokens = limits.image_tokens or ASSUMED_TOKENS
+    fitting = max(1, (limits.longest - 4 * limits.unit) // (tokens + -tokens % limits.unit))
+    most = min(limits.most(5, least=2), fitting)
+    count = draw(st.integers(min(2, most), most))
+    within = draw(st.sampled_from((tokens // 2, 1, tokens - 1)))
+    found = [Segment("text", -(NONCE_TOKENS + within) % limits.unit or limits.unit)]
+    for number in range(count):
+        image = Image(NAMES[number % len(NAMES)])
+        found += [Segment(f"image {number}", tokens, image=image), Segment(f"gap {number}", -tokens % limits.unit)]
+    once = request_for(limits, tuple(segment for segment in found if segment.length), PLAIN)
+    own = -(-(new_prompt_length(once.prompt) + once.max_tokens) // limits.unit)
+    free = max(0, (limits.small_pool or 0) // limits.unit - own)
+    steps = [Burst(requests=(once,))]
+    for number, evicted in enumerate(
+        draw(st.lists(st.integers(2, count + 2), min_size=1, max_size=limits.most(4, least=1)))
+    ):
+        length = min(limits.longest - 1, (free + evicted) * limits.unit) - NONCE_TOKENS - 1
+        other = Request(prompt=Prompt((Segment(f"filler {number}", length),)), max_tokens=1)
+        together = draw(st.sampled_from((False, False, True)))
+        steps += [Burst(requests=(other, once))] if together else [Burst(requests=(other,)), Burst(requests=(once,))]
+    return Workload(tuple(steps))
+
+
 def grown(limits: WorkloadLimits, request: Request, tokens: int) -> Request:
     """Return a request with an answer of `tokens`, or as many as fit behind its prompt."""
     return msgspec.structs.replace(request, max_tokens=min(tokens, limits.longest - new_prompt_length(request.prompt)))
@@ -144,7 +201,8 @@ def prompts_with_images(draw: st.DrawFn, limits: WorkloadLimits, uuid: str | Non
     tokens = limits.image_tokens or ASSUMED_TOKENS
     fitting = max(1, (limits.longest - 4 * limits.unit) // (2 * tokens))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=min(fitting, limits.most(3, least=1))))
-    before = draw(st.sampled_from((limits.unit - NONCE_TOKENS, 1, limits.unit - NONCE_TOKENS - tokens // 2, 9)))
+    edge = limits.unit - NONCE_TOKENS
+    before = draw(st.sampled_from((edge, 1, edge - tokens // 2, 9, edge - 1, edge - tokens + 1)))
     found: list[Segment] = [Segment("text", max(1, before))]
     for number, name in enumerate(names):
         found.append(Segment(f"image {number}", tokens, image=Image(name, uuid=uuid if number == 0 else None)))
@@ -189,3 +247,8 @@ def with_image(segment: Segment, **changes: object) -> Segment:
 def sent_as(segment: Segment, encoding: Encoding) -> Segment:
     """Return a segment whose image, if it is one, is sent in another way."""
     return with_image(segment, encoding=encoding) if segment.image else segment
+
+
+def told(segment: Segment, arguments: Arguments) -> Segment:
+    """Return a segment whose image, if it is one, comes with arguments of the processor."""
+    return with_image(segment, arguments=arguments) if segment.image else segment

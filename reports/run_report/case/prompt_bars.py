@@ -268,4 +268,5 @@ def image_text(image: ImageRow) -> str:
     details = [f"image {image.name}"]
     details += ["one pixel changed"] if image.changed else []
     details += [f"named {image.uuid} by the client"] if image.uuid else []
-    return ", ".join([*details, f"sent as {image.encoding}"])
+    told = [f"processed with {image.arguments}"] if image.arguments else []
+    return ", ".join([*details, f"sent as {image.encoding}", *told])

@@ -13,7 +13,7 @@ import pytest
 from coldproof.adapters.common.image_files import image_file
 from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.protocol.embedding_rows import ZERO_ROW, row_id
-from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
+from coldproof.adapters.protocol.images import Arguments, Encoding, SentImage, image_id, image_positions, pixels
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server import content
@@ -58,6 +58,15 @@ def test_images_are_parts_between_text() -> None:
     files = [base64.b64decode(data) for _, data in urls]
     pairs = ((CAT, Encoding.BMP), (DOG, Encoding.PIXELS))
     assert files == [image_file(pixels(one, SIDE), SIDE, way) for one, way in pairs]
+
+
+def test_arguments_of_the_processor_are_a_field() -> None:
+    """Of the whole request, if there are any."""
+    hidden = (SentImage(arguments=Arguments.RESCALED).hidden(), 0, 0)
+    cat = image_positions(image_id("cat", look=Arguments.RESCALED.look), 3)
+    told = content.body(asked(*cat, hidden=hidden), SHAPE)
+    assert told["mm_processor_kwargs"] == {"do_rescale": True, "rescale_factor": 2.0}
+    assert "mm_processor_kwargs" not in content.body(asked(*image_positions(CAT, 3)), SHAPE)
 
 
 @pytest.mark.parametrize("side", [5, 6])

@@ -17,6 +17,7 @@ from coldproof.adapters.server.pooling import PATHS, body
 from coldproof.adapters.server.probes import probe
 
 PROMPT = tuple(range(40, 80))
+TEXT = "".join(map(chr, PROMPT))
 POOLS = tuple(PATHS.values())
 
 
@@ -35,7 +36,12 @@ def client_of(fake: FakeServer) -> HttpClient:
 def test_every_route_gets_the_salt_and_the_priority(task: Task) -> None:
     """Only what is not given is not said."""
     said = body(asked(task, cache_salt="red", priority=3), task)
-    assert (said["input"], said["cache_salt"], said["priority"]) == (list(PROMPT), "red", 3)
+    sent = {"input": list(PROMPT)}
+    if task.of_a_pair:
+        first, second = TEXT[:20], TEXT[20:]
+        sent = {"text_1": first, "text_2": second} if task is Task.SCORE else {"query": first, "documents": [second]}
+    assert said.items() >= sent.items()
+    assert (said["cache_salt"], said["priority"]) == ("red", 3)
     assert not {"cache_salt", "priority"} & set(body(asked(task), task))
 
 
@@ -47,7 +53,8 @@ def test_a_vector_is_read_from_each_route(task: Task) -> None:
         answer = client_of(fake).complete(asked(task), progress.append)
         (seen,) = fake.asked(f"POST {PATHS[task]}")
     ends = range(1, len(PROMPT) + 1) if task.of_each_token else (len(PROMPT),)
-    assert answer.pooled == tuple(tuple(vector(MODEL, PROMPT[:end])) for end in ends)
+    values = 1 if task.of_a_pair else None
+    assert answer.pooled == tuple(tuple(vector(MODEL, PROMPT[:end])[:values]) for end in ends)
     assert (answer.tokens, answer.cached_tokens, answer.finish_reason) == ((), None, None)
     assert seen.body["model"] == MODEL
     assert progress == [1]
@@ -71,13 +78,26 @@ def test_a_route_that_is_not_there_refuses() -> None:
 @pytest.mark.parametrize("task", Task)
 def test_the_probes_find_what_a_server_pools(task: Task) -> None:
     """On a server that generates nothing: its task, prompts as token ids, salts and resets, and no counts."""
-    with serving(Manners(fault=Fault.REFUSES, pools=(PATHS[task],))) as fake:
+    with serving(Manners(fault=Fault.REFUSES, pools=(PATHS[task],), chats=task.of_a_pair)) as fake:
         found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
     present = {capability for capability, support in found.items() if support.present}
     assert present & set(TASK_CAPABILITIES.values()) == {TASK_CAPABILITIES[task]}
     assert (Capability.POOLING in present) is not task.of_each_token
     assert present >= {Capability.TOKEN_PROMPTS, Capability.CACHE_SALT, Capability.CACHE_RESET}
     assert not present & {Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS, Capability.CHAT}
+
+
+@pytest.mark.parametrize(
+    ("manners", "why"),
+    [({"pools": POOLS}, "two embeddings"), ({"pools": ("/score",), "chats": False}, "404")],
+    ids=["a server that embeds", "unknown tokens of a text"],
+)
+def test_scores_are_asked_for_where_they_are_of_one_prompt(manners: dict[str, Any], why: str) -> None:
+    """Whose tokens are those of the two texts."""
+    with serving(Manners(fault=Fault.REFUSES, **manners)) as fake:
+        found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
+    assert found[Capability.SCORES].present is False
+    assert why in found[Capability.SCORES].evidence
 
 
 def test_a_server_that_generates_is_not_asked_for_vectors() -> None:

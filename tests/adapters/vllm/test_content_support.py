@@ -13,7 +13,7 @@ from coldproof.adapters.common.image_model import IMAGE_TOKENS, SIDE
 from coldproof.adapters.common.seeing_model import make_seeing_model
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
-from coldproof.adapters.server.content import TRUST_FLAG
+from coldproof.adapters.server.content import ARGUMENTS_FLAG, TRUST_FLAG
 from coldproof.adapters.vllm import content_support
 from coldproof.adapters.vllm.content_support import EMBEDS_FLAG, IMAGES, PRINTABLE
 
@@ -46,6 +46,20 @@ def test_a_model_with_images(model: Path) -> None:
     assert (shape.image, shape.row_width) == (ImageShape(SIDE, IMAGE_TOKENS), None)
     present = {one for one, what in support.items() if what.present}
     assert present == {*IMAGES, Capability.RESET_ENCODER}
+
+
+def test_arguments_of_the_processor_by_the_flag(model: Path) -> None:
+    """Which a server gets that takes content, if it is known to have it."""
+    _, support = found(model, TRUST_FLAG, ARGUMENTS_FLAG)
+    assert support[Capability.PROCESSOR_ARGUMENTS].present
+    assert content_support.flags(()) == []
+
+
+@pytest.mark.parametrize(("version", "flags"), [("0.31.0", []), ("0.32.0", [ARGUMENTS_FLAG]), ("", [ARGUMENTS_FLAG])])
+def test_the_flag_of_known_versions(version: str, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one would not start with it."""
+    monkeypatch.setattr(content_support, "installed_version", lambda: version)
+    assert content_support.flags((TRUST_FLAG,)) == flags
 
 
 def test_rows_by_the_flag(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from coldproof.adapters.common.image_model import IMAGE_TOKENS, SIDE, image_model
-from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
+from coldproof.adapters.protocol.images import Arguments, Encoding, SentImage, image_id, image_positions, pixels
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.protocol.shape import ImageShape
 from coldproof.adapters.vllm.inproc.request import image_prompt
@@ -41,6 +41,14 @@ def test_a_clients_name_is_sent() -> None:
     assert image_prompt(prompt, PLACEHOLDER, SHAPE)["multi_modal_uuids"] == {"image": ["image-7", None]}
 
 
+def test_arguments_of_the_processor_are_sent() -> None:
+    """For the whole prompt; nothing where there are none."""
+    hidden = (SentImage(arguments=Arguments.AS_CONFIGURED).hidden(), 0, 0)
+    prompt = request(*image_positions(CAT, 3), hidden=hidden)
+    assert image_prompt(prompt, PLACEHOLDER, SHAPE)["mm_processor_kwargs"] == {"do_rescale": False}
+    assert "mm_processor_kwargs" not in image_prompt(request(*image_positions(CAT, 3)), PLACEHOLDER, SHAPE)
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize("encoding", [Encoding.PNG, Encoding.BMP])
 def test_a_file_keeps_the_pixels(encoding: Encoding) -> None:
@@ -53,14 +61,25 @@ def test_a_file_keeps_the_pixels(encoding: Encoding) -> None:
     assert sent.original_bytes[:2] == {Encoding.PNG: b"\x89P", Encoding.BMP: b"BM"}[encoding]
 
 
-def test_the_processor_of_the_model_passes_the_pixels_on(tmp_path: Path) -> None:
-    """Without torchvision, and an image takes as many positions as the shape says."""
+def test_the_processor_of_the_model_does_as_it_is_told(tmp_path: Path) -> None:
+    """Without arguments, it passes the pixels on. Each image takes as many positions as the shape says. It needs no
+    torchvision.
+    """
     transformers: Any = pytest.importorskip("transformers")
     model = image_model(tiny_model(generated_files()), tmp_path / "model")
     processor = transformers.AutoProcessor.from_pretrained(model)
     image = Image.frombytes("RGB", (SIDE, SIDE), pixels(CAT, SIDE))
-    found = processor(text="a<image>b", images=[image], return_tensors="pt", input_data_format="channels_last")
     token = json.loads((model / "config.json").read_text())["image_token_id"]
-    assert int((found["input_ids"] >= token).sum()) == IMAGE_TOKENS
-    seen = found["pixel_values"][0, 0].permute(1, 2, 0).to(torch.uint8).numpy().tobytes()
-    assert seen == pixels(CAT, SIDE)
+    sent = torch.tensor(list(pixels(CAT, SIDE))).reshape(SIDE, SIDE, 3)
+    for arguments in Arguments:
+        found = processor(
+            text="a<image>b",
+            images=[image],
+            return_tensors="pt",
+            input_data_format="channels_last",
+            **arguments.fields(),
+        )
+        assert int((found["input_ids"] >= token).sum()) == IMAGE_TOKENS
+        mean, deviation = arguments.look.mean_and_deviation
+        seen = found["pixel_values"][0, 0].permute(1, 2, 0)
+        assert seen.float().tolist() == ((sent - mean) / deviation).tolist(), arguments

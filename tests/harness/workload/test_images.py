@@ -7,14 +7,19 @@ import pytest
 
 from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row
 from coldproof.adapters.protocol.images import (
+    Arguments,
     Encoding,
+    Look,
     SentImage,
+    arguments_of,
+    as_sent,
     has_images,
     image_and_offset,
     image_id,
     image_positions,
     images_of,
     is_image,
+    look_of,
     pixels,
     sent_image,
 )
@@ -43,13 +48,15 @@ def test_positions_name_the_image_and_how_far_within_it_they_are() -> None:
     assert not has_rows(seen())
 
 
-@pytest.mark.parametrize("changes", [{"name": "dog"}, {"pixel": 0}, {"pixel": 100}])
+@pytest.mark.parametrize("changes", [{"name": "dog"}, {"pixel": 0}, {"pixel": 100}, {"arguments": Arguments.RESCALED}])
 def test_other_pixels_are_seen_at_every_position(changes: dict[str, object]) -> None:
     """The model sees the whole image at each."""
     assert all(mine != theirs for mine, theirs in zip(seen(), seen(**changes), strict=True))
 
 
-@pytest.mark.parametrize("changes", [{"uuid": "mine"}, {"encoding": Encoding.PNG}])
+@pytest.mark.parametrize(
+    "changes", [{"uuid": "mine"}, {"encoding": Encoding.PNG}, {"arguments": Arguments.AS_CONFIGURED}]
+)
 def test_what_a_client_says_of_an_image_is_carried_and_not_seen(changes: dict[str, object]) -> None:
     """By the first position only."""
     other = msgspec.structs.replace(CAT, image=msgspec.structs.replace(Image("cat"), **changes))
@@ -70,10 +77,43 @@ def test_pixels_follow_from_the_image() -> None:
     assert 2 < len(colours) <= TOKENS
 
 
-@pytest.mark.parametrize("sent", [SentImage(), SentImage(Encoding.BMP), SentImage(Encoding.PNG, 7)])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        SentImage(),
+        SentImage(Encoding.BMP),
+        SentImage(Encoding.PNG, 7),
+        SentImage(Encoding.PNG, 7, Arguments.LOWERED),
+        SentImage(uuid=7, arguments=Arguments.RESCALED),
+    ],
+)
 def test_a_number_carries_how_an_image_is_sent(sent: SentImage) -> None:
     """Both ways."""
     assert sent_image(sent.hidden()) == sent
+
+
+def test_other_arguments_can_make_the_same_image() -> None:
+    """What the model sees counts. The pixels that are sent are those of the image without arguments."""
+    usual, rescaled, normalized, halved = (
+        seen(arguments=one) for one in (Arguments.NONE, Arguments.RESCALED, Arguments.NORMALIZED, Arguments.HALVED)
+    )
+    assert rescaled == normalized
+    assert len({usual, rescaled, halved}) == 3
+    one, other = (image_and_offset(ids[0])[0] for ids in (usual, rescaled))
+    assert (look_of(one), look_of(other)) == (Look.AS_SENT, Look.DOUBLED)
+    assert as_sent(other) == one
+    assert pixels(one, SIDE) == pixels(other, SIDE)
+
+
+def test_a_request_tells_the_processor_one_thing() -> None:
+    """What its images carry; if that is unknown, what makes them look as they do."""
+    hidden = (SentImage(arguments=Arguments.NORMALIZED).hidden(), *(NO_ROW,) * 3)
+    doubled = image_positions(image_id("cat", look=Look.DOUBLED), 4)
+    assert arguments_of(doubled, hidden) is Arguments.NORMALIZED
+    assert arguments_of(doubled, ()) is Arguments.RESCALED
+    assert arguments_of(image_positions(3, 4), ()) is Arguments.NONE
+    with pytest.raises(ValueError, match="several"):
+        arguments_of((*doubled, *image_positions(3, 4)), ())
 
 
 def test_images_are_found_where_they_begin() -> None:
@@ -104,8 +144,15 @@ def test_an_image_is_a_whole_segment(segment: Segment, valid: bool) -> None:
     assert first_part(CAT, 3) == CAT
 
 
+def test_the_images_of_a_prompt_have_the_same_arguments() -> None:
+    """The engine processes them together."""
+    told = msgspec.structs.replace(CAT, image=Image("cat", arguments=Arguments.HALVED))
+    for segments, valid in (((told, told), True), ((CAT, told), False)):
+        assert is_valid(Workload((Burst(requests=(Request(prompt=Prompt(segments)),)),))) is valid
+
+
 def test_segments_are_read_back() -> None:
     """As plain data."""
-    whole = Segment("s", TOKENS, image=Image("cat", 3, Encoding.PNG, "mine"))
+    whole = Segment("s", TOKENS, image=Image("cat", 3, Encoding.PNG, "mine", Arguments.HALVED))
     assert msgspec.json.decode(msgspec.json.encode(whole), type=Segment) == whole
     assert b"image" not in msgspec.json.encode(Segment("s", 3))

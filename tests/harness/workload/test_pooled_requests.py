@@ -23,7 +23,7 @@ from coldproof.harness.workload.steps import Request, Workload
 from coldproof.harness.workload.validity import is_valid
 
 VECTOR = ResponseOptions(pooled=Task.EMBED)
-GENERATES = frozenset(Capability) - {Capability.EMBEDDINGS, Capability.CLASSIFICATIONS, Capability.TOKEN_EMBEDDINGS}
+GENERATES = frozenset(Capability) - set(TASK_CAPABILITIES.values())
 
 
 def pooled(**changes: Any) -> Request:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support import report_samples as samples
 
-from coldproof.adapters.protocol.images import PATCHES, Encoding
+from coldproof.adapters.protocol.images import PATCHES, Arguments, Encoding
 from coldproof.harness.case.rows.prompts import marks
 from coldproof.harness.workload.steps import Image, Segment
 from coldproof.harness.workload.tokens import segment_tokens
@@ -72,7 +72,9 @@ def test_colours_that_are_no_square_are_not_drawn(colours: list[int]) -> None:
 
 def test_what_a_case_file_says_of_an_image_is_inert() -> None:
     """Names are text, and colours are numbers that end as six digits."""
-    hostile = ImageRow(name=HOSTILE, uuid=HOSTILE, encoding=HOSTILE, colours=[-1, 1 << 40, 2**52 + 7, 9])
+    hostile = ImageRow(
+        name=HOSTILE, uuid=HOSTILE, encoding=HOSTILE, arguments=HOSTILE, colours=[-1, 1 << 40, 2**52 + 7, 9]
+    )
     page = render_html(samples.results(case(hostile)))
     assert HOSTILE not in page
     assert "<script>alert" not in page
@@ -88,6 +90,8 @@ def test_the_legend_names_images_only_if_there_are_any() -> None:
     assert LEGEND not in render_html(samples.results(plain))
     said = segment_text(SegmentRow(name="first", tokens=16, image=CAT))
     assert said == "first:16 (image cat, one pixel changed, named mine by the client, sent as png)"
+    told = msgspec.structs.replace(CAT, arguments="do_rescale=True")
+    assert segment_text(SegmentRow(name="first", tokens=16, image=told)).endswith("processed with do_rescale=True)")
 
 
 def test_colours_are_those_of_the_image_that_was_sent() -> None:
@@ -96,4 +100,7 @@ def test_colours_are_those_of_the_image_that_was_sent() -> None:
     found, other = (marks(one, segment_tokens("n", one))["image"] for one in (cat, dog))
     assert (found.name, found.changed, found.uuid, found.encoding) == ("cat", True, "mine", "png")
     assert len(found.colours) == PATCHES * PATCHES
+    assert found.arguments == ""
+    told = Segment("s", 16, image=Image("cat", arguments=Arguments.RESCALED))
+    assert marks(told, segment_tokens("n", told))["image"].arguments == "do_rescale=True, rescale_factor=2.0"
     assert found.colours != other.colours

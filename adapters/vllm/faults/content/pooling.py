@@ -156,6 +156,19 @@ def requests_for_vectors_lose_their_salt(patch: Patch) -> None:
     change_keys_of_vectors(patch, "cache_salt")
 
 
+@fault("POOL-1", stands_for="vllm PR#47696, at the routes for scores", cells=("pooling-scores",))
+def the_routes_for_scores_drop_the_salt(patch: Patch) -> None:
+    """A server's routes for scores and ranks do not pass the salt of a request on."""
+
+    @around(patch, module("entrypoints.pooling.scoring.io_processor").CrossEncoderIOProcessor, "render")
+    def render(original: Any, this: Any, params: Any) -> Any:
+        extras = params.get("prompt_extras") or {}
+        if extras.get("cache_salt") is not None:
+            acted()
+            params = {**params, "prompt_extras": {**extras, "cache_salt": None}}
+        return original(this, params)
+
+
 @fault("POOL-1", stands_for="vllm PR#47696")
 def requests_for_vectors_forget_the_adapter(patch: Patch) -> None:
     """The blocks of requests for pooled answers are shared by all adapters and the base model."""

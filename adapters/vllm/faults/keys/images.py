@@ -99,6 +99,17 @@ def image_hashes_have_4_bits(patch: Patch) -> None:
     change_image_hash(patch, lambda _image, found: found[0])
 
 
+@fault("MM-1", stands_for="an image that is hashed as it was sent", cells=CELLS, workers=WORKERS)
+def image_hashes_ignore_the_processor(patch: Patch) -> None:
+    """An image's hash covers what was sent, and not the request's arguments for the processor."""
+
+    @around(patch, module("multimodal.hasher").MultiModalHasher, "hash_kwargs")
+    def hashed(original: Any, *args: Any, mm_processor_kwargs: Any = None, **kwargs: Any) -> Any:
+        if mm_processor_kwargs:
+            acted()
+        return original(*args, **kwargs)
+
+
 @fault("MM-2", stands_for="mlx-vlm PR#1953", cells=CELLS, workers=WORKERS)
 def each_image_is_new(patch: Patch) -> None:
     """An image's hash is different each time, so that nothing behind an image is found again."""

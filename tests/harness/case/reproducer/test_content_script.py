@@ -11,7 +11,7 @@ from support.histories import burst, outcome
 from support.scripts import case_of
 
 from coldproof.adapters.protocol.embedding_rows import NO_ROW
-from coldproof.adapters.protocol.images import Encoding
+from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.vllm.reproducer import OPENAI, WITH_CONTENT
 from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import reproducer, reproduction
@@ -66,6 +66,7 @@ PROMPTS = {
     "swapped": mixed((1, 3), swapped=2),
     "an image": Segment("s", 9, image=Image("cat")),
     "an image that a client names, in a file": Segment("s", 9, image=Image("cat", 7, Encoding.PNG, "mine")),
+    "an image with arguments": Segment("s", 9, image=Image("cat", arguments=Arguments.RESCALED)),
 }
 
 

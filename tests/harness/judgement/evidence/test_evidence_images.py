@@ -10,7 +10,7 @@ import pytest
 from support.histories import history, outcome, record
 
 from coldproof.adapters.protocol.engine_steps import Chunk, EngineStep
-from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions
+from coldproof.adapters.protocol.images import Arguments, Encoding, SentImage, image_id, image_positions
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
@@ -25,7 +25,8 @@ PLAIN = SentImage()
 
 def shown(number: int, *names: str, sent: SentImage = PLAIN, text: tuple[int, ...] = TEXT, **more: Any) -> Outcome:
     """Return a request with images behind text, and text behind them."""
-    images = tuple(position for name in names for position in image_positions(image_id(name), TOKENS))
+    ids = [image_id(name, look=sent.arguments.look) for name in names]
+    images = tuple(position for one in ids for position in image_positions(one, TOKENS))
     prompt = (*text, *images, *TAIL)
     hidden = [0] * len(prompt)
     for i in range(len(names)):
@@ -49,6 +50,9 @@ def counted(cut: float | None, preempted: float | None) -> History:
 
 
 NAMED, PNG = SentImage(uuid=7), SentImage(Encoding.PNG)
+USUAL, RESCALED, NORMALIZED = (
+    SentImage(arguments=one) for one in (Arguments.AS_CONFIGURED, Arguments.RESCALED, Arguments.NORMALIZED)
+)
 SHOWS: list[tuple[Evidence, History, list[History]]] = [
     (
         Evidence.IMAGE_PROMPTS,
@@ -96,6 +100,24 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
             history(shown(0, "cat", sent=PNG), shown(1, "cat", sent=PNG)),
         ],
     ),
+    (
+        Evidence.OTHER_LOOK,
+        history(shown(0, "cat"), shown(1, "cat", sent=RESCALED)),
+        [
+            history(shown(0, "cat"), shown(1, "dog", sent=RESCALED)),
+            history(shown(0, "cat"), shown(1, "cat", sent=USUAL)),
+            history(shown(0, "cat", sent=NORMALIZED), shown(1, "cat", sent=RESCALED)),
+            history(shown(0, "cat"), shown(1, "cat", sent=RESCALED, salt="red")),
+        ],
+    ),
+    (
+        Evidence.TOLD_HITS,
+        history(shown(0, "cat", sent=RESCALED), shown(1, "cat", sent=RESCALED, cached_tokens=16)),
+        [
+            history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
+            history(shown(0, "cat", sent=RESCALED), shown(1, "cat", sent=RESCALED, cached_tokens=10)),
+        ],
+    ),
     (Evidence.CUT_IMAGES, stepped(12), [stepped(10), stepped(26), stepped()]),
     (Evidence.CUT_IMAGES, counted(4, 3), [counted(3, 4), counted(None, None)]),
     (Evidence.PREEMPTED_IMAGES, counted(3, 4), [counted(4, 3), counted(None, None)]),
@@ -139,8 +161,10 @@ def test_what_did_not_happen_is_not_counted(what: Evidence, one: History) -> Non
         (shown(1, "dog"), 0, 10),  # only the text before it
         (shown(1, "cat", sent=PNG), 64, 65),  # the same pixels
         (shown(1, "cat", sent=NAMED), 0, 65),  # an engine may take the client's name for the image
+        (shown(1, "cat", sent=USUAL), 0, 65),  # and need not know which arguments make the same pixels
+        (shown(1, "cat", sent=RESCALED), 0, 10),
     ],
-    ids=["the same", "another", "another file", "another name"],
+    ids=["the same", "another", "another file", "another name", "arguments", "arguments that change pixels"],
 )
 def test_expected_hits_follow_from_the_pixels(then: Outcome, least: int, most: int) -> None:
     """Of a prompt of 66 tokens that was sent before."""
@@ -160,6 +184,7 @@ def test_outcomes_with_images_are_read_back() -> None:
         (shown(1, "dog"), "; images"),
         (shown(1, "dog", sent=NAMED), "; images; named by the client"),
         (shown(1, "cat", sent=PNG), "; images; in files"),
+        (shown(1, "cat", sent=RESCALED), "; images; processor arguments"),
     ],
 )
 def test_a_signature_says_how_images_were_sent(then: Outcome, words: str) -> None:

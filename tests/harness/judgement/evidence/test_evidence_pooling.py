@@ -54,6 +54,11 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
     ),
     (Evidence.POOLED_HITS, counted(0, 64), [counted(0, 0), counted(0, 64, together=True)]),
     (
+        Evidence.SCORED_HITS,
+        history(pooled(0), pooled(1, task=Task.RERANK, cached_tokens=64)),
+        [history(pooled(0), pooled(1, cached_tokens=64)), history(pooled(0), pooled(1, task=Task.SCORE))],
+    ),
+    (
         Evidence.POOLED_CHUNKS,
         history(pooled(0), pooled(1, cached_tokens=48), shape=IN_STEPS),
         [
