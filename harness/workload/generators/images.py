@@ -94,7 +94,11 @@ def images_at_the_end(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         base = base[:-1]
     other = (*base[:-1], with_image(base[-1], name=f"not {image_of(base[-1]).name}"))
     sent = [Request(prompt=Prompt(one)) for one in (base, base, other, base)]
-    steps: list[Step] = [Burst(requests=(one,)) for one in sent[: draw(st.integers(2, len(sent)))]]
+    steps: list[Step] = [
+        Burst(requests=(one,)) for one in sent[: draw(st.integers(2, limits.most(len(sent), least=2)))]
+    ]
+    if limits.slow:
+        return Workload(tuple(steps))
     steps.append(Burst(requests=(request_for(limits, base, PLAIN),)))
     if draw(st.booleans()):
         steps.append(Burst(requests=(request_for(limits, (Segment("beside", limits.unit),), PLAIN), sent[0])))
