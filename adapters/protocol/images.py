@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 FIRST_IMAGE = 1 << 50  # above all rows; ids stay below 2**53, so that every reader of JSON keeps them exact
 IMAGE_POSITIONS = 1 << 8
 IMAGE_SEEDS = 1 << 30
-IMAGE_LOOKS = 1 << 2
 IMAGE_VARIANTS = 1 << 8
+IMAGES_OF_A_LOOK = IMAGE_SEEDS * IMAGE_VARIANTS
+UUIDS = 1 << 33  # numbers of a client's name for an image
 PATCHES = 4  # colours in each direction
 CHANGE = 128  # of one channel of one pixel
 
@@ -90,25 +91,25 @@ class SentImage(NamedTuple):
 
     def hidden(self) -> int:
         """Return this as a number: what the first position of the image carries without the model seeing it."""
-        return (self.uuid * len(Arguments) + self.arguments) * len(Encoding) + self.encoding
+        return (self.arguments * UUIDS + self.uuid) * len(Encoding) + self.encoding
 
 
 def sent_image(hidden: int) -> SentImage:
     """Return what `SentImage.hidden` made a number of."""
     rest, encoding = divmod(hidden, len(Encoding))
-    uuid, arguments = divmod(rest, len(Arguments))
+    arguments, uuid = divmod(rest, UUIDS)
     return SentImage(Encoding(encoding), uuid, Arguments(arguments))
 
 
 def image_id(name: str, variant: int = 0, look: Look = Look.AS_SENT) -> int:
     """Return the id of an image. `variant`: 0, or the number of the pixel, counted from 1, that differs."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-    return (seed % IMAGE_SEEDS * IMAGE_LOOKS + look) * IMAGE_VARIANTS + variant
+    return look * IMAGES_OF_A_LOOK + seed % IMAGE_SEEDS * IMAGE_VARIANTS + variant
 
 
 def look_of(image: int) -> Look:
     """Return what the model sees of an image's pixels."""
-    return Look(image // IMAGE_VARIANTS % IMAGE_LOOKS)
+    return Look(image // IMAGES_OF_A_LOOK)
 
 
 def uuid_number(name: str) -> int:
@@ -160,13 +161,13 @@ def arguments_of(prompt: Sequence[int], hidden: Sequence[int]) -> Arguments:
 
 def as_sent(image: int) -> int:
     """Return the image of the same pixels of which the model sees what was sent."""
-    return image - look_of(image) * IMAGE_VARIANTS
+    return image % IMAGES_OF_A_LOOK
 
 
 @functools.lru_cache(maxsize=4096)
 def pixels(image: int, side: int) -> bytes:
     """Return the pixels of a square image as they are sent, row by row, three bytes each: patches of one colour."""
-    seed, variant = image // IMAGE_VARIANTS // IMAGE_LOOKS, image % IMAGE_VARIANTS
+    seed, variant = divmod(as_sent(image), IMAGE_VARIANTS)
     colours = hashlib.shake_128(f"image {seed}".encode()).digest(3 * PATCHES * PATCHES)
     found = bytearray()
     for row in range(side):
