@@ -123,6 +123,8 @@ class KnownFindings:
             return "the time of the run is over"
         if self.options.findings == FIRST and not self.options.quick and needs_engine_starts(finding):
             return "it would take the start of another server; `coldproof findings --replay` replays it"
+        if (model := finding.record.found.model) not in (None, self.options.model):
+            return f"it needs --model {model}"
         ours = {name: files.digest for name, files in engines.contents.items()}
         if case is None or not case.contents.items() <= ours.items():
             return "the case uses other adapters than this run"

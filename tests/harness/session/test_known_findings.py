@@ -175,6 +175,17 @@ def test_another_bug_is_no_replay_of_the_finding(case: Case, tmp_path: Path) -> 
     assert verdict_of(results).verdict is Verdict.VIOLATED
 
 
+def test_a_finding_of_a_trained_model_is_not_replayed_on_another(case: Case, tmp_path: Path) -> None:
+    """It would pass there, although nothing is fixed."""
+    findings = kept(tmp_path, case, 'status = "new"')
+    record = findings / "scripted" / "overcount" / RECORD
+    record.write_text(record.read_text() + 'model = "smollm2"\n')
+    results = ran(tmp_path / "run", FLAW, findings, "--findings", "only")
+    assert [(one.result, one.words) for one in results.findings] == [
+        (ReplayResult.NOT_RUN, "it needs --model smollm2")
+    ]
+
+
 def test_benchmarks_switch_it_off(case: Case, tmp_path: Path) -> None:
     """Then nothing is replayed; the bug is drawn."""
     findings = kept(tmp_path, case, 'status = "new"')
