@@ -178,7 +178,10 @@ def test_another_bug_is_no_replay_of_the_finding(case: Case, tmp_path: Path) -> 
 
 def test_a_run_replays_the_findings_of_its_model() -> None:
     """On another model they would pass, although nothing is fixed."""
-    found = {name: applicable(Options(engine="vllm", report_dir=Path(), model=name)) for name in (None, "smollm2", "/models/mine")}
+    found = {
+        name: applicable(Options(engine="vllm", report_dir=Path(), model=name))
+        for name in (None, "smollm2", "/models/mine")
+    }
     assert [one.record.found.model for one in found["smollm2"]] == ["smollm2"]
     assert {one.record.found.model for one in found[None]} == {None}
     assert found["/models/mine"] == []
