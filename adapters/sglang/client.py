@@ -18,8 +18,9 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage, Token
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server.answers import decoded
-from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.client import READ_TIMEOUT_SECONDS, HttpClient
 from coldproof.adapters.server.completions import TOP_LOGPROBS, Reader, gap
+from coldproof.adapters.sglang.sessions import OpenSessions
 
 HITS, QUERIES, RETRACTIONS = "sglang:cached_tokens", "sglang:prompt_tokens", "sglang:num_retracted_requests"
 COUNTERS = {HITS: "hit_tokens", QUERIES: "queried_tokens", RETRACTIONS: "preemptions"}
@@ -65,6 +66,29 @@ class SglangClient(HttpClient):
     salt_field = "cache_salt"
     has_loads = True  # whether the server has /v1/loads; set by the first call of `loads`
 
+    def __init__(self, url: str, *, alive: Callable[[], bool], read_timeout: float = READ_TIMEOUT_SECONDS) -> None:
+        super().__init__(url, alive=alive, read_timeout=read_timeout)
+        self.sessions = OpenSessions()
+
+    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+        """Send one generation once and return its answer. A turn that is refused or aborted ends its session.
+
+        Raises as `HttpClient.complete`.
+        """
+        if request.session is None:
+            return super().complete(request, on_token)
+        self.sessions.begin(self, request)
+        try:
+            answer = super().complete(request, on_token)
+        except RequestRefused:
+            self.sessions.end(self, request.session)
+            raise
+        if answer.aborted is None:
+            self.sessions.turns[request.session] += 1
+        else:
+            self.sessions.end(self, request.session)
+        return answer
+
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a request. Streamed, except with prompt logprobs.
 
@@ -96,6 +120,8 @@ class SglangClient(HttpClient):
             fields[self.salt_field] = request.cache_salt
         if request.priority:
             fields["priority"] = request.priority
+        if request.session is not None:
+            fields |= self.sessions.fields(request)
         return fields
 
     def reader(self, on_token: Callable[[int], None] | None) -> Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import msgspec
@@ -9,9 +10,11 @@ import requests
 
 from coldproof.adapters.common.redact import KEY_VARIABLE, redacted
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
-from coldproof.adapters.protocol.engine import EngineError
+from coldproof.adapters.protocol.engine import EngineError, MalformedAnswer, RequestRefused
+from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server.answers import malformed
+from coldproof.adapters.server.openapi import listed_routes
 from coldproof.adapters.server.probe_options import probe_response_options
 from coldproof.adapters.server.probes import (
     NO_EVENTS,
@@ -23,11 +26,13 @@ from coldproof.adapters.server.probes import (
 )
 from coldproof.adapters.server.served_model import served_model
 from coldproof.adapters.sglang.client import HITS, NO_CHAT, NO_SAMPLING_SEED, OTHER_LAYERS, QUERIES, SglangClient
+from coldproof.adapters.sglang.sessions import CLOSE, OPEN
 from coldproof.adapters.sglang.weights import probe_weights
 
 NOT_SGLANG = "SGLang's model_path: for another OpenAI-compatible server use --engine endpoint"
 SALT_FIELDS = ("cache_salt", "extra_key")  # the newer name first
 ROOM_FOR_ANSWER = 6  # tokens that SGLang reserves after a prompt; needed if it does not report the longest prompt
+FIRST, MORE = tuple(range(40, 60)), tuple(range(60, 70))  # the new tokens of two turns of a session
 PRINTED = (
     "launch_command",
     "page_size",
@@ -118,6 +123,7 @@ def probe(client: SglangClient, facts: ServerFacts, adapter_path: str | None) ->
     found[Capability.SECOND_TIER] = Support(tiers, f"/server_info: enable_hierarchical_cache {tiers}")
     found |= metric_capabilities(client)
     found |= probe_weights(client)
+    found[Capability.SESSIONS] = session_support(client)
     radix_off = facts.flag("disable_radix_cache")
     return ProbeResult(
         version=None if version is None else str(version),
@@ -147,6 +153,26 @@ def probe_salted(client: SglangClient, longest: int, found: dict[Capability, Sup
         found[Capability.CACHE_SALT] = msgspec.structs.replace(support, evidence=f"{field}: {support.evidence}")
         if support.present:
             return
+
+
+def session_support(client: SglangClient) -> Support:
+    """Return whether a second turn that keeps all but one token is answered as its whole prompt without a session."""
+    if not listed_routes(client).issuperset((OPEN, CLOSE)):
+        return Support(False, f"the server does not list {OPEN} and {CLOSE} in /openapi.json")
+    name = f"probe-{secrets.token_hex(4)}"
+    first = CompletionRequest(model=client.base_model, prompt=FIRST, max_tokens=4, session=name)
+    try:
+        said = tuple(token.id for token in client.complete(first).tokens)
+        held = FIRST + said[:-1]
+        alone = CompletionRequest(model=client.base_model, prompt=held + MORE, max_tokens=4)
+        turn = msgspec.structs.replace(alone, session=name, held=len(held))
+        answers = [[token.id for token in client.complete(request).tokens] for request in (turn, alone)]
+        client.sessions.end(client, name)
+    except (RequestRefused, MalformedAnswer) as problem:
+        return Support(False, f"{OPEN}: {problem}")
+    same = answers[0] == answers[1]
+    how = "the same answer as" if same else "another answer than"
+    return Support(same, f"{OPEN}: a turn with an offset gets {how} its whole prompt without a session")
 
 
 def size_capabilities(facts: ServerFacts) -> dict[Capability, Support]:

@@ -95,7 +95,7 @@ def updates_flush(config: Mapping[str, str]) -> bool:
 
 
 class SglangEngine(ServerEngine):
-    """An SGLang server, with its own routes for weights and pauses."""
+    """An SGLang server, with its own routes for weights, pauses and sessions."""
 
     client: SglangClient
     in_place = False  # requests are paused with their KV
@@ -131,6 +131,10 @@ class SglangEngine(ServerEngine):
         except EngineError:
             self.resume()
             raise
+
+    def close_session(self, name: str, *, aborted: bool) -> None:  # noqa: ARG002 - between turns, no request is aborted
+        """Send POST /close_session, if the session is open."""
+        self.client.sessions.end(self.client, name)
 
     def resume(self) -> None:
         """Continue generation."""

@@ -1,6 +1,7 @@
-"""Replays findings for `coldproof findings --replay`: one run of the suites for each engine and worker.
+"""Replays findings for `coldproof findings --replay`: one run of the suites for each engine, worker and model.
 
-All cases of a cell share the engine of that run. A case whose engine is not installed is not replayed, with the reason.
+All cases of a cell share the engine of that run. A case whose engine is not installed is not replayed, with the reason,
+nor is one that needs a trained model which nobody has fetched.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import msgspec
 from coldproof.adapters.registry import CELLS, ENGINES
 from coldproof.harness.case.finding_records import is_regression, waivers_of
 from coldproof.harness.cli.run import SUITES
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.trained import TRAINED, folder_of
 from coldproof.harness.options import ONLY
 from coldproof.harness.session.autoload import PLUGIN
 from coldproof.reports.schema.findings import FindingRecord, FindingReplay, ReplayResult
@@ -46,15 +49,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def replays_of(records: Sequence[FindingRecord], folder: Path, say: Callable[[str], None]) -> Iterator[Outcome]:
     """Yield the outcome of each finding, engine by engine."""
-    groups: dict[tuple[str, str], list[FindingRecord]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[FindingRecord]] = defaultdict(list)
     for record in records:
         if why := obstacle(record):
             yield Outcome(record, ReplayResult.NOT_RUN, why)
         else:
-            groups[record.found.adapter, record.found.worker].append(record)
-    for (adapter, worker), group in groups.items():
-        say(f"replaying {len(group)} findings of {adapter}, {worker} worker")
-        yield from run_group(group, folder / f"{adapter}-{worker}")
+            groups[record.found.adapter, record.found.worker, record.found.model or ""].append(record)
+    for key, group in groups.items():
+        name = "-".join(filter(None, key))
+        say(f"replaying findings of {name}: {len(group)}")
+        yield from run_group(group, folder / name)
 
 
 def obstacle(record: FindingRecord) -> str:
@@ -68,11 +72,14 @@ def obstacle(record: FindingRecord) -> str:
         return f"not installed: {', '.join(spec.packages)}"
     if not cell.installed:
         return f"the cell {cell.name} needs the package {cell.package}"
+    model = record.found.model
+    if model and not folder_of(TRAINED[model], generated_files()).is_dir():
+        return f"it needs a trained model: coldproof model {model}"
     return cell.obstacle(spec.name, record.found.worker) or ""
 
 
 def run_group(group: Sequence[FindingRecord], folder: Path) -> Iterator[Outcome]:
-    """Replay the findings of one engine and worker in one run, and yield their outcomes."""
+    """Replay the findings of one engine, worker and model in one run, and yield their outcomes."""
     code = subprocess.run(command_of(group, folder), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     results = stored(folder)
     if results is None or code.returncode >= STOPPED:
@@ -98,9 +105,10 @@ def outcome(record: FindingRecord, replay: FindingReplay | None, version: str) -
 
 def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
     """Return the command of a run that replays these findings and draws nothing."""
-    adapter, worker = group[0].found.adapter, group[0].found.worker
+    found = group[0].found
     waivers = waivers_of(group[0].engine)
-    words = ["--engine", adapter, "--worker", worker, "--findings", ONLY, "--diagnose", "none"]
+    words = ["--engine", found.adapter, "--worker", found.worker, "--findings", ONLY, "--diagnose", "none"]
+    words += ["--model", found.model] if found.model else []
     words += ["--cells", ",".join(sorted({record.found.cell for record in group}))]
     words += ["--requirements", ",".join(sorted({record.requirement for record in group}))]
     words += ["--known-issues", os.fspath(waivers)] if waivers is not None else []

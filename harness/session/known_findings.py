@@ -210,18 +210,19 @@ def needs_engine_starts(finding: StoredFinding) -> bool:
 
 
 def applicable(options: Options) -> list[StoredFinding]:
-    """Return the findings that a process with these options can replay: those of its engine and worker.
+    """Return the findings that a process with these options can replay: those of its engine, worker and model.
 
     None where the run tests something else than the engine as it is: with an injected fault, with noise, with the
-    user's model or weights, on a server that is not managed by Coldproof, or where it replays a case of the user's.
+    user's adapters or weights, on a server that is not managed by Coldproof, or where it replays a case of the user's.
     """
-    own_model = options.model is not None or options.adapters or options.weights
+    own_files = options.adapters or options.weights
     other = options.fault is not None or options.noise is not None or options.replay is not None
-    if options.findings not in (FIRST, ONLY) or own_model or other or options.attached:
+    if options.findings not in (FIRST, ONLY) or own_files or other or options.attached:
         return []
+    wanted = (options.engine, options.worker, options.model)
     chosen = [
         record
         for record in read_records().values()
-        if (record.found.adapter, record.found.worker) == (options.engine, options.worker) and record.no_case is None
+        if (record.found.adapter, record.found.worker, record.found.model) == wanted and record.no_case is None
     ]
     return read_findings(chosen)

@@ -36,6 +36,8 @@ def found_in_words(record: FindingRecord) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(found.environment.items()))
     took = f"{found.requests:,} requests of its trial, drawn in {found.seconds:g} s" if found.requests else ""
     place = f"layer {found.layer}, cell {found.cell}, {found.worker} worker"
+    if found.model:
+        place += f" with --model {found.model}"
     return "; ".join(filter(None, (place, took, versions)))
 
 

@@ -28,7 +28,8 @@ class FindingStatus(enum.StrEnum):
 class FoundBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a finding was found: where, the requests of its trial, and the seconds that it drew until it failed.
 
-    `adapter` and `worker` are the options --engine and --worker. `environment`: the versions of what ran.
+    `adapter` and `worker` are the options --engine and --worker. `environment`: the versions of what ran. `model`: the
+    trained model (--model) that the case needs; None for the generated one.
     """
 
     adapter: Text
@@ -38,6 +39,7 @@ class FoundBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     requests: int
     seconds: float
     environment: dict[str, str]
+    model: str | None = None
 
 
 class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,6 +24,7 @@ LOADED = "Failed to load LoRA adapter {} because it is already loaded"
 
 PAUSE_SECONDS = 10  # a request waits so long for the end of a pause
 WEIGHT_ROUTES = ("/update_weights_from_disk", "/weights_checker", "/pause_generation", "/continue_generation")
+SESSION_ROUTES = ("/open_session", "/close_session")
 
 
 class Fault(enum.Enum):
@@ -54,7 +55,8 @@ class Manners:
     flush: tuple[int, str] = (200, "Cache flushed.\n")
     incremental: bool = False  # events tell the new tokens instead of all
     windows: int = 0  # tokens of sliding windows
-    routes: tuple[str, ...] = WEIGHT_ROUTES  # what /openapi.json lists
+    routes: tuple[str, ...] = (*WEIGHT_ROUTES, *SESSION_ROUTES)  # what /openapi.json lists
+    forgets: bool = False  # a turn sees nothing of its session
     keeps: bool = False  # an update keeps the cache, whatever it was asked for
     busy: bool = False  # a flush during a pause fails
     key: str | None = None
@@ -70,6 +72,7 @@ class FakeSglang:
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     cached: set[tuple[object, ...]] = field(default_factory=set)
     adapters: dict[str, str] = field(default_factory=dict)
+    sessions: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)  # what each turn holds, by its rid
     weights: str = ""  # the content of the current ones; nothing for those of the start
     running: threading.Event = field(default_factory=threading.Event)  # not paused
     queried: int = 0
@@ -159,6 +162,13 @@ class _Handler(BaseHTTPRequestHandler):
             case "/flush_cache?timeout=10":
                 fake.cached.clear()
                 self.say(400, "Flush cache failed.") if manners.busy else self.say(200, "Cache flushed.")
+            case "/open_session" if body["session_id"] in fake.sessions:
+                self.say(400, {"error": {"message": "Failed to open the session."}})
+            case "/open_session":
+                fake.sessions[body["session_id"]] = {}
+                self.say(200, json.dumps(body["session_id"]))
+            case "/close_session":
+                self.say(200, "" if fake.sessions.pop(body["session_id"], None) else "it does not exist")
             case "/load_lora_adapter" if not manners.lora:
                 self.say(400, {"success": False, "error_message": "LoRA is not enabled."})
             case "/load_lora_adapter" if body["lora_name"] in fake.adapters:
@@ -208,10 +218,14 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"text": "f", "output_ids": [102], "meta_info": {"finish_reason": reason, "completion_tokens": 1}}]
     if manners.fault is Fault.GARBLED:
         return [{"text": "f", "output_ids": [102]}]
+    turns = fake.sessions.get(body.get("session_params", {}).get("id"), {})
+    if not manners.forgets:
+        prompt = held(turns, body) + prompt
     who = fake.adapters.get(body.get("lora_path", ""), "")
     tokens = answer(f"{who}{fake.weights}", prompt, sampling["max_new_tokens"])
     end = next((i + 1 for i, token in enumerate(tokens) if chr(token) in sampling.get("stop", ())), None)
     tokens = tokens[:end]
+    turns[body.get("rid", "")] = (*prompt, *tokens)
     hit = found(fake, who, body, prompt, (*prompt, *tokens[:-1]))
     said = []
     for count in range(1, len(tokens) + 1):
@@ -228,6 +242,12 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
         ids = tokens[first:count]
         said.append({"text": "".join(map(chr, ids)), "output_ids": ids, "meta_info": about})
     return said
+
+
+def held(turns: dict[str, tuple[int, ...]], body: dict[str, Any]) -> tuple[int, ...]:
+    """What a turn goes on from: as much of the turn that it names as its offset says."""
+    params = body.get("session_params", {})
+    return turns[params["rid"]][: params["offset"]] if "rid" in params else ()
 
 
 def content(folder: str, *, start: str) -> str:

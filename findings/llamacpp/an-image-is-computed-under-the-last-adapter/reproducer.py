@@ -38,7 +38,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import requests
 
@@ -944,6 +944,8 @@ FIRST_IMAGE = 1 << 50  # above all rows; ids stay below 2**53, so that every rea
 IMAGE_POSITIONS = 1 << 8
 IMAGE_SEEDS = 1 << 30
 IMAGE_VARIANTS = 1 << 8
+IMAGES_OF_A_LOOK = IMAGE_SEEDS * IMAGE_VARIANTS
+UUIDS = 1 << 33  # numbers of a client's name for an image
 PATCHES = 4  # colours in each direction
 CHANGE = 128  # of one channel of one pixel
 
@@ -956,27 +958,85 @@ class Encoding(enum.IntEnum):
     BMP = 2
 
 
+class Look(enum.IntEnum):
+    """What the model sees of the pixels. `mean_and_deviation`: it sees (pixel - mean) / deviation, which is exact in
+    float32 and bfloat16.
+    """
+
+    AS_SENT = 0
+    DOUBLED = 1
+    HALVED = 2
+    LOWERED = 3
+
+    @property
+    def mean_and_deviation(self) -> tuple[float, float]:
+        """Return the numbers that turn a pixel into what the model sees."""
+        return ((0.0, 1.0), (0.0, 0.5), (1.0, 2.0), (2.0, 1.0))[self]
+
+
+class Arguments(enum.IntEnum):
+    """What a request tells the engine's processor to do with its images, by the names of Hugging Face's processors.
+
+    Some arguments differ and make the same pixels. Those of HALVED and LOWERED have equal values under other names.
+    """
+
+    NONE = 0
+    AS_CONFIGURED = 1
+    RESCALED = 2
+    NORMALIZED = 3
+    HALVED = 4
+    LOWERED = 5
+
+    @property
+    def look(self) -> Look:
+        """Return what the model sees with them."""
+        looks = (Look.AS_SENT, Look.AS_SENT, Look.DOUBLED, Look.DOUBLED, Look.HALVED, Look.LOWERED)
+        return looks[self]
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as a request carries them. Without them, the processor does as it is configured: nothing."""
+        mean, deviation = self.look.mean_and_deviation
+        if self is Arguments.NONE:
+            return {}
+        if self is Arguments.AS_CONFIGURED:
+            return {"do_rescale": False}
+        if self is Arguments.RESCALED:
+            return {"do_rescale": True, "rescale_factor": 1 / deviation}
+        return {"do_normalize": True, "image_mean": [mean] * 3, "image_std": [deviation] * 3}
+
+    def text(self) -> str:
+        """Return them for people; an empty string for NONE."""
+        return ", ".join(f"{name}={value}" for name, value in self.fields().items())
+
+
 class SentImage(NamedTuple):
     """What a request says of an image beside its pixels. `uuid`: the number of the client's name for it; 0: none."""
 
     encoding: Encoding = Encoding.PIXELS
     uuid: int = 0
+    arguments: Arguments = Arguments.NONE
 
     def hidden(self) -> int:
         """Return this as a number: what the first position of the image carries without the model seeing it."""
-        return self.uuid * len(Encoding) + self.encoding
+        return (self.arguments * UUIDS + self.uuid) * len(Encoding) + self.encoding
 
 
 def sent_image(hidden: int) -> SentImage:
     """Return what `SentImage.hidden` made a number of."""
-    uuid, encoding = divmod(hidden, len(Encoding))
-    return SentImage(Encoding(encoding), uuid)
+    rest, encoding = divmod(hidden, len(Encoding))
+    arguments, uuid = divmod(rest, UUIDS)
+    return SentImage(Encoding(encoding), uuid, Arguments(arguments))
 
 
-def image_id(name: str, variant: int = 0) -> int:
+def image_id(name: str, variant: int = 0, look: Look = Look.AS_SENT) -> int:
     """Return the id of an image. `variant`: 0, or the number of the pixel, counted from 1, that differs."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-    return seed % IMAGE_SEEDS * IMAGE_VARIANTS + variant
+    return look * IMAGES_OF_A_LOOK + seed % IMAGE_SEEDS * IMAGE_VARIANTS + variant
+
+
+def look_of(image: int) -> Look:
+    """Return what the model sees of an image's pixels."""
+    return Look(image // IMAGES_OF_A_LOOK)
 
 
 def uuid_number(name: str) -> int:
@@ -1011,10 +1071,30 @@ def images_of(prompt: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield place, image_and_offset(number)[0]
 
 
+def arguments_of(prompt: Sequence[int], hidden: Sequence[int]) -> Arguments:
+    """Return what a request tells the processor: of one prompt, it processes all images alike.
+
+    `hidden`: what the request carries at each position without the model seeing it. Where it is unknown or empty, these
+    are arguments with which the model sees the images. Raises ValueError if there are none for all of them.
+    """
+    found = set()
+    for place, image in images_of(prompt):
+        sent, look = sent_image(hidden[place] if hidden else 0).arguments, look_of(image)
+        found.add(sent if sent.look is look else next(one for one in Arguments if one.look is look))
+    if len(found) > 1:
+        raise ValueError("the images of one prompt have several arguments of the processor")
+    return found.pop() if found else Arguments.NONE
+
+
+def as_sent(image: int) -> int:
+    """Return the image of the same pixels of which the model sees what was sent."""
+    return image % IMAGES_OF_A_LOOK
+
+
 @functools.lru_cache(maxsize=4096)
 def pixels(image: int, side: int) -> bytes:
-    """Return the pixels of a square image, row by row, three bytes each: patches of one colour."""
-    seed, variant = divmod(image, IMAGE_VARIANTS)
+    """Return the pixels of a square image as they are sent, row by row, three bytes each: patches of one colour."""
+    seed, variant = divmod(as_sent(image), IMAGE_VARIANTS)
     colours = hashlib.shake_128(f"image {seed}".encode()).digest(3 * PATCHES * PATCHES)
     found = bytearray()
     for row in range(side):

@@ -45,7 +45,9 @@ LAUNCHER = r'''"""Two servers of vLLM that answer as one: one computes prompts, 
 port. It needs vLLM, which brings aiohttp, and nixl. It imports nothing of Coldproof, so that a reproducer may carry it.
 
 The protocol is that of NixlConnector's documentation: the prefiller gets the request with one token of answer and
-`do_remote_decode`, and its `kv_transfer_params` go to the decoder with the whole request.
+`do_remote_decode`, and its `kv_transfer_params` go to the decoder with the whole request. With `--kv-transfer-config`,
+both sides have that connector instead, and the decoder finds by itself what the prefiller has stored, such as files in
+a folder of both.
 
 Three things can be asked of it that happen by themselves in production: `POST /sides/SIDE/restart` kills a side and
 starts it again, a request with the header `X-hand-over-ms` goes to the decoder so much later, and a change under
@@ -79,6 +81,7 @@ from aiohttp import web
 
 SERVER = "vllm.entrypoints.openai.api_server"
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+CONNECTOR_FLAG = "--kv-transfer-config"
 SIDES = ("prefill", "decode")
 SIDE_VARIABLE = "PREFILL_DECODE_SIDE"  # of the environment of each server: which side it is
 RESTARTS = tuple(f"/sides/{side}/restart" for side in SIDES)
@@ -105,6 +108,7 @@ SUMMED = (
     "vllm:external_prefix_cache_hits_total",
 )
 USAGE = "vllm:kv_cache_usage_perc"  # of the fuller pool
+PARAMETERS = "kv_transfer_params"
 ONLY_WHOLE = ("prompt_logprobs", "echo")  # what a transferred prompt cannot answer, because it is not computed there
 POLL_MICROSECONDS = 1000
 MOST_BYTES = 256 * 2**20  # of a request
@@ -124,7 +128,8 @@ def main(words: Sequence[str]) -> None:
     pair = Pair(flags, ours.kv_lease)
     urls = [f"http://127.0.0.1:{port}" for port in pair.ports]
     orders, asked = multiprocessing.Pipe()
-    router = FORK.Process(target=lambda: asyncio.run(route(ours.host, ours.port, urls, asked)))
+    stored = CONNECTOR_FLAG in flags
+    router = FORK.Process(target=lambda: asyncio.run(route(ours.host, ours.port, urls, asked, stored=stored)))
     router.start()
     sys.exit(pair.supervise(router, orders))
 
@@ -184,9 +189,11 @@ def serve(side: str, port: int, flags: Sequence[str], lease: int | None) -> None
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
     os.environ.setdefault("UCX_TLS", "tcp,sm,self")  # without a network card of its own, UCX takes long to give up
     sys.stderr.write(f"{side} starts on port {port}\n")
-    rest_between_polls()
-    kept = {} if lease is None else {"kv_connector_extra_config": {"kv_lease_duration": lease}}
-    own = ("--host", "127.0.0.1", "--port", str(port), "--kv-transfer-config", json.dumps(TRANSFER | kept))
+    own = ["--host", "127.0.0.1", "--port", str(port)]
+    if CONNECTOR_FLAG not in flags:
+        rest_between_polls()
+        kept = {} if lease is None else {"kv_connector_extra_config": {"kv_lease_duration": lease}}
+        own += [CONNECTOR_FLAG, json.dumps(TRANSFER | kept)]
     sys.argv = [SERVER, *flags, *own]
     runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
 
@@ -224,8 +231,11 @@ def free_port() -> int:
             return port
 
 
-async def route(host: str, port: int, urls: list[str], orders: Connection) -> None:
-    """Serve until this process is ended. `orders`: where a restart of a side is asked for, by its number."""
+async def route(host: str, port: int, urls: list[str], orders: Connection, *, stored: bool) -> None:
+    """Serve until this process is ended. `orders`: where a restart of a side is asked for, by its number.
+
+    `stored`: the decoder finds the KV of a prompt by itself.
+    """
     lock = threading.Lock()
 
     def restart(number: int) -> None:
@@ -236,7 +246,7 @@ async def route(host: str, port: int, urls: list[str], orders: Connection) -> No
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
         application = web.Application(client_max_size=MOST_BYTES)
-        application.router.add_route("*", "/{path:.*}", Router(session, urls, restart).answer)
+        application.router.add_route("*", "/{path:.*}", Router(session, urls, restart, stored=stored).answer)
         # A client that disconnects cancels the request at the server that works on it.
         runner = web.AppRunner(application, handler_cancellation=True)
         await runner.setup()
@@ -247,8 +257,10 @@ async def route(host: str, port: int, urls: list[str], orders: Connection) -> No
 class Router:
     """Sends each request to the side or sides that it is for."""
 
-    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str], restart: Callable[[int], None]) -> None:
-        self.session = session
+    def __init__(
+        self, session: aiohttp.ClientSession, urls: Sequence[str], restart: Callable[[int], None], *, stored: bool
+    ) -> None:
+        self.session, self.stored = session, stored
         self.prefill, self.decode = self.urls = list(urls)
         self.restart = restart
 
@@ -279,14 +291,15 @@ class Router:
         if not isinstance(body, dict):
             return await self.relayed(request, self.decode + request.path_qs)
         whole = body.get("n", 1) != 1 or any(body.get(name) for name in ONLY_WHOLE)
-        first = prompt_alone(body, fetched=not whole)
+        first = prompt_alone(body, fetched=not whole and not self.stored)
         async with self.session.post(self.prefill + request.path_qs, json=first) as answer:
             content = await answer.read()
             if answer.status != 200:
                 return web.Response(status=answer.status, body=content, headers=end_to_end(answer.headers))
         await asyncio.sleep(int(request.headers.get(HAND_OVER, 0)) / 1000)
-        if not whole:
-            body["kv_transfer_params"] = json.loads(content).get("kv_transfer_params")  # None for less than a block
+        if not whole:  # without parameters for less than a block
+            answered = json.loads(content)
+            body[PARAMETERS] = cached_by_the_prefiller(answered) if self.stored else answered.get(PARAMETERS)
         return await self.relayed(request, self.decode + request.path_qs, json.dumps(body).encode())
 
     async def both(self, request: web.Request) -> web.StreamResponse:
@@ -347,8 +360,15 @@ def prompt_alone(body: Mapping[str, Any], *, fetched: bool) -> dict[str, Any]:
     """
     left_out = ("stream", "stream_options", "min_tokens", "max_completion_tokens", "stop", "stop_token_ids", "n")
     kept = {name: value for name, value in body.items() if name not in left_out}
-    transfer = {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
+    transfer = {PARAMETERS: {"do_remote_decode": True, "do_remote_prefill": False}}
     return {**kept, "max_tokens": 1, **(transfer if fetched else {})}
+
+
+def cached_by_the_prefiller(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters with which vLLM reports how many tokens the prefiller had, as with NIXL, and not how many
+    the decoder had and found."""
+    details = answer["usage"].get("prompt_tokens_details") or {}
+    return {"do_remote_prefill": True, "remote_prefill_cached_tokens": details.get("cached_tokens") or 0}
 
 
 def failed(content: bytes) -> bool:

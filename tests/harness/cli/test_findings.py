@@ -124,6 +124,32 @@ def test_a_run_replays_only_and_knows_the_waivers() -> None:
     assert words[words.index("--known-issues") + 1] == str(ROOT / "adapters" / CURRENT.engine / "known_issues.toml")
 
 
+def test_a_finding_of_a_trained_model_is_replayed_on_that_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once it has been fetched: a replay downloads nothing."""
+    record = msgspec.structs.replace(CURRENT, found=msgspec.structs.replace(CURRENT.found, model="smollm2"))
+    words = command_of([record], Path("out"))
+    assert words[words.index("--model") + 1] == "smollm2"
+    assert "--model" not in command_of([CURRENT], Path("out"))
+    for name in ("ENGINES", "CELLS"):
+        here = dict.fromkeys((CURRENT.found.adapter, CURRENT.found.cell), Installed())
+        monkeypatch.setattr(finding_runs, name, here)
+    monkeypatch.setattr(finding_runs, "generated_files", lambda: tmp_path)
+    assert obstacle(record) == "it needs a trained model: coldproof model smollm2"
+    (tmp_path / "trained" / "smollm2").mkdir(parents=True)
+    assert obstacle(record) == ""
+
+
+class Installed:
+    """An engine and a cell that are there."""
+
+    name, start, installed = "there", True, True
+
+    def obstacle(self, _engine: str, _worker: str) -> None:
+        """Nothing is in the way."""
+
+
 def test_a_run_without_results_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its exit code and folder are named."""
     monkeypatch.setattr(finding_runs, "obstacle", lambda _: "")

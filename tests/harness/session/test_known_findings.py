@@ -18,7 +18,8 @@ from coldproof.harness.case.finding_records import RECORD, read_finding, read_re
 from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.session.known_findings import needs_engine_starts, one_of_each
+from coldproof.harness.options import Options
+from coldproof.harness.session.known_findings import applicable, needs_engine_starts, one_of_each
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.findings import ReplayResult
 from coldproof.reports.schema.results import RequirementResult, Results, read_results
@@ -173,6 +174,17 @@ def test_another_bug_is_no_replay_of_the_finding(case: Case, tmp_path: Path) -> 
     results = ran(tmp_path / "run", OTHER_FLAW, findings, *waivers(tmp_path))
     assert [one.result for one in results.findings] == [ReplayResult.OTHERWISE]
     assert verdict_of(results).verdict is Verdict.VIOLATED
+
+
+def test_a_run_replays_the_findings_of_its_model() -> None:
+    """On another model they would pass, although nothing is fixed."""
+    found = {
+        name: applicable(Options(engine="vllm", report_dir=Path(), model=name))
+        for name in (None, "smollm2", "/models/mine")
+    }
+    assert [one.record.found.model for one in found["smollm2"]] == ["smollm2"]
+    assert {one.record.found.model for one in found[None]} == {None}
+    assert found["/models/mine"] == []
 
 
 def test_benchmarks_switch_it_off(case: Case, tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""Sessions of SGLang's adapter, against a stand-in: what a turn's body says, and when a session ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.fake_reply import answer
+from support.fake_sglang import MODEL, SESSION_ROUTES, FakeSglang, Fault, Manners, serving
+
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.requests import Abort, CompletionRequest
+from coldproof.adapters.sglang.spec import attach
+
+OPEN, CLOSE = SESSION_ROUTES
+FIRST, MORE = tuple(range(40, 50)), (60, 61, 62)
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the developer's key."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeSglang]:
+    """A server that has sessions."""
+    with serving() as made:
+        yield made
+
+
+def attached(fake: FakeSglang) -> CheckedEngine:
+    """The server, whose probe has left no trace in what it was asked."""
+    engine = CheckedEngine(attach(fake.url, adapter_for=lambda _: None))
+    fake.bodies.clear()
+    return engine
+
+
+def turn(prompt: tuple[int, ...], held: int = 0, abort: Abort | None = None) -> CompletionRequest:
+    """A turn of the session `talk` with three tokens of answer."""
+    return CompletionRequest(model=MODEL, prompt=prompt, max_tokens=3, session="talk", held=held, abort=abort)
+
+
+def sessions_of(manners: Manners) -> Support:
+    """What attaching finds about the sessions of a server."""
+    with serving(manners) as made:
+        return attach(made.url, adapter_for=lambda _: None).capabilities[Capability.SESSIONS]
+
+
+def test_a_turn_is_sent_as_its_new_tokens_and_answered_over_all(fake: FakeSglang) -> None:
+    """All but the last token of the answer before it are kept, by the name of the turn and the offset."""
+    engine = attached(fake)
+    said = answer("", FIRST, 3)
+    assert [token.id for token in engine.complete(turn(FIRST)).tokens] == said
+    prompt = (*FIRST, *said[:-1], *MORE)
+    later = engine.complete(turn(prompt, held=len(prompt) - len(MORE)))
+    assert [token.id for token in later.tokens] == answer("", prompt, 3)
+    assert later.cached_tokens == len(FIRST) + 2
+    first, second = fake.asked("/generate")
+    assert (first["input_ids"], first["session_params"]) == (list(FIRST), {"id": "talk"})
+    assert (second["input_ids"], second["session_params"]) == (
+        list(MORE),
+        {"id": "talk", "rid": first["rid"], "offset": len(FIRST) + 2},
+    )
+    assert not second["rid"].startswith(first["rid"])  # SGLang aborts by the beginning of a name
+
+
+def test_a_closed_session_takes_no_turn(fake: FakeSglang) -> None:
+    """It is closed once, however it ends, and its name can be opened again."""
+    engine = attached(fake)
+    engine.complete(turn(FIRST))
+    engine.close_session("talk", aborted=True)
+    engine.close_session("talk", aborted=False)
+    assert fake.asked(CLOSE) == [{"session_id": "talk"}]
+    with pytest.raises(RequestRefused, match="session 'talk' is not open"):
+        engine.complete(turn(FIRST + MORE, held=len(FIRST)))
+    engine.complete(turn(FIRST))
+    assert len(fake.asked(OPEN)) == 2
+
+
+def test_a_client_that_leaves_during_a_turn_ends_the_session(fake: FakeSglang) -> None:
+    """SGLang keeps it open; the protocol does not."""
+    engine = attached(fake)
+    assert engine.complete(turn(FIRST, abort=Abort(after_tokens=1))).aborted is not None
+    assert len(fake.asked(CLOSE)) == 1
+    with pytest.raises(RequestRefused, match="not open"):
+        engine.complete(turn(FIRST + MORE, held=len(FIRST)))
+
+
+def test_a_refused_turn_ends_the_session() -> None:
+    """It is closed on the server, too."""
+    with serving(fault=Fault.ABORT_EVENT, routes=()) as fake:
+        engine = attach(fake.url, adapter_for=lambda _: None)
+        with pytest.raises(RequestRefused, match="too long"):
+            engine.complete(turn(FIRST))
+        assert fake.asked(CLOSE) == [{"session_id": "talk"}]
+        assert fake.sessions == {}
+
+
+def test_sessions_are_there_if_a_second_turn_is_answered_as_its_whole_prompt() -> None:
+    """Otherwise the reason says what was seen."""
+    found = sessions_of(Manners())
+    assert (found.present, "the same answer as" in found.evidence) == (True, True)
+    found = sessions_of(Manners(forgets=True))
+    assert (found.present, "another answer than" in found.evidence) == (False, True)
+    found = sessions_of(Manners(routes=()))
+    assert (found.present, found.evidence) == (False, f"the server does not list {OPEN} and {CLOSE} in /openapi.json")
+    found = sessions_of(Manners(refuses=("session_params",)))
+    assert (found.present, "session_params is off" in found.evidence) == (False, True)
