@@ -149,7 +149,7 @@ def test_images_in_a_small_pool(sut: SystemUnderTest, data: st.DataObject) -> No
 @requirement(
     "MM-3",
     "images of which a part is evicted",
-    needs=(*IMAGES, Capability.METRICS),
+    needs=(*IMAGES, Capability.METRICS, Capability.IMAGE_PARTS),
     shows=(Evidence.IMAGE_HITS, Evidence.EVICTED_IMAGES),
 )
 @given(data=st.data())
