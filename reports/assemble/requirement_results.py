@@ -126,9 +126,10 @@ def cell_result(test: Event, verdict: Event | None) -> CellResult:
 
 
 def one_text(reasons: Iterable[str]) -> str:
-    """Join different reasons with semicolons; a full stop stands only at the end."""
+    """Join different reasons, and different parts of them, with semicolons; a full stop stands only at the end."""
     *first, last = dict.fromkeys(reasons)
-    return "; ".join([*(reason.removesuffix(".") for reason in first), last])
+    whole = "; ".join([*(reason.removesuffix(".") for reason in first), last])
+    return "; ".join(dict.fromkeys(whole.split("; ")))
 
 
 def merge_cells(cells: list[CellResult], *, several: bool) -> list[CellResult]:

@@ -12,6 +12,10 @@ from coldproof.reports.assemble.requirement_results import one_text
     [
         (["Request 1 hit too much.", "Request 2 hit too little."], "Request 1 hit too much; Request 2 hit too little."),
         (["too few examples", "too few examples"], "too few examples"),
+        (
+            ["no reset: none is known; no salt: none", "no salt: none; no tower: none"],
+            "no reset: none is known; no salt: none; no tower: none",
+        ),
         ([""], ""),
     ],
 )
