@@ -25,7 +25,7 @@ from coldproof.harness.options import UsageError
 LOCAL = "local"
 POLL_SECONDS = 10.0
 CANCEL_SECONDS = 12.0  # longer than the 8 s that a guard gives an engine: a second cancellation must not interrupt that
-CLOSE_SECONDS = 30.0  # longer than the 8 s that a run's guard gives its engines to stop
+CLOSE_SECONDS = 60.0  # several cancellations: on a busy machine Ray has lost two in a row
 STORE_BYTES = 200 * 2**20  # of a Ray started here; it only holds messages in transit
 BESIDE_NODES = ("node:", "bundle_group", "object_store_memory")  # resources that do not describe a kind of machine
 

@@ -40,7 +40,7 @@ def limits(
 
 
 some = settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     database=None,
     phases=[Phase.generate],

@@ -41,11 +41,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_with_images(model: Path) -> None:
-    """Its sizes are known, and resets by the routes that the server lists."""
+    """Its sizes are known, and resets by the routes that the server lists. Arguments need a flag of their own."""
     shape, support = found(model, TRUST_FLAG)
     assert (shape.image, shape.row_width) == (ImageShape(SIDE, IMAGE_TOKENS), None)
     present = {one for one, what in support.items() if what.present}
-    assert present == {*IMAGES, Capability.RESET_ENCODER}
+    assert present == {*IMAGES, Capability.RESET_ENCODER} - {Capability.PROCESSOR_ARGUMENTS}
 
 
 def test_arguments_of_the_processor_by_the_flag(model: Path) -> None:

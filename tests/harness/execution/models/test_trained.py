@@ -30,8 +30,9 @@ NAME = "random"
 GGUF = f"{NAME}-f32.gguf"
 
 
-def byte_tokenizer(vocabulary: int, *, end: int) -> dict[str, Any]:
+def byte_tokenizer(vocabulary: int, *, end: int, readable: bool) -> dict[str, Any]:
     """The metadata of a tokenizer that Transformers can convert: bytes, and one merge."""
+    assert not readable
     tokens = [*forge.byte_alphabet(), "<|end|>", "<|user|>", "<|system|>", "ab"]
     return {
         "tokenizer.ggml.model": "gpt2",
