@@ -358,16 +358,15 @@ def pair_cell(
     *arguments: str,
     areas: tuple[str, ...],
     tier: str | None = None,
-    package: str | None = "nixl",
 ) -> VllmCell:
     """Return a cell of two servers: one computes prompts, the other one decodes. `tier`: both have it, and what one of
-    them stores there, the other one finds."""
+    them stores there, the other one finds; None: they transfer KV by NIXL."""
     return VllmCell(
         name=name,
         about=about,
         arguments=arguments,
         areas=areas,
-        package=package,
+        package="nixl" if tier is None else None,
         numeric=True,
         in_process=False,
         prefill_apart=True,
@@ -400,14 +399,12 @@ PAIR_CELLS = (
         "two engines that share the folder of vLLM's ExampleConnector: one computes prompts, the other one decodes",
         NOT_CHUNKED,
         tier="example",
-        package=None,
         areas=("PD-1", "PD-2"),
     ),
     pair_cell(
         "prefill-decode-files",
         "two engines that share the files of vLLM's OffloadingConnector: one computes prompts, the other one decodes",
         tier="files-of-prompts",
-        package=None,
         areas=("PD-1", "PD-2"),
     ),
 )

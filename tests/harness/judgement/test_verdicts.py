@@ -151,8 +151,8 @@ def test_what_was_seen_once_counts_only_with_a_positive_match_or_a_count() -> No
     assert of_case(FailureClass.CORRUPT, history_dependent=True, known_issue="x") is Verdict.INCONCLUSIVE
 
 
-def test_requests_that_waited_once_count_only_if_they_wait_again() -> None:
-    """A gauge at one moment is no count: a busy machine changes what runs side by side."""
+def test_lost_reuse_that_no_request_shows_counts_only_if_it_is_seen_again() -> None:
+    """A gauge is no count of a request: a busy machine changes what runs side by side."""
     case = report_samples.case(failure_class=FailureClass.LOST_REUSE, history_dependent=True)
     assert verdict_of_case(msgspec.structs.replace(case, failing_request=None))[0] is Verdict.INCONCLUSIVE
 
