@@ -1,6 +1,7 @@
 """Bad input ends the run with one clear line, the right exit code and no traceback; a run that began always reports.
 
-Each test is a run of its own: `python -m pytest suites ...`. No engine starts: a stub stands in front of vLLM.
+Each test is a run of its own: `python -m pytest suites ...`. No engine starts: a stub stands in front of vLLM. Those
+that end before a run begins share one process, which imports Coldproof once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from support import report_samples
 from support.fake_reply import Manners
 from support.fake_server import serving
+from support.one_after_another import outcomes
 from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
@@ -40,8 +42,8 @@ USAGE, HARNESS, NOTHING = 4, 3, 5
 class Run:
     """What a run of the suites left: exit code, what it said, and its report folder."""
 
-    def __init__(self, done: subprocess.CompletedProcess[str], report: Path) -> None:
-        self.code, self.said, self.report = done.returncode, done.stdout + done.stderr, report
+    def __init__(self, code: int, said: str, report: Path) -> None:
+        self.code, self.said, self.report = code, said, report
 
     @property
     def results(self) -> Results:
@@ -56,83 +58,86 @@ class Run:
         return line
 
 
+def words(report: Path, *arguments: str | Path) -> list[str]:
+    """Pytest's arguments of a run."""
+    return ["suites", *PLUGINS, "--report-dir", str(report), *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a run."""
+    stub = tmp_path_factory.mktemp("stub")
+    (stub / "vllm").mkdir()
+    (stub / "vllm" / "__init__.py").write_text("raise SystemExit('the unit tests start no engine')\n")
+    (stub / "one_look.py").write_text(ONE_LOOK)
+    inherited = {name: text for name, text in os.environ.items() if name not in (KEY_VARIABLE, "PYTEST_ADDOPTS")}
+    return {
+        **inherited,
+        "PYTHONPATH": f"{stub}:{IMPORT_ROOT}",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # compiling anew would double the time of each run
+        "PYTHONPYCACHEPREFIX": str(tmp_path_factory.getbasetemp() / "pycache"),
+    }
+
+
 Coldproof = Callable[..., Run]
 
 
 @pytest.fixture
-def coldproof(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Coldproof:
+def coldproof(tmp_path: Path, environment: dict[str, str]) -> Coldproof:
     """Runs the suites with these arguments, reporting into `tmp_path / "report"`."""
-    stub = tmp_path / "stub"
-    (stub / "vllm").mkdir(parents=True)
-    (stub / "vllm" / "__init__.py").write_text("raise SystemExit('the unit tests start no engine')\n")
-    (stub / "one_look.py").write_text(ONE_LOOK)
 
     def run(*arguments: str | Path, report: Path = tmp_path / "report", **variables: str) -> Run:
-        command = [sys.executable, "-m", "pytest", "suites", *PLUGINS, "--report-dir", str(report)]
-        command += map(str, arguments)
-        inherited = {name: text for name, text in os.environ.items() if name not in (KEY_VARIABLE, "PYTEST_ADDOPTS")}
-        environment = {
-            **inherited,
-            "PYTHONPATH": f"{stub}:{IMPORT_ROOT}",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONDONTWRITEBYTECODE": "",  # compiling anew would double the time of each run
-            "PYTHONPYCACHEPREFIX": str(tmp_path_factory.getbasetemp() / "pycache"),
-            **variables,
-        }
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-m", "pytest", *words(report, *arguments)],
+            cwd=ROOT,
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
-        return Run(done, report)
+        return Run(done.returncode, done.stdout + done.stderr, report)
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, llamacpp, lmdeploy, endpoint"),
-        (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
-        (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
-        (["--engine", "endpoint"], "requires --engine-url http://HOST:PORT"),
-        (["--engine", "vllm", "--engine-url", "http://h:1"], "remove --engine-url, or use --engine endpoint"),
-        (["--engine-url", "http://h:1", "--engine-args=--x"], "pass the flags to your own server instead"),
-        (["--engine-url", "http://h:1", "--oracle", "cold-engine"], "use --oracle same-engine"),
-        (["--examples-from", "vllm"], "--examples-from 'vllm': invalid repository; use OWNER/REPO"),
-        (["--adapter", "/tmp"], "give at least two --adapter options with different contents"),
-        (
-            ["--weight-policy", "never"],
-            "choose one of invalidates, on-reset, in-salt",
-        ),
-        (["--weights", "/no/such/step"], "--weights /no/such/step: no *.safetensors there"),
-        (["--cells", "default,nope"], "unknown cell 'nope'; --cells list prints all cells"),
-        (["--budget", "soon"], "--budget 'soon': invalid duration; use for example 90s, 20m or 2h"),
-        (["--budget", "0m"], "--budget '0m': invalid duration"),
-        (["--diagnose", "some"], "unknown --diagnose value 'some': choose one of new, all, none"),
-        (["--findings", "some"], "unknown --findings value 'some': choose one of first, only, off"),
-        (["--calibration", "no/such.json"], "--calibration no/such.json: no such file; give the results.json"),
-        (["--engine-args", '--a "open'], "No closing quotation"),
-        (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),
-        (["--update-known-issues", "README.md"], "README.md: the file name must end in .toml"),
-        (
-            ["--update-known-issues", "adapters/vllm/known_issues.toml"],
-            "file exists and will not be overwritten; choose another name",
-        ),
-        (["--fault", "nope"], "unknown fault 'nope'; --fault list prints all faults"),
-        (
-            ["--fault", "a-reset-only-says-so", "--engine-url", "http://h:1"],
-            "--fault requires an engine that Coldproof starts",
-        ),
-        (["--requirements", "LORA-1,NOPE"], "unknown requirement 'NOPE'; --requirements takes ids"),
-        (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_bad_options_are_usage_in_one_line(coldproof: Coldproof, arguments: list[str], says: str) -> None:
-    """Exit code 4, before any engine or report."""
-    run = coldproof(*arguments)
-    assert says in run.clear_line()
-    assert run.code == USAGE
-    assert not run.report.exists()
+BAD_OPTIONS: list[tuple[list[str], str]] = [
+    (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, llamacpp, lmdeploy, endpoint"),
+    (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
+    (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
+    (["--engine", "endpoint"], "requires --engine-url http://HOST:PORT"),
+    (["--engine", "vllm", "--engine-url", "http://h:1"], "remove --engine-url, or use --engine endpoint"),
+    (["--engine-url", "http://h:1", "--engine-args=--x"], "pass the flags to your own server instead"),
+    (["--engine-url", "http://h:1", "--oracle", "cold-engine"], "use --oracle same-engine"),
+    (["--examples-from", "vllm"], "--examples-from 'vllm': invalid repository; use OWNER/REPO"),
+    (["--adapter", "/tmp"], "give at least two --adapter options with different contents"),
+    (
+        ["--weight-policy", "never"],
+        "choose one of invalidates, on-reset, in-salt",
+    ),
+    (["--weights", "/no/such/step"], "--weights /no/such/step: no *.safetensors there"),
+    (["--cells", "default,nope"], "unknown cell 'nope'; --cells list prints all cells"),
+    (["--budget", "soon"], "--budget 'soon': invalid duration; use for example 90s, 20m or 2h"),
+    (["--budget", "0m"], "--budget '0m': invalid duration"),
+    (["--diagnose", "some"], "unknown --diagnose value 'some': choose one of new, all, none"),
+    (["--findings", "some"], "unknown --findings value 'some': choose one of first, only, off"),
+    (["--calibration", "no/such.json"], "--calibration no/such.json: no such file; give the results.json"),
+    (["--engine-args", '--a "open'], "No closing quotation"),
+    (["--known-issues", "/no/such/file"], "cannot use --known-issues /no/such/file"),
+    (["--update-known-issues", "README.md"], "README.md: the file name must end in .toml"),
+    (
+        ["--update-known-issues", "adapters/vllm/known_issues.toml"],
+        "file exists and will not be overwritten; choose another name",
+    ),
+    (["--fault", "nope"], "unknown fault 'nope'; --fault list prints all faults"),
+    (
+        ["--fault", "a-reset-only-says-so", "--engine-url", "http://h:1"],
+        "--fault requires an engine that Coldproof starts",
+    ),
+    (["--requirements", "LORA-1,NOPE"], "unknown requirement 'NOPE'; --requirements takes ids"),
+    (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
+]
 
 
 def test_the_documentation_lists_every_option_and_no_other() -> None:
@@ -149,38 +154,51 @@ def case_file(**changes: object) -> str:
     return encode(msgspec.structs.replace(report_samples.case(), cell="default", **changes)).decode()
 
 
-@pytest.mark.parametrize(
-    ("option", "content", "says"),
-    [
-        ("--known-issues", "[[issue]\n", "Expected"),
-        ("--known-issues", '[[issue]]\nrequirement = "LORA-1"\n', "missing required field"),
-        (
-            "--known-issues",
-            '[[issue]]\nrequirement = "R-1"\nsignature = "*"\nversions = ""\nreason = "r"\nlink = ""\n',
-            "entry 1, for 'R-1', has an empty link",
-        ),
-        ("--replay", "no json", "is not a case file of this version"),
-        ("--replay", "{}", "is not a case file of this version"),
-        ("--replay", case_file(workload={"steps": 3}), "is not a case file of this version"),
-        (
-            "--replay",
-            case_file(schema_version=99),
-            f"has schema version 99; this version reads {SCHEMA_VERSION}",
-        ),
-    ],
-    ids=["toml", "field", "link", "no-json", "no-case", "no-workload", "schema"],
-)
-def test_a_file_that_cannot_be_used_is_named(
-    coldproof: Coldproof, tmp_path: Path, option: str, content: str, says: str
-) -> None:
-    """With what is wrong in it; exit code 4."""
-    file = tmp_path / "given"
-    file.write_text(content)
-    run = coldproof(option, file)
-    line = run.clear_line()
-    assert says in line
-    assert option == "--replay" or str(file) in line
+BAD_FILES = {
+    "toml": ("--known-issues", "[[issue]\n", "Expected"),
+    "field": ("--known-issues", '[[issue]]\nrequirement = "LORA-1"\n', "missing required field"),
+    "link": (
+        "--known-issues",
+        '[[issue]]\nrequirement = "R-1"\nsignature = "*"\nversions = ""\nreason = "r"\nlink = ""\n',
+        "entry 1, for 'R-1', has an empty link",
+    ),
+    "no-json": ("--replay", "no json", "is not a case file of this version"),
+    "no-case": ("--replay", "{}", "is not a case file of this version"),
+    "no-workload": ("--replay", case_file(workload={"steps": 3}), "is not a case file of this version"),
+    "schema": ("--replay", case_file(schema_version=99), f"has schema version 99; this version reads {SCHEMA_VERSION}"),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> dict[str, Run]:
+    """What each of the bad options and files came to."""
+    folder = tmp_path_factory.mktemp("bad")
+    given: dict[str, list[str]] = {" ".join(arguments): arguments for arguments, _ in BAD_OPTIONS}
+    for name, (option, content, _) in BAD_FILES.items():
+        (folder / name).write_text(content)
+        given[name] = [option, str(folder / name)]
+    reports = {name: folder / f"report-{number}" for number, name in enumerate(given)}
+    came = outcomes([words(reports[name], *arguments) for name, arguments in given.items()], environment)
+    return {name: Run(*outcome, reports[name]) for name, outcome in zip(given, came, strict=True)}
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD_OPTIONS, ids=[" ".join(arguments) for arguments, _ in BAD_OPTIONS])
+def test_bad_options_are_usage_in_one_line(ended: dict[str, Run], arguments: list[str], says: str) -> None:
+    """Exit code 4, before any engine or report."""
+    run = ended[" ".join(arguments)]
+    assert says in run.clear_line()
     assert run.code == USAGE
+    assert not run.report.exists()
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_cannot_be_used_is_named(ended: dict[str, Run], name: str) -> None:
+    """With what is wrong in it; exit code 4."""
+    option, _, says = BAD_FILES[name]
+    line = ended[name].clear_line()
+    assert says in line
+    assert option == "--replay" or f"/{name}" in line
+    assert ended[name].code == USAGE
 
 
 def test_an_adapter_that_is_none_is_named_with_what_is_missing(coldproof: Coldproof, tmp_path: Path) -> None:

@@ -56,9 +56,7 @@ def deaths(folder: Path, events: list[dict[str, Any]]) -> tuple[int, int]:
     ("kind", "needs_it"),
     [
         ("prompt logprobs beside another request", False),
-        ("prompt logprobs", True),
         ("several answers", True),
-        ("stop strings", True),
         ("structured output", True),
     ],
 )

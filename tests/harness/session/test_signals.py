@@ -71,13 +71,11 @@ class Started:
     ("number", "moment"),
     [
         (signal.SIGTERM, "start"),
-        (signal.SIGTERM, "calibration"),
         (signal.SIGTERM, "drawing"),
         (signal.SIGTERM, "minimising"),
         (signal.SIGTERM, "confirmation"),
         (signal.SIGTERM, "replaying"),
         (signal.SIGTERM, "controls"),
-        (signal.SIGHUP, "start"),
         (signal.SIGHUP, "confirmation"),
     ],
 )

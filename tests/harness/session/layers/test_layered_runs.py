@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.one_after_another import outcomes
 from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
@@ -18,14 +19,24 @@ from coldproof.reports.schema.verdict import Verdict
 PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
 
 
+PLUGINS = ("-p", "support.layered_engine", "-p", "no:cacheprovider")
+
+
+def words(folder: Path, *arguments: str) -> list[str]:
+    """Pytest's arguments of a run on the engine `layered`."""
+    given = ["suites", *PLUGINS, "--engine", "layered", "--model", "none", "--budget", "20s", "--diagnose", "none"]
+    return [*given, "--report-dir", str(folder / "out"), *arguments]
+
+
+def environment(moment: str = "") -> dict[str, str]:
+    """Its environment."""
+    return {**os.environ, "COLDPROOF_LAYERED": moment, "PYTHONPATH": PATH}
+
+
 def run(folder: Path, *arguments: str, moment: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the suites on the engine `layered`."""
-    words = ["-m", "pytest", "-p", "support.layered_engine", "-p", "no:cacheprovider", "suites", "--engine", "layered"]
-    words += ["--model", "none", "--budget", "20s", "--diagnose", "none", "--report-dir", str(folder / "out")]
-    environment = {**os.environ, "COLDPROOF_LAYERED": moment, "PYTHONPATH": PATH}
-    return subprocess.run(
-        [sys.executable, *words, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    """Run the suites on it."""
+    command = [sys.executable, "-m", "pytest", *words(folder, *arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment(moment), capture_output=True, text=True, check=False)
 
 
 def results(folder: Path) -> Results:
@@ -143,20 +154,20 @@ def test_one_layer_runs_in_this_process(tmp_path: Path) -> None:
     assert [cell.label for cell in found.requirements[0].cells] == ["layered"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--layers", "exat"), "unknown layer 'exat': choose one of exact, server"),
-        (("--layers", "exact,server", "--cells", "layered"), "--cells is for one layer"),
-        (("--layers", "exact,server", "-n", "2"), "-n is for one layer"),
-        (("--layers", "exact,server", "--worker", "fingerprint"), "--worker is for one layer"),
-        (("--layers", "exact,server", "--profile", "soak"), "--profile soak is for one layer"),
-        (("--layers", "exact,server", "--requirements", "REUSE-77"), "unknown requirement 'REUSE-77'"),
-    ],
-)
-def test_what_does_not_go_together_is_told_in_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+NOT_TOGETHER = {
+    ("--layers", "exat"): "unknown layer 'exat': choose one of exact, server",
+    ("--layers", "exact,server", "--cells", "layered"): "--cells is for one layer",
+    ("--layers", "exact,server", "-n", "2"): "-n is for one layer",
+    ("--layers", "exact,server", "--worker", "fingerprint"): "--worker is for one layer",
+    ("--layers", "exact,server", "--profile", "soak"): "--profile soak is for one layer",
+    ("--layers", "exact,server", "--requirements", "REUSE-77"): "unknown requirement 'REUSE-77'",
+}
+
+
+def test_what_does_not_go_together_is_told_in_one_line(tmp_path: Path) -> None:
     """Exit code 4."""
-    done = run(tmp_path, *arguments)
-    assert done.returncode == EXIT_USAGE
-    assert said in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+    came = outcomes([words(tmp_path, *arguments) for arguments in NOT_TOGETHER], environment())
+    for (code, said), expected in zip(came, NOT_TOGETHER.values(), strict=True):
+        assert code == EXIT_USAGE, said
+        assert expected in said
+        assert "Traceback" not in said
