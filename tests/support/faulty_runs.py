@@ -15,6 +15,7 @@ from coldproof.adapters.protocol.checked import AdapterError
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines import cell_engines
 from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.execution.engines.standby import Standby
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, Profile
@@ -88,12 +89,15 @@ class Bench:
         (said,) = [fields for kind, fields in self.told if kind == "verdict"]
         return said["verdict"], said["reason"], [fields["case"] for kind, fields in self.told if kind == "case"]
 
-    def violation(self, test: Any, cell: Cell, *, examples: int) -> Case:
-        """The one case of a test that an engine has to violate, confirmed on a fresh one."""
-        verdict, reason, cases = self.verdict(test, cell, examples=examples)
+    def violation(self, test: Any, cell: Cell, *, examples: int, fresh: bool = True) -> Case:
+        """The one case of a test that an engine has to violate, confirmed on a fresh one if `fresh`."""
+        with pytest.MonkeyPatch.context() as patch:
+            if not fresh:
+                patch.setattr(Standby, "take", lambda *_, **__: (None, ""))
+            verdict, reason, cases = self.verdict(test, cell, examples=examples)
         assert verdict is Verdict.VIOLATED, reason
         (case,) = cases
-        assert case.reproduction.fresh_failed, f"{reason} {case.reproduction}"
+        assert not fresh or case.reproduction.fresh_failed, f"{reason} {case.reproduction}"
         return case
 
 

@@ -236,8 +236,9 @@ class FingerprintWorker(WorkerBase):
         return self.weights_at_start
 
     def compute_weight_checksums(self) -> dict[str, str]:
-        """Return the digest of the weights that all digests follow from."""
-        return {"weights": self.started_runner().weights or self.start_weights()}
+        """Return the digest of the weights that all digests follow from. A server refuses equal names of two ranks."""
+        replica = getattr(self.parallel_config, "data_parallel_index", 0)  # older releases have none
+        return {f"dp{replica}:rank{self.rank}:weights": self.started_runner().weights or self.start_weights()}
 
     def add_lora(self, lora_request: Any) -> bool:
         """Load an adapter. Raises UnsupportedError if LoRA is not enabled."""

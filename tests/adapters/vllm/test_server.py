@@ -126,7 +126,9 @@ def test_a_saved_case_replays(attached: tuple[int, Results, str, Path], server: 
     """`--replay` runs that one case and finds the violation again."""
     _, results, _, report = attached
     case = report / "cases" / f"{results.cases[0].id}.json"
-    code, replayed, output = suites("--replay", str(case), "--engine-url", server.client.url, report=tmp_path)
+    code, replayed, output = suites(
+        "--replay", str(case), "--engine-url", server.client.url, "--diagnose", "none", report=tmp_path
+    )
     assert verdicts(replayed) == {"LORA-3": Verdict.VIOLATED}, output
     assert code == 1
 
