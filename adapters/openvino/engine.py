@@ -18,14 +18,17 @@ from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.registered_adapters import RegisteredAdapters
 from coldproof.adapters.common.stepping import STEP_MS, SteppedEngine, seconds
+from coldproof.adapters.openvino.content import tensors_of, text_of
 from coldproof.adapters.openvino.request import OpenVinoRequest, completion_of, first_batch
+from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE
 from coldproof.adapters.openvino.setup import CPU_BLOCK, Output, StepResult, capabilities, registered
 from coldproof.adapters.openvino.step_counts import StepAccounting
 from coldproof.adapters.openvino.worker_client import EngineRefusal, WorkerClient
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
-from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.spec.engine_spec import StartOptions
 
 NO_TOKEN_STEPS = 1 << 30  # a budget without effect: whole prompts are computed in one step
@@ -65,6 +68,7 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
             max_model_tokens=facts.longest,
             adapter_slots=len(adapters) or None,
             prefix_caching=options.caching,
+            image=ImageShape(SIDE, POSITIONS_OF_IMAGE) if facts.seeing else None,
         )
         self._failure = ""  # why the engine has terminated
         self.steps = 0
@@ -98,9 +102,13 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
         """Add a request. Raises RequestRefused if the engine does not accept it."""
         surface, name = request.surface, next(self._numbers)
         self._adapter_of(request.model)
-        wanted = (list(request.prompt), request.max_tokens, surface.logprobs, surface.prompt_logprobs)
         try:
-            self._call(type(None), "add", name, *wanted)
+            if (image := self.shape.image) is not None:
+                content = (text_of(request.prompt), list(tensors_of(request, image.side)))
+                self._call(type(None), "add_text", name, *content, request.max_tokens, surface.logprobs)
+            else:
+                wanted = (list(request.prompt), request.max_tokens, surface.logprobs, surface.prompt_logprobs)
+                self._call(type(None), "add", name, *wanted)
         except EngineRefusal as problem:
             raise RequestRefused(400, str(problem)) from problem
         one = OpenVinoRequest(request, name, step=self.steps)
@@ -216,8 +224,9 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
             if not self._live:
                 self._settle()
             running = min(self._latest.scheduled, len(self._live))
+            counted = self.capabilities[Capability.PREEMPTION_COUNTS].present
             return Metrics(
-                preemptions=self._step_counts.preemptions,
+                preemptions=self._step_counts.preemptions if counted else None,
                 running=running,
                 waiting=len(self._live) - running,
                 pool_usage=self._latest.usage / 100,

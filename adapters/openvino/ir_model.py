@@ -69,28 +69,35 @@ class Decoder:
         self.kv_heads: int = config["num_key_value_heads"]
         self.head: int = config["hidden_size"] // self.heads
         whole = self.openvino.PartialShape([DYNAMIC, DYNAMIC])
-        self.tokens = self.parameter("input_ids", whole, self.numpy.int64)
+        self.prompt = self.prompt_input()
         self.attention_mask = self.parameter("attention_mask", whole, self.numpy.int64)
         self.positions = self.parameter("position_ids", whole, self.numpy.int64)
         self.beams = self.parameter("beam_idx", self.openvino.PartialShape([DYNAMIC]), self.numpy.int32)
-        self.batch = self.op.gather(self.op.shape_of(self.tokens), self.integers(0), self.integer(0))
+        self.batch = self.op.gather(self.op.shape_of(self.prompt), self.integers(0), self.integer(0))
         self.cosine, self.sine = self.rotation()
         self.mask = self.causal_mask()
         self.assignments: list[Any] = []
 
     def model(self) -> Any:
         """Return the model: embedding, layers, output."""
-        table = self.constant(EMBEDDING)
-        hidden = self.op.gather(table, self.op.convert(self.tokens, "i32"), self.integer(0))
+        hidden = self.embedded()
         for layer in range(self.config["num_hidden_layers"]):
             hidden = self.layer(f"model.layers.{layer}", layer, hidden)
         hidden = self.norm("model.norm", hidden)
         logits = self.op.result(self.linear("lm_head", hidden))
         logits.output(0).set_names({"logits"})
-        inputs = [self.tokens, self.attention_mask, self.positions, self.beams]
+        inputs = [self.prompt, self.attention_mask, self.positions, self.beams]
         return self.openvino.Model(
             results=[logits], sinks=self.assignments, parameters=inputs, name=self.config["model_type"]
         )
+
+    def prompt_input(self) -> Any:
+        """Return the input for prompts: token ids."""
+        return self.parameter("input_ids", self.openvino.PartialShape([DYNAMIC, DYNAMIC]), self.numpy.int64)
+
+    def embedded(self) -> Any:
+        """Return the embeddings of the prompt."""
+        return self.op.gather(self.constant(EMBEDDING), self.op.convert(self.prompt, "i32"), self.integer(0))
 
     def layer(self, name: str, number: int, hidden: Any) -> Any:
         """Return the output of one layer: attention and a gated MLP, both with residual connections."""

@@ -39,3 +39,8 @@ class Release:
     def finish_reason(self, result: Any) -> str:
         """Return the engine's name of the finish reason of a result of generate()."""
         return str(result.finish_reasons[0].name) if self.version >= REASONS else NOT_REPORTED
+
+
+def takes_images(pipeline: Any) -> bool:
+    """Return whether requests can have images, by the signatures that the class of pipelines documents."""
+    return "images" in (pipeline.add_request.__doc__ or "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 
-from coldproof.adapters.openvino import ir_model
+from coldproof.adapters.openvino import ir_model, seeing_ir
+from coldproof.adapters.protocol import images
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, source_of, template_beside
 
 
@@ -14,10 +15,20 @@ def command(engine: RecordedEngine) -> str:
     return json.dumps(shlex.split(engine.config.get("arguments", "")))
 
 
+PACKAGES = ("openvino-genai", "openvino", "numpy")
+WITH_IMAGES = Reproduction(
+    template=template_beside(__file__),
+    command=command,
+    packages=PACKAGES,
+    carries=tuple(map(source_of, (images, ir_model, seeing_ir))),
+    in_process=True,
+    only_script=True,
+)
 OPENVINO = Reproduction(
     template=template_beside(__file__),
     command=command,
-    packages=("openvino-genai", "openvino", "numpy"),
+    packages=PACKAGES,
     carries=(source_of(ir_model),),
     in_process=True,
+    with_content=WITH_IMAGES,
 )

@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.openvino.seeing_ir import can_see
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.spec.engine_spec import StartOptions
 
 PACKAGE = "openvino-genai"
 REGISTERED = "adapters=registered"
 INT8 = "weights=int8"  # how the model is written; no option of the engine
+IMAGES = "parts=images"  # the same: in parts, with a vision encoder
 DEVICE, THREADS = "CPU", 1
 # By default the engine stores keys and values in 8 bits; then answers depend on the composition of the batch.
 EXACT = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32"}
@@ -25,6 +27,12 @@ EACH_ALIKE = "all requests of a generate() must have the same adapters"
 AT_START = "adapters are registered when the pipeline is created"
 GENERATE = "registered when the pipeline is created; each generate() selects the adapter of its requests"
 STEPPED = "add_request() and step() take no adapter: see the cell with registered adapters"
+NOT_IN_PARTS = (
+    "images come with a prompt as text only, and the model must be in parts (text embeddings, vision encoder, language "
+    "model over both): see the cells with images, which need the model that Coldproof generates"
+)
+NO_ECHO = "a prompt of a model with images is embeddings, without token ids to echo"
+NO_PREEMPTION = "with one token per step a request waits until the one before it has ended: none is preempted"
 NO_STEPS = "generate() returns when all of its requests have ended"
 ABSENT = {
     Capability.MIXED_ADAPTERS: EACH_ALIKE,
@@ -44,11 +52,11 @@ ABSENT = {
     Capability.PROVENANCE: "keys and values do not identify their writer",
     Capability.SEVERAL_GROUPS: "all layers are of the same kind",
     **OPTIONAL_ABSENT,
-    Capability.IMAGES: (
-        "images come with a prompt as text only, and the model must be in parts (text embeddings, vision encoder, "
-        "language model over both): pipeline_base.cpp refuses the IR that Coldproof writes, one model over token ids "
-        "(Model doesn't support embeddings)"
-    ),
+    Capability.IMAGE_UUIDS: "an image has no name",
+    Capability.PROCESSOR_ARGUMENTS: "a request tells the image processor nothing: it has one configuration",
+    Capability.TOWER_ADAPTERS: STEPPED,
+    Capability.RESET_ENCODER: "add_request() keeps nothing that it encoded, and the registry of chats has no reset",
+    Capability.RESET_PROCESSOR: "no processor's cache: each request scales its images",
 }
 BY_STEP = {  # without registered adapters
     Capability.STREAMING: "a handle is read after each step",
@@ -64,13 +72,15 @@ BY_STEP = {  # without registered adapters
 
 class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The created pipeline. `blocks`: size of the pool; None: it grows. `budget`: maximum tokens per step; None: whole
-    prompts are computed in one step. `longest`: maximum length of a request, in tokens.
+    prompts are computed in one step. `longest`: maximum length of a request, in tokens. `seeing`: whether prompts can
+    have images.
     """
 
     version: str
     blocks: int | None
     budget: int | None
     longest: int
+    seeing: bool
     scheduler: str
     properties: str
 
@@ -103,6 +113,11 @@ def registered(options: StartOptions) -> tuple[Path, ...]:
     return options.adapters if REGISTERED in options.arguments else ()
 
 
+def sees(model: str, words: Sequence[str]) -> bool:
+    """Return whether the model is to be written in parts, for images. `words`: the arguments of the options."""
+    return IMAGES in words and can_see(Path(model))
+
+
 def settings(genai: Any, words: Sequence[str], *, caching: bool) -> tuple[Any, dict[str, str]]:
     """Return the scheduler's configuration and the device's properties. Raises ValueError for an unknown word.
 
@@ -113,7 +128,7 @@ def settings(genai: Any, words: Sequence[str], *, caching: bool) -> tuple[Any, d
     scheduler.enable_prefix_caching = caching
     for word in words:
         name, _, value = word.partition("=")
-        if word in (REGISTERED, INT8):
+        if word in (REGISTERED, INT8, IMAGES):
             continue
         if name.isupper() and value:
             properties[name] = value
@@ -129,13 +144,24 @@ def settings(genai: Any, words: Sequence[str], *, caching: bool) -> tuple[Any, d
 
 def capabilities(facts: PipelineFacts, *, stepped: bool) -> dict[Capability, Support]:
     """Return the support of each capability. `stepped`: False if adapters are registered, which needs generate()."""
+    seeing = facts.seeing
     counted = stepped and facts.budget is not None
     exact = counted and facts.budget == 1
     pool = "the pool grows when needed" if facts.blocks is None else f"num_kv_blocks is {facts.blocks}"
     return {
         **{capability: Support(False, evidence) for capability, evidence in ABSENT.items()},
         **{capability: Support(stepped, evidence if stepped else NO_STEPS) for capability, evidence in BY_STEP.items()},
-        Capability.TOKEN_PROMPTS: Support(True, "prompts are tensors of token ids"),
+        **({Capability.PREEMPTION_COUNTS: Support(False, NO_PREEMPTION)} if seeing and exact else {}),
+        Capability.PROMPT_LOGPROBS: Support(
+            stepped and not seeing, NO_ECHO if seeing else BY_STEP[Capability.PROMPT_LOGPROBS] if stepped else NO_STEPS
+        ),
+        Capability.TOKEN_PROMPTS: Support(
+            True, "each printable token is a character" if seeing else "prompts are tensors of token ids"
+        ),
+        Capability.IMAGES: Support(seeing, "add_request() with a text and tensors" if seeing else NOT_IN_PARTS),
+        Capability.IMAGE_PARTS: Support(
+            seeing, "an image is a row of embeddings for each position" if seeing else NOT_IN_PARTS
+        ),
         Capability.TOKEN_OUTPUTS: Support(True, "answers are token ids"),
         Capability.CACHED_TOKENS: Support(
             exact,

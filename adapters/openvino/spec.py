@@ -8,7 +8,7 @@ import msgspec
 
 from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.reproducer import OPENVINO
-from coldproof.adapters.openvino.setup import INT8, PACKAGE, REGISTERED
+from coldproof.adapters.openvino.setup import IMAGES, INT8, PACKAGE, REGISTERED
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import CHUNKS, POOL, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
@@ -70,6 +70,15 @@ CELLS = (
         ROOMY,
         REGISTERED,
     ),
+    cell(
+        "openvino-images",
+        "a model that takes images, a pool of 128 blocks, one token per step",
+        ("MM-1", "MM-2"),
+        ROOMY,
+        TOKEN_STEPS,
+        IMAGES,
+    ),
+    cell("openvino-images-tight", "the same in a pool of 24 blocks", ("MM-3",), TIGHT, TOKEN_STEPS, IMAGES),
     cell("openvino-kv-u8", "KV in 8 bits, the engine's own default", IN_BITS, ROOMY, ODD_STEPS, U8, on_request=True),
     cell("openvino-kv-u4", "KV in 4 bits", IN_BITS, ROOMY, ODD_STEPS, U4, on_request=True),
     cell(

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.openvino.ir_model import CONFIG_FILE, write_model
-from coldproof.adapters.openvino.releases import NOT_REPORTED, Release
+from coldproof.adapters.openvino.releases import NOT_REPORTED, Release, takes_images
+from coldproof.adapters.openvino.seeing_ir import write_seeing_model
 from coldproof.adapters.openvino.setup import (
     DEVICE,
     INT8,
@@ -26,6 +27,7 @@ from coldproof.adapters.openvino.setup import (
     Output,
     PipelineFacts,
     StepResult,
+    sees,
     settings,
 )
 
@@ -44,7 +46,11 @@ class Worker:
         )
         self.release = Release(importlib.metadata.version(PACKAGE))
         self.handles: dict[int, Any] = {}
-        write_model(Path(model), Path(folder), int8=INT8 in words)
+        seeing = sees(model, words) and takes_images(self.genai.ContinuousBatchingPipeline)
+        if seeing:
+            write_seeing_model(Path(model), Path(folder))
+        else:
+            write_model(Path(model), Path(folder), int8=INT8 in words)
         self.scheduler, properties = settings(self.genai, words, caching=caching)
         self.adapters = [self.genai.Adapter(Path(path) / "adapter_model.safetensors") for path in adapters]
         given: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, **properties}
@@ -55,6 +61,7 @@ class Worker:
             version=str(self.release.version),
             blocks=self.scheduler.num_kv_blocks or None,
             budget=self.scheduler.max_num_batched_tokens if self.scheduler.dynamic_split_fuse else None,
+            seeing=seeing,
             longest=json.loads(Path(folder, CONFIG_FILE).read_text())["max_position_embeddings"],
             scheduler=self.release.scheduler_text(self.scheduler),
             properties=" ".join(f"{name}={value}" for name, value in sorted(properties.items())),
@@ -64,6 +71,18 @@ class Worker:
         """Add a request. `scored`: return logprobs. `echo`: return the prompt and its logprobs."""
         configuration = self.configuration(max_tokens, scored=scored, echo=echo)
         self.handles[number] = self.pipeline.add_request(number, self.tensor(prompt), configuration)
+
+    def add_text(
+        self, number: int, text: str, images: list[tuple[bytes, tuple[int, ...]]], max_tokens: int, scored: bool
+    ) -> None:
+        """Add a request to a model that takes images. `images`: the pixels of each, and the shape of its tensor."""
+        configuration = self.configuration(max_tokens, scored=scored)
+        configuration.apply_chat_template = False
+        tensors = [
+            self.openvino.Tensor(self.numpy.frombuffer(pixels, dtype=self.numpy.uint8).reshape(shape))
+            for pixels, shape in images
+        ]
+        self.handles[number] = self.pipeline.add_request(number, text, tensors, configuration)
 
     def cancel(self, number: int) -> None:
         """Cancel a request. The next step frees its blocks."""

@@ -64,7 +64,7 @@ class Requirement(msgspec.Struct, frozen=True):
     def on(self, present: Collection[Capability]) -> Requirement:
         """Return the requirement for an engine with these capabilities, with `shows_where` resolved."""
         added = (evidence for capability, evidence in self.shows_where.items() if capability in present)
-        return msgspec.structs.replace(self, shows=(*self.shows, *added), shows_where={})
+        return msgspec.structs.replace(self, shows=tuple(dict.fromkeys((*self.shows, *added))), shows_where={})
 
 
 def requirement(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coldproof.adapters.openvino.releases import NOT_REPORTED, Release
+from coldproof.adapters.openvino.releases import NOT_REPORTED, Release, takes_images
 
 
 class Handle:
@@ -53,3 +53,10 @@ def test_a_release_without_handles_is_refused() -> None:
     """Its Python has no steps."""
     with pytest.raises(ValueError, match=r"2024\.6"):
         Release("2024.5.0.0")
+
+
+@pytest.mark.parametrize(("words", "expected"), [("prompt: str, images: list", True), ("input_ids: Tensor", False)])
+def test_images_need_a_pipeline_that_documents_them(words: str, expected: bool) -> None:
+    """Releases differ in this without a version that says so."""
+    assert takes_images(Stand(add_request=Stand(__doc__=words))) is expected
+    assert not takes_images(Stand(add_request=Stand(__doc__=None)))

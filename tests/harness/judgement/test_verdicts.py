@@ -12,6 +12,7 @@ from support import report_samples
 from support.histories import history, outcome
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.judge import Judgement
@@ -371,3 +372,21 @@ def test_a_verdict_that_is_allowed_does_not_fail_its_test() -> None:
         raise_outcome(Verdict.NOT_EXERCISED, trial(), "because", None, [Verdict.NOT_EXERCISED])
     with pytest.raises(pytest.fail.Exception):
         raise_outcome(Verdict.VIOLATED, trial(), "because", None, [Verdict.NOT_EXERCISED])
+
+
+@pytest.mark.parametrize(
+    ("present", "required"),
+    [((), False), ((Capability.CACHE_SALT,), True), ((Capability.CACHE_SALT, Capability.ADAPTER_CHOICE), True)],
+)
+def test_evidence_of_a_capability_is_required_once_from_engines_that_have_it(
+    present: tuple[Capability, ...], required: bool
+) -> None:
+    """Identities can only be near one another where requests have some."""
+    declared = Requirement(
+        id="MM-1",
+        title="t",
+        needs=(),
+        shows=(Evidence.OTHER_IMAGE,),
+        shows_where=dict.fromkeys((Capability.CACHE_SALT, Capability.ADAPTER_CHOICE), Evidence.STALE_CHANCES),
+    )
+    assert declared.on(present).shows.count(Evidence.STALE_CHANCES) == int(required)

@@ -1,0 +1,135 @@
+"""Prompts with images: what the engine is given, what it hits, and a script that gives it the same."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.histories import burst
+from support.scripts import case_of
+from support.start_options import start_options
+
+from coldproof.adapters.openvino import engine
+from coldproof.adapters.openvino.content import tensors_of, text_of
+from coldproof.adapters.openvino.engine import OpenVinoEngine
+from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, can_see
+from coldproof.adapters.openvino.setup import IMAGES, sees
+from coldproof.adapters.openvino.spec import CELLS
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest
+from coldproof.adapters.protocol.shape import ImageShape
+from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.execution.models.cache_folder import generated_files
+from coldproof.harness.execution.models.lora import tiny_model
+from coldproof.harness.workload.steps import Image, Prompt, Request, Segment
+
+CELL = next(cell for cell in CELLS if IMAGES in cell.arguments)
+BLOCK = 32
+CAT, DOG = image_id("cat"), image_id("dog")
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("openvino_genai") is None, reason="openvino-genai is not installed"
+)
+
+
+def asked(*parts: str | int, encoding: Encoding = Encoding.PIXELS) -> CompletionRequest:
+    """A request whose prompt has texts and images, by their ids."""
+    seen: list[int] = []
+    hidden: list[int] = []
+    for part in parts:
+        if isinstance(part, str):
+            seen += map(ord, part)
+            hidden += [0] * len(part)
+        else:
+            seen += image_positions(part, POSITIONS_OF_IMAGE)
+            hidden += [SentImage(encoding).hidden()] + [0] * (POSITIONS_OF_IMAGE - 1)
+    return CompletionRequest(model="base", prompt=tuple(seen), hidden=tuple(hidden), max_tokens=8)
+
+
+def test_a_prompt_is_a_text_with_a_tag_for_each_image() -> None:
+    """And their pixels, in their order, in a tensor whose rank tells how they were sent."""
+    request = asked("a b", CAT, DOG, "c", encoding=Encoding.PNG)
+    assert text_of(request.prompt) == "a b<image><image>c"
+    assert list(tensors_of(request, SIDE)) == [(pixels(one, SIDE), (SIDE, SIDE, 3)) for one in (CAT, DOG)]
+    (sent,) = tensors_of(asked(CAT), SIDE)
+    assert sent == (pixels(CAT, SIDE), (1, SIDE, SIDE, 3))
+
+
+def test_images_need_a_model_whose_tokens_are_bytes(tmp_path: Path) -> None:
+    """And the cell's argument; others are written in one part."""
+    model = tiny_model(generated_files())
+    assert can_see(model)
+    assert sees(str(model), CELL.arguments)
+    assert not sees(str(model), ())
+    assert not can_see(tmp_path)
+    (tmp_path / "config.json").write_text('{"vocab_size": 32000}')
+    assert not sees(str(tmp_path), CELL.arguments)
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenVinoEngine]:
+    """An engine that takes images."""
+    log, model = tmp_path_factory.mktemp("seeing") / "engine.log", str(tiny_model(generated_files()))
+    started = engine.start(start_options(CELL, *CELL.arguments, log=log, model=model))
+    yield started
+    started.stop()
+
+
+def answer(seeing: OpenVinoEngine, request: CompletionRequest) -> tuple[list[int], int | None]:
+    """The tokens of an answer, and the number of cached tokens."""
+    found = seeing.complete(request)
+    assert isinstance(found, Completion)
+    return [token.id for token in found.tokens], found.cached_tokens
+
+
+@needs_package
+def test_hits_on_images_are_counted_to_the_position(seeing: OpenVinoEngine) -> None:
+    """The same image is hit whatever its tensor; with other text behind it, up to a block's end within it; another
+    image is not.
+    """
+    before, behind = "b" * (BLOCK - 5), "t" * 30
+    first, cold = answer(seeing, asked(before, CAT, behind))
+    length = len(before) + POSITIONS_OF_IMAGE + len(behind)
+    assert cold == 0
+    for encoding in Encoding:
+        assert answer(seeing, asked(before, CAT, behind, encoding=encoding)) == (first, length // BLOCK * BLOCK)
+    assert answer(seeing, asked(before, CAT, "u" * 30))[1] == BLOCK, "a hit that ends within the image"
+    other, cached = answer(seeing, asked(before, DOG, behind))
+    assert cached == 0
+    assert other != first
+
+
+@needs_package
+def test_what_it_says_of_images(seeing: OpenVinoEngine) -> None:
+    """With one token per step no request is preempted, and embeddings have no ids to echo."""
+    assert seeing.shape.image == ImageShape(SIDE, POSITIONS_OF_IMAGE)
+    present = {one for one, support in seeing.capabilities.items() if support.present}
+    assert {Capability.IMAGES, Capability.IMAGE_PARTS, Capability.CACHED_TOKENS} <= present
+    assert not present & {Capability.PREEMPTION_COUNTS, Capability.PROMPT_LOGPROBS, Capability.IMAGE_UUIDS}
+
+
+@needs_package
+def test_a_script_gives_it_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text and the pixels of the adapter."""
+    image = Segment("image 0", POSITIONS_OF_IMAGE, image=Image("cat", pixel=1, encoding=Encoding.PNG))
+    case = case_of("openvino", burst(Request(prompt=Prompt((Segment("text", 3), image)))))
+    monkeypatch.chdir(tmp_path)
+    script: dict[str, Any] = {"__name__": "script"}
+    exec(compile(reproducer(case), "script.py", "exec"), script)
+    server, pipeline = (script[name].__new__(script[name]) for name in ("Server", "Pipeline"))
+    script["Story"].__init__(server)
+    server.nonce = "n"
+    pipeline.numpy, pipeline.openvino = (importlib.import_module(name) for name in ("numpy", "openvino"))
+    rows = [("text", 3, None), ("image 0", POSITIONS_OF_IMAGE, None, None, msgspec.to_builtins(image.image))]
+    spec = {"n": 0, "prompt": rows, "continues": None}
+    ids, images = server.prompt(spec), list(server.images(spec))
+    hidden = [0] * (len(ids) - POSITIONS_OF_IMAGE) + [SentImage(Encoding.PNG).hidden()] + [0] * (POSITIONS_OF_IMAGE - 1)
+    request = CompletionRequest(model="base", prompt=tuple(ids), hidden=tuple(hidden), max_tokens=1)
+    assert images == list(tensors_of(request, SIDE))
+    text, (tensor,) = pipeline.content({"ids": ids, "images": images})
+    assert text == text_of(request.prompt)
+    assert (tensor.data.tobytes(), tuple(tensor.shape)) == images[0]
