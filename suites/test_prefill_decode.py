@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -22,8 +26,16 @@ from coldproof.harness.workload.generators.reuse import returns, traffic
 from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.generators.side_failures import failing_sides, late_hand_overs
 from coldproof.harness.workload.generators.weights import quiet_updates
+from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.transform import with_reset_scope
 
 APART = (Capability.PREFILL_APART, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+
+
+def everywhere(sut: SystemUnderTest) -> Callable[[Workload], Workload]:
+    """Return a function after which a workload's resets cover the second tier of both engines, if they share one."""
+    scope = (ResetScope.SECOND_TIER,) if sut.can(Capability.RESET_SECOND_TIER) else ()
+    return functools.partial(with_reset_scope, scope=scope)
 
 
 @requirement(
@@ -103,7 +115,7 @@ def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Dat
     Oracle: the reference cache of each side, whose upper bound is zero after the reset, and cold start. Vacuous when no
     reset succeeded or nothing was fetched.
     """
-    sut.check(data.draw(resets(sut.limits), label="workload"))
+    sut.check(data.draw(resets(sut.limits).map(everywhere(sut)), label="workload"))
 
 
 @requirement(
@@ -122,7 +134,7 @@ def test_weights_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Da
     Oracle: a cold engine with these weights. Vacuous when nothing was fetched, no request could have hit a block of
     other weights, or both weights answer alike.
     """
-    sut.check_updates(data.draw(quiet_updates(sut.limits), label="workload"))
+    sut.check_updates(data.draw(quiet_updates(sut.limits).map(everywhere(sut)), label="workload"))
 
 
 @requirement(
@@ -163,7 +175,7 @@ def test_weights_and_resets_that_reach_one_side_first(sut: SystemUnderTest, data
     hit a block of other weights, or both weights answer alike.
     """
     workload = st.one_of(weights_one_side_first(sut.limits), resets_one_side_first(sut.limits))
-    sut.check_updates(data.draw(workload, label="workload"))
+    sut.check_updates(data.draw(workload.map(everywhere(sut)), label="workload"))
 
 
 @requirement(

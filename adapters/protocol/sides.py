@@ -51,4 +51,6 @@ def declare_apart(engine: Any) -> None:
     """
     engine.shape = msgspec.structs.replace(engine.shape, publishes_answers=False, second_tier=False)
     said = Support(True, "the user says so: --prefill-apart")
-    engine.capabilities = {**engine.capabilities, Capability.PREFILL_APART: said}
+    none = Support(False, "two engines of which one fetches from the other have no second tier")
+    known = {Capability.PREFILL_APART: said, Capability.RESET_SECOND_TIER: none}
+    engine.capabilities = {**engine.capabilities, **known}

@@ -9,6 +9,7 @@ from coldproof.adapters.common.state_model import make_state_model
 from coldproof.adapters.common.tiny_model import make_model, make_sliding_window_model
 from coldproof.adapters.spec.cell import ModelLayers
 
+OTHER_SEED = 7  # of the weights of another generated model
 # Each takes the folder and `seed`, that of the weights.
 MAKERS: dict[ModelLayers, Callable[..., None]] = {
     ModelLayers.FULL: make_model,

@@ -358,6 +358,8 @@ def pair_cell(
     *arguments: str,
     areas: tuple[str, ...],
     tier: str | None = None,
+    package: str | None = None,
+    environment: Variables = (),
 ) -> VllmCell:
     """Return a cell of two servers: one computes prompts, the other one decodes. `tier`: both have it, and what one of
     them stores there, the other one finds; None: they transfer KV by NIXL."""
@@ -366,11 +368,25 @@ def pair_cell(
         about=about,
         arguments=arguments,
         areas=areas,
-        package="nixl" if tier is None else None,
+        package="nixl" if tier is None else package,
         numeric=True,
         in_process=False,
         prefill_apart=True,
         tier=tier,
+        environment=environment,
+    )
+
+
+def lmcache_pair_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...]) -> VllmCell:
+    """Return a cell of two servers that are clients of one LMCache server."""
+    return pair_cell(
+        name,
+        f"two engines that share one LMCache server: one computes prompts, the other one decodes; {about}",
+        *arguments,
+        tier="lmcache",
+        package="lmcache",
+        environment=LMCACHE_ENVIRONMENT,
+        areas=areas,
     )
 
 
@@ -406,6 +422,13 @@ PAIR_CELLS = (
         "two engines that share the files of vLLM's OffloadingConnector: one computes prompts, the other one decodes",
         tier="files-of-prompts",
         areas=("PD-1", "PD-2"),
+    ),
+    lmcache_pair_cell("prefill-decode-lmcache", "pools that never evict", areas=("PD-1", "PD-2")),
+    lmcache_pair_cell(
+        "prefill-decode-lmcache-tight",
+        "pools that one request of maximum length fills, chunks of 64 tokens, no adapters",
+        *small_pool(*SMALL_CHUNKS, NO_ADAPTERS),
+        areas=("PD",),
     ),
 )
 

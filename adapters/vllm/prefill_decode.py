@@ -6,7 +6,7 @@ port. It needs vLLM, which brings aiohttp, and nixl. It imports nothing of Coldp
 The protocol is that of NixlConnector's documentation: the prefiller gets the request with one token of answer and
 `do_remote_decode`, and its `kv_transfer_params` go to the decoder with the whole request. With `--kv-transfer-config`,
 both sides have that connector instead, and the decoder finds by itself what the prefiller has stored, such as files in
-a folder of both.
+a folder of both. If that connector would start a server of LMCache, both sides have one, which outlives a side.
 
 Three things can be asked of it that happen by themselves in production: `POST /sides/SIDE/restart` kills a side and
 starts it again, a request with the header `X-hand-over-ms` goes to the decoder so much later, and a change under
@@ -40,7 +40,8 @@ from aiohttp import web
 
 SERVER = "vllm.entrypoints.openai.api_server"
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
-CONNECTOR_FLAG = "--kv-transfer-config"
+CONNECTOR_FLAG, OPTIONS = "--kv-transfer-config", "kv_connector_extra_config"
+LAUNCHER, AUTOSTART = "lmcache.integration.vllm.mp_server_launcher", "lmcache.mp.autostart"
 SIDES = ("prefill", "decode")
 SIDE_VARIABLE = "PREFILL_DECODE_SIDE"  # of the environment of each server: which side it is
 RESTARTS = tuple(f"/sides/{side}/restart" for side in SIDES)
@@ -84,7 +85,8 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--kv-lease", type=int)
     ours, flags = parser.parse_known_args(words)
-    pair = Pair(flags, ours.kv_lease)
+    flags, store = with_one_store(flags)
+    pair = Pair(flags, ours.kv_lease, store)
     urls = [f"http://127.0.0.1:{port}" for port in pair.ports]
     orders, asked = multiprocessing.Pipe()
     stored = CONNECTOR_FLAG in flags
@@ -97,11 +99,17 @@ FORK = multiprocessing.get_context("fork")  # a process that has imported vLLM s
 
 
 class Pair:
-    """The processes of both servers, which are started from here because this process has no event loop."""
+    """The processes of both servers, which are started from here because this process has no event loop.
 
-    def __init__(self, flags: Sequence[str], lease: int | None) -> None:
+    `store`: the options of LMCache's server, which is a process here, too; None without one.
+    """
+
+    def __init__(self, flags: Sequence[str], lease: int | None, store: Mapping[str, Any] | None) -> None:
         self.flags, self.lease = flags, lease
         self.ports = [free_port() for _ in SIDES]
+        self.stores = [] if store is None else [FORK.Process(target=keep, args=(store,))]
+        for process in self.stores:
+            process.start()
         self.servers = [self.started(number) for number in range(len(SIDES))]
 
     def started(self, number: int) -> multiprocessing.context.ForkProcess:
@@ -125,12 +133,12 @@ class Pair:
         """Do what the router asks for until a process ends by itself, and end the others. Return the exit code."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
-            while orders in wait([orders, router.sentinel, *(server.sentinel for server in self.servers)]):
+            while orders in wait([orders, *(process.sentinel for process in (router, *self.stores, *self.servers))]):
                 self.restart(orders.recv())
                 orders.send(True)
-            return next((server.exitcode for server in self.servers if server.exitcode), 1)
+            return next((process.exitcode for process in (*self.servers, *self.stores) if process.exitcode), 1)
         finally:
-            for process in (router, *self.servers):
+            for process in (router, *self.servers, *self.stores):
                 process.terminate()
 
 
@@ -142,6 +150,30 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
+def with_one_store(flags: Sequence[str]) -> tuple[list[str], Mapping[str, Any] | None]:
+    """Return the flags with which no side starts LMCache's server, and the options of the one that both use; None
+    where no side would start one."""
+    flags = list(flags)
+    if CONNECTOR_FLAG not in flags:
+        return flags, None
+    place = flags.index(CONNECTOR_FLAG) + 1
+    config = json.loads(flags[place])
+    options = config.get(OPTIONS, {})
+    if not options.get(AUTOSTART):
+        return flags, None
+    flags[place] = json.dumps({**config, OPTIONS: {**options, AUTOSTART: False}})
+    return flags, options
+
+
+def keep(options: Mapping[str, Any]) -> None:
+    """Run the server in this process that LMCache's connector would start with these options."""
+    launcher = importlib.import_module(LAUNCHER)
+    config = launcher.MPServerAutostartConfig.from_extra_config(options, "127.0.0.1", options["lmcache.mp.port"])
+    _, _, module, *words = config.command()  # python -m MODULE
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
 def serve(side: str, port: int, flags: Sequence[str], lease: int | None) -> None:
     """Run one of the servers in this process."""
     os.environ[SIDE_VARIABLE] = side
@@ -151,7 +183,7 @@ def serve(side: str, port: int, flags: Sequence[str], lease: int | None) -> None
     own = ["--host", "127.0.0.1", "--port", str(port)]
     if CONNECTOR_FLAG not in flags:
         rest_between_polls()
-        kept = {} if lease is None else {"kv_connector_extra_config": {"kv_lease_duration": lease}}
+        kept = {} if lease is None else {OPTIONS: {"kv_lease_duration": lease}}
         own += [CONNECTOR_FLAG, json.dumps(TRANSFER | kept)]
     sys.argv = [SERVER, *flags, *own]
     runpy.run_module(SERVER, run_name="__main__", alter_sys=True)

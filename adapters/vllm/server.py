@@ -32,10 +32,11 @@ from coldproof.adapters.server.engine import EventStream, ServerEngine
 from coldproof.adapters.server.event_socket import EventSocket
 from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
 from coldproof.adapters.vllm import content_support
-from coldproof.adapters.vllm.cells import LEASE, Variables
+from coldproof.adapters.vllm.cells import Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, has_states, topology_flags
 from coldproof.adapters.vllm.flags import DRAFTS_FLAG, split_flag
 from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
+from coldproof.adapters.vllm.pair_support import of_pair
 from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, digest_plugin, transfer_plugin
 from coldproof.adapters.vllm.releases import (
     CPU_PACKAGE,
@@ -185,7 +186,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         evidence = f"the model is spread over {options.model_ranks} ranks, as set by the flags of the cell"
         capabilities[Capability.SEVERAL_RANKS] = Support(True, evidence)
     if options.prefill_apart:
-        capabilities |= of_pair(command, shape)
+        capabilities |= of_pair(command, shape, capabilities)
     capabilities |= of_server(
         capabilities,
         transfers=options.weight_transfer,
@@ -206,27 +207,6 @@ def plugins(options: VllmOptions) -> tuple[Path, ...]:
     folder = options.log.with_suffix(".plugins")
     transfer = (transfer_plugin(folder / "transfer"),) if options.weight_transfer else ()
     return transfer if options.topology is None else (*transfer, digest_plugin(folder / "digests"))
-
-
-def of_pair(command: Sequence[str], shape: EngineShape) -> dict[Capability, Support]:
-    """Return what two engines can of which one computes prompts and the other one decodes."""
-    found = {
-        Capability.PREFILL_APART: Support(True, "two engines, of which one computes prompts and the other one decodes"),
-        Capability.SIDE_FAILURES: side_failures(command),
-        Capability.ONE_SIDE_FIRST: Support(True, "the router passes on what it gets under /sides/SIDE"),
-    }
-    files = Support(False, "no reset removes the files of both engines, and they do not say which weights wrote them")
-    kept = (Capability.CACHE_RESET, Capability.WEIGHT_UPDATES) if shape.shares_a_tier else ()
-    return found | dict.fromkeys(kept, files)
-
-
-def side_failures(command: Sequence[str]) -> Support:
-    """Return whether sides may fail: only where the prefiller soon gives back what nobody has fetched. Otherwise
-    blocks are rightly in use for half a minute after a failure.
-    """
-    if LEASE in command:
-        return Support(True, f"the router restarts a side, and {LEASE} is given")
-    return Support(False, f"without {LEASE}, the prefiller keeps for 30 seconds what nobody has fetched")
 
 
 def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) -> list[str]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from coldproof.adapters.protocol.requests import Abort
-from coldproof.harness.workload.steps import Burst, Change, Meanwhile, Request, SetAdapter, Step, Workload
+from coldproof.adapters.protocol.resets import ResetScope
+from coldproof.harness.workload.steps import Burst, Change, Meanwhile, Request, Reset, SetAdapter, Step, Workload
+
+Changed = TypeVar("Changed", SetAdapter, Reset)
 
 
 def without_steps(workload: Workload, *kinds: type) -> Workload:
@@ -30,12 +34,22 @@ def with_changes(meanwhile: Meanwhile, changes: Sequence[Change]) -> Meanwhile |
 
 def change_adapter_steps(workload: Workload, change: Callable[[SetAdapter], SetAdapter]) -> Workload:
     """Return the workload with `change` applied to every adapter load and change."""
+    return change_steps(workload, SetAdapter, change)
+
+
+def with_reset_scope(workload: Workload, scope: tuple[ResetScope, ...]) -> Workload:
+    """Return the workload with resets that cover the prefix cache and `scope`."""
+    return change_steps(workload, Reset, lambda reset: msgspec.structs.replace(reset, scope=scope))
+
+
+def change_steps(workload: Workload, kind: type[Changed], change: Callable[[Changed], Changed]) -> Workload:
+    """Return the workload with `change` applied to every step of a kind, also during a burst."""
     steps = list(workload.steps)
     for at, step in enumerate(steps):
-        if isinstance(step, SetAdapter):
+        if isinstance(step, kind):
             steps[at] = change(step)
         elif isinstance(step, Burst) and step.meanwhile is not None:
-            made = [change(one) if isinstance(one, SetAdapter) else one for one in step.meanwhile.changes]
+            made = [change(one) if isinstance(one, kind) else one for one in step.meanwhile.changes]
             steps[at] = msgspec.structs.replace(step, meanwhile=with_changes(step.meanwhile, made))
     return Workload(tuple(steps))
 

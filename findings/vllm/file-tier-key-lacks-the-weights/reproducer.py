@@ -31,7 +31,7 @@ from pathlib import Path
 
 import requests
 
-ATTEMPTS = 5
+ATTEMPTS = 1
 STALL_SECONDS = 60
 SCORE_NATS = 0.02  # tolerance for the order of additions; a wrong block changes scores by tenths
 FILES = Path("coldproof-files").resolve()
@@ -80,7 +80,13 @@ class Story:
     def restart(self, before):
         """Wait until the user has replaced the server by one over the same storage."""
         self.behind.clear()
-        input(f"Until now the server must have had a difference ({before}). Stop it, start COMMAND, press Enter: ")
+        input(f"The server has {before}. Stop it, press Enter: ")
+        weights = FILES / "model" / "model.safetensors"
+        others = weights.read_bytes()
+        make_model(FILES / "model")
+        if weights.read_bytes() == others:
+            give_up("the server had the model's own weights from the start: begin again with step 1")
+        input("Start it again with COMMAND, and when it is ready, press Enter: ")
 
     def ask(self, specs, after_tokens=0, change=None):
         """Send requests concurrently. Make the change after the first request has produced `after_tokens` tokens."""
@@ -345,8 +351,8 @@ def give_up(why):
 
 def make_files():
     """Write the model and the adapters, generated from their seeds."""
-    if not (FILES / "model").exists():
-        make_model(FILES / "model")
+    if len(sys.argv) != 2 or not (FILES / "model").exists():  # before the restart, the server has other weights
+        make_model(FILES / "model", seed=7)
     config = json.loads((FILES / "model" / "config.json").read_text())
     for content, recipe in RECIPES.items():
         make_adapter(FILES / f"adapter-{content}", config, **recipe)

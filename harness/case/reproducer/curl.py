@@ -132,7 +132,9 @@ class CurlScript:
             case RestoreState(name=name):
                 return engine.move_state("restore", name, self.spelled(name))
             case Restart(before=before):
-                return f"# stop the server, which had {before} different, and start it as above over the same storage"
+                return (
+                    f"# stop the server, which had {before}, and start it as above without that, over the same storage"
+                )
             case RestartSide(side=side):
                 return f'curl -sX POST "$SERVER/sides/{side}/restart"'
             case Idle(ms=ms):

@@ -16,11 +16,12 @@ import msgspec
 from coldproof.adapters.common import image_model, seeing_model, state_model, tiny_model
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
+from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.registry import CELLS, reproduction_of
 from coldproof.adapters.server.completions import headers, option_fields
 from coldproof.adapters.spec.cell import ModelLayers
-from coldproof.adapters.spec.generated_models import MAKERS
+from coldproof.adapters.spec.generated_models import MAKERS, OTHER_SEED
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, source_of
 from coldproof.harness.case.signature import FEWER_DRAFTS
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
@@ -84,6 +85,7 @@ def reproducer(case: Case) -> str:
     loader = jinja2.Environment(loader=templates, keep_trailing_newline=False, undefined=jinja2.StrictUndefined)
     template = loader.get_template(TEMPLATE)
     row = next((r for r in case.requests if r.request == case.failing_request), None)
+    restarts = [step.before for step in workload.steps if isinstance(step, Restart)]
     by_count = row is not None and case.first_difference is None and case.failure_class in CACHED_COUNT_FAILURES
     source: str = template.render(
         case_id=case.id,
@@ -101,6 +103,8 @@ def reproducer(case: Case) -> str:
         judge=f"judge_{'exact' if case.noise_nats is None else 'noisy'}.py.j2",
         tiny_model=uses_generated_model(case),
         maker=MAKERS[layers].__name__,
+        restarts=restarts,
+        other_seed=OTHER_SEED if EngineChange.WEIGHTS in restarts and uses_generated_model(case) else None,
         recipes=repr(case.recipes),
         config=case.engine_config,
         weights=SEEDS if weight_updates(workload) else {},

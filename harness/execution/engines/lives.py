@@ -10,10 +10,9 @@ from coldproof.adapters.common.model_folder import model_folder
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.generated_models import OTHER_SEED
 from coldproof.harness.execution.engines.pool import EnginePlace, EnginePool
 from coldproof.harness.execution.models.lora import tiny_model
-
-OTHER_SEED = 7  # of the weights of another generated model
 
 
 class EngineLives:

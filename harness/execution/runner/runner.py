@@ -347,19 +347,11 @@ class WorkloadRun:
         """
         began = self.clock()
         try:
-            success = all(side.reset_cache() for side in sides) if sides else self.reset_engine(step)
+            success = all(reset_engine(engine, step) for engine in sides or (self.engine,))
         except RequestRefused:
             success = False
         made = self.resets if step.prefix else self.side_resets
         made.append(ResetRecord(began=began, ended=self.clock(), success=success, scope=step.scope))
-
-    def reset_engine(self, step: Reset) -> bool:
-        """Reset the prefix cache and the scope of a step, or only the scope. Return whether the engine confirms it."""
-        if not step.prefix:
-            return self.engine.reset_beside(step.scope) if isinstance(self.engine, ResetsBeside) else False
-        if not step.scope:
-            return self.engine.reset_cache()
-        return self.engine.reset_more(step.scope) if isinstance(self.engine, ResetsMore) else False
 
     def move_state(self, number: int, step: SaveState | RestoreState) -> int:
         """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported.
@@ -465,3 +457,12 @@ class WorkloadRun:
     def clock(self) -> float:
         """Return the seconds since the run began."""
         return round(self.engine.clock() - self.began, 6)
+
+
+def reset_engine(engine: Engine, step: Reset) -> bool:
+    """Reset the prefix cache and the scope of a step, or only the scope. Return whether the engine confirms it."""
+    if not step.prefix:
+        return engine.reset_beside(step.scope) if isinstance(engine, ResetsBeside) else False
+    if not step.scope:
+        return engine.reset_cache()
+    return engine.reset_more(step.scope) if isinstance(engine, ResetsMore) else False

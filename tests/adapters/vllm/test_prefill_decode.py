@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import os
 import re
 import secrets
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +27,7 @@ from werkzeug import Request, Response
 from coldproof.adapters.common.process import free_port
 from coldproof.adapters.server.completions import HAND_OVER_HEADER
 from coldproof.adapters.vllm import prefill_decode
-from coldproof.adapters.vllm.prefill_decode import merged, route
+from coldproof.adapters.vllm.prefill_decode import merged, route, with_one_store
 
 PARAMS = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
 
@@ -243,6 +247,47 @@ def test_counts_of_lookups_are_the_prefillers_and_fetched_tokens_the_decoders() 
         'vllm:num_requests_running{engine="0"} 1.0',
         'vllm:num_requests_running{engine="0"} 2.0',
     ]
+
+
+STORE = {"lmcache.mp.autostart": True, "lmcache.mp.port": "4321"}
+
+
+def transfer(options: dict[str, Any]) -> list[str]:
+    """Flags of a server with LMCache's connector."""
+    config = {"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": options}
+    return ["--model", "m", "--kv-transfer-config", json.dumps(config), "--enforce-eager"]
+
+
+def test_both_sides_have_one_server_of_lmcache() -> None:
+    """Which neither of them starts: the one that does would end it with itself."""
+    flags, options = with_one_store(transfer(STORE))
+    assert options == STORE
+    assert flags == transfer({**STORE, "lmcache.mp.autostart": False})
+
+
+@pytest.mark.parametrize("flags", [transfer({"lmcache.mp.port": "4321"}), ["--model", "m"]])
+def test_a_server_that_the_user_starts_or_none_is_not_started(flags: list[str]) -> None:
+    """The flags stay as they are."""
+    assert with_one_store(flags) == (flags, None)
+
+
+def test_a_pair_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its exit code: sides that compute everything themselves would look like a pair without a fault."""
+    launched = SimpleNamespace(command=lambda: ["python", "-m", "module", "--flag"])
+    launcher = SimpleNamespace(MPServerAutostartConfig=SimpleNamespace(from_extra_config=lambda *_: launched))
+    monkeypatch.setattr(prefill_decode.importlib, "import_module", lambda _: launcher)
+    monkeypatch.setattr(prefill_decode.runpy, "run_module", lambda module, **_: os._exit(len([module, *sys.argv])))
+    monkeypatch.setattr(prefill_decode, "serve", lambda *_: time.sleep(30))
+    monkeypatch.setattr(prefill_decode.signal, "signal", lambda *_: None)
+    pair = prefill_decode.Pair([], None, STORE)
+    router = prefill_decode.FORK.Process(target=time.sleep, args=(30,))
+    router.start()
+    orders, asked = multiprocessing.Pipe()
+    with contextlib.closing(orders), contextlib.closing(asked):
+        assert pair.supervise(router, orders) == 3
+    for process in (router, *pair.servers):
+        process.join(10)
+        assert process.exitcode == -signal.SIGTERM
 
 
 def test_no_connection_takes_the_port_that_a_side_binds_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ def test_no_hit_on_an_answer_is_expected_of_a_router(*, apart: bool) -> None:
     made = history(outcome(0, first, answer), outcome(1, turn, cached_tokens=BLOCK), shape=engine.shape)
     assert [one.failure_class for one in check_bounds(made)] == ([] if apart else [FailureClass.LOST_REUSE])
     assert bool(engine.capabilities[Capability.PREFILL_APART].present) is apart
+    assert (engine.capabilities[Capability.RESET_SECOND_TIER].present is False) or not apart
 
 
 def test_an_engine_of_our_own_is_started_as_a_pair_by_its_cell() -> None:

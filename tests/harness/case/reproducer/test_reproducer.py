@@ -392,6 +392,28 @@ def test_each_step_is_one_line_of_the_scenario(step: Step, line: str) -> None:
     assert line in made
 
 
+def test_a_script_writes_other_weights_before_a_restart_and_the_models_own_for_it(tmp_path: Path) -> None:
+    """The first answer is of the others; a server that had the model's own from the start shows nothing."""
+    before = (burst(SHORT), Restart(EngineChange.WEIGHTS), burst(SHORT))
+    path = tmp_path / "case.py"
+    path.write_text(reproducer(case_of(*before, engine_config={"model": f"/models/{'0' * 16}"})))
+
+    def weights(code: str, *words: str, keys: str = "") -> tuple[str, bytes]:
+        command = [sys.executable, "-c", f"import sys; sys.path.insert(0, ''); import case; {code}", *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, input=keys, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.stdout, (tmp_path / "coldproof-files" / "model" / "model.safetensors").read_bytes()
+
+    restart = "case.make_files(); case.Story().restart('other weights')"
+    _, others = weights("case.main()")
+    told, own = weights(restart, "url", keys="\n\n")
+    assert "Stop it, press Enter: Start it again with COMMAND" in told
+    assert own != others
+    assert "begin again with step 1" in weights(restart, "url", keys="\n\n")[0]
+    assert weights("case.main()")[1] == others
+
+
 def test_a_script_that_restarts_a_side_can_do_so() -> None:
     """And no other one has a word of it."""
     with_restart = reproducer(case_of(burst(SHORT), RestartSide(Side.PREFILL), burst(SHORT)))

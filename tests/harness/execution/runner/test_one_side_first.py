@@ -12,6 +12,7 @@ from support.drawn_workloads import limits
 from support.histories import SideBySide, ask, burst, contents, history, outcome, play, put
 
 from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 from coldproof.harness.execution.runner.runner import WorkloadRun
@@ -71,6 +72,10 @@ class OneSide:
     def reset_cache(self) -> bool:
         """As asked."""
         return self.pair.reset_cache() if self.note("reset") else True
+
+    def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
+        """As asked."""
+        return self.pair.reset_cache() if self.note(f"reset with {', '.join(scope)}") else True
 
     def update_weights(self, path: str, route: WeightRoute) -> None:
         """As asked."""
@@ -148,6 +153,14 @@ def test_a_reset_succeeds_if_both_sides_reset(refuses: Side | None, *, success: 
     """And is one reset."""
     made = play(Pair(refuses=refuses), tmp_path, burst(ask()), changing(Reset()))
     assert [one.success for one in made.resets] == [success]
+
+
+def test_a_reset_of_more_is_one_of_more_on_each_side(tmp_path: Path) -> None:
+    """A tier of both sides is reset with the second one at the latest."""
+    pair = Pair()
+    made = play(pair, tmp_path, burst(ask()), changing(Reset((ResetScope.SECOND_TIER,))))
+    assert pair.calls == ["decode reset with the second tier", "prefill reset with the second tier"]
+    assert [(one.success, one.scope) for one in made.resets] == [(True, (ResetScope.SECOND_TIER,))]
 
 
 def test_an_engine_without_sides_refuses(tmp_path: Path) -> None:
