@@ -50,6 +50,7 @@ class Manners:
     salts: tuple[str, ...] = ("cache_salt", "extra_key")
     lora: bool = True
     counts: bool = True  # cached_tokens
+    page: int = 16  # tokens that are kept and found together
     counters: bool = True  # /metrics
     loads: list[dict[str, Any]] = field(default_factory=lambda: [load(1), load(0)])  # /v1/loads; none: no such route
     flush: tuple[int, str] = (200, "Cache flushed.\n")
@@ -267,9 +268,10 @@ def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, .
     is computed now.
     """
     salts = tuple(body.get(name) for name in ("cache_salt", "extra_key") if name in fake.manners.salts)
-    keys = [(who, salts, prompt[:end]) for end in range(1, len(prompt))]
+    page = fake.manners.page
+    keys = [(who, salts, prompt[:end]) for end in range(page, len(prompt), page)]
     hit = max((len(key[2]) for key in keys if key in fake.cached), default=0)
-    fake.cached.update((who, salts, written[:end]) for end in range(1, len(written) + 1))
+    fake.cached.update((who, salts, written[:end]) for end in range(page, len(written) + 1, page))
     fake.queried, fake.hits = fake.queried + len(prompt), fake.hits + hit
     return hit
 
@@ -278,7 +280,7 @@ def server_info(manners: Manners) -> dict[str, Any]:
     """The start-up configuration."""
     usual = {
         "version": VERSION,
-        "page_size": 16,
+        "page_size": manners.page,
         "max_total_num_tokens": 1000,
         "max_req_input_len": LONGEST,
         "disable_radix_cache": False,

@@ -248,7 +248,7 @@ def test_an_answer_is_read_from_either_stream(incremental: bool) -> None:
     """From events that tell all tokens so far, and from events that tell the new ones."""
     counts: list[int] = []
     asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(logprobs=True))
-    with serving(incremental=incremental) as fake:
+    with serving(incremental=incremental, page=1) as fake:
         client(fake.url).complete(REQUEST)
         told = client(fake.url).complete(asked, counts.append)
     assert [token.id for token in told.tokens] == answer("", PROMPT, 4)
@@ -317,7 +317,7 @@ def test_a_flush_under_load_says_no() -> None:
 
 def test_counters_and_gauges() -> None:
     """Counters from /metrics; gauges from the scheduler itself, for those in /metrics are of some step before."""
-    with serving() as fake:
+    with serving(page=1) as fake:
         told = client(fake.url)
         assert told.metrics() == Metrics(running=1.0, waiting=6.0, pool_usage=0.1)
         told.complete(REQUEST)

@@ -28,7 +28,7 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fake() -> Iterator[FakeSglang]:
     """A server that has sessions."""
-    with serving() as made:
+    with serving(page=1) as made:
         yield made
 
 
