@@ -57,10 +57,11 @@ def calibrate_pooled(
     ]
     batches = [[probe for probe in probes if probe.adapter == identity] for identity in identities]
     with progress.counting("calibrating", oracle, of=(2 + ROUNDS) * len(probes)):
-        began, since = oracle.engine.clock(), time.monotonic()
+        began = oracle.engine.clock()
         alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
-        latency, waited = (oracle.engine.clock() - began) / len(probes), (time.monotonic() - since) / len(probes)
+        latency, since = (oracle.engine.clock() - began) / len(probes), time.monotonic()
         apart = [difference(alone, [probe], oracle) for probe in probes]
+        waited = (time.monotonic() - since) / len(probes)  # not of the first ones: an engine does some things once
         apart += [difference(alone, batch[turn:] + batch[:turn], oracle) for batch in batches for turn in range(ROUNDS)]
         mixtures = {ADAPTERS_TOGETHER: 0.0, BASE_WITH_ADAPTER: 0.0}
         if digests:

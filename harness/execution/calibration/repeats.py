@@ -7,7 +7,9 @@ two differ although equal requests repeat.
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Callable
 
 import msgspec
@@ -75,13 +77,17 @@ def surviving_answers(
 def repeated(
     oracle: EngineOracle, probes: list[Question], wall: Callable[[], float]
 ) -> tuple[dict[Question, Answer], Repeats]:
-    """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers."""
-    began, since = oracle.engine.clock(), wall()
+    """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers.
+
+    How long an answer takes is the median when they are sent again: the first ones wait for what an engine does once.
+    """
+    began = oracle.engine.clock()
     alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
-    latency, waited = (
-        (after - before) / len(probes) for before, after in ((began, oracle.engine.clock()), (since, wall()))
-    )
-    compared = [compare(alone[probe], oracle.ask_without_memo(probe)) for probe in probes]
+    latency = (oracle.engine.clock() - began) / len(probes)
+    compared, moments = [], [wall()]
+    for probe in probes:
+        compared.append(compare(alone[probe], oracle.ask_without_memo(probe)))
+        moments.append(wall())
     for identity in dict.fromkeys(probe.adapter for probe in probes):
         batch = [probe for probe in probes if probe.adapter == identity]
         answers = oracle.ask_together(batch)
@@ -90,7 +96,7 @@ def repeated(
         noise=max(delta for delta, _ in compared),
         differing=sum(not same for _, same in compared),
         latency=latency,
-        waited=waited,
+        waited=statistics.median(after - before for before, after in itertools.pairwise(moments)),
     )
     if not repeats.exact:
         return alone, repeats

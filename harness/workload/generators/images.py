@@ -132,6 +132,9 @@ def images_under_pressure(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         long = draw(st.sampled_from((8, limits.unit + 2)))
         requests = [msgspec.structs.replace(request_for(limits, one, PLAIN), max_tokens=long) for one in crowd]
         steps.append(Burst(requests=tuple(requests)))
+    if limits.small_pool is not None and not limits.slow:  # these prompts share many blocks, and evict few
+        other = (Segment("other text", min(limits.small_pool, limits.longest) - 4 * limits.unit),)
+        steps += [Burst(requests=(request_for(limits, one, PLAIN),)) for one in (other, prompts[0])]
     return Workload(tuple(steps))
 
 
