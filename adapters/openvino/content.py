@@ -1,23 +1,13 @@
-"""Prompts with images in OpenVINO GenAI's form: a text with a tag for each image, and the pixels of the images.
-
-The text becomes known token ids, because each printable token of the generated model is one character.
-"""
+"""The images of a request in OpenVINO GenAI's form: tensors of their pixels. `seeing_ir.text_of` returns its text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coldproof.adapters.openvino.seeing_ir import IMAGE_TAG
-from coldproof.adapters.protocol.images import Encoding, image_and_offset, images_of, is_image, pixels, sent_image
+from coldproof.adapters.protocol.images import Encoding, images_of, pixels, sent_image
 from coldproof.adapters.protocol.requests import CompletionRequest
 
 Pixels = tuple[bytes, tuple[int, ...]]  # row by row, and the shape of the tensor
-
-
-def text_of(prompt: tuple[int, ...]) -> str:
-    """Return a prompt as a text."""
-    places = (image_and_offset(one) if is_image(one) else (one, None) for one in prompt)
-    return "".join(chr(what) if offset is None else IMAGE_TAG if not offset else "" for what, offset in places)
 
 
 def tensors_of(request: CompletionRequest, side: int) -> Iterator[Pixels]:

@@ -18,9 +18,9 @@ from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.registered_adapters import RegisteredAdapters
 from coldproof.adapters.common.stepping import STEP_MS, SteppedEngine, seconds
-from coldproof.adapters.openvino.content import tensors_of, text_of
+from coldproof.adapters.openvino.content import tensors_of
 from coldproof.adapters.openvino.request import OpenVinoRequest, completion_of, first_batch
-from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE
+from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, text_of
 from coldproof.adapters.openvino.setup import CPU_BLOCK, Output, StepResult, capabilities, registered
 from coldproof.adapters.openvino.step_counts import StepAccounting
 from coldproof.adapters.openvino.worker_client import EngineRefusal, WorkerClient

@@ -6,18 +6,20 @@ of SIDE pixels is not scaled, and takes the positions of its patches and of a li
 (visual_language/llava/classes.cpp). The vision encoder is random, and each patch attends to all.
 
 Each byte is a token, so that the tokens of a text are known. Stand-alone reproducers carry a copy of this file behind
-those of `tiny_model.py` and `ir_model.py`.
+those of `tiny_model.py`, `images.py` and `ir_model.py`.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coldproof.adapters.common.tiny_model import CHAT_TEMPLATE, SPECIAL, WEIGHT_SPREAD, draw, write_json
 from coldproof.adapters.openvino.ir_model import CONFIG_FILE, DYNAMIC, EMBEDDING, Decoder, load_tensors
+from coldproof.adapters.protocol.images import image_and_offset, is_image
 
 SIDE, PATCH = 32, 8  # pixels
 GRID = (SIDE // PATCH) ** 2
@@ -25,6 +27,12 @@ POSITIONS_OF_IMAGE = GRID + 1
 WIDTH = 32  # of the vision encoder
 IMAGE_TAG = "<image>"
 PIXELS_SPREAD = 0.05  # 192 numbers make a patch: what they add up to is as large as the rest
+
+
+def text_of(prompt: Sequence[int]) -> str:
+    """Return a prompt as a text with a tag for each image. Each of its printable tokens is one character."""
+    places = (image_and_offset(one) if is_image(one) else (one, None) for one in prompt)
+    return "".join(chr(what) if offset is None else IMAGE_TAG if not offset else "" for what, offset in places)
 
 
 class SeeingDecoder(Decoder):

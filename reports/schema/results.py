@@ -146,7 +146,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     mixtures: dict[str, bool]  # "base with adapter" -> whether answers are the same alone and in a batch, caching off
     notes: list[str]
     latency_seconds: float | None = None  # average for a cold answer of twelve tokens, on the engine's clock
-    answer_seconds: float | None = None  # the same on the wall, which a stepped engine's clock does not show
+    answer_seconds: float | None = None  # of a short one that is sent again, on the wall
     stall_seconds: float = 60.0  # no progress for this long is a stall
     cell: str = ""  # the cell whose cold engine was used, also for similar cells
     band: NoiseBand | None = None  # where answers are judged by their scores; None: token by token, or by the margin

@@ -25,7 +25,7 @@ def outcomes(runs: Sequence[Sequence[str]], environment: Mapping[str, str]) -> l
         [sys.executable, "-c", RUNS],
         input=json.dumps(runs),
         cwd=ROOT,
-        env={**environment},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=600,

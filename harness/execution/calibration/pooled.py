@@ -11,6 +11,7 @@ from coldproof.adapters.protocol.pooling import TASK_CAPABILITIES, Task
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.execution.calibration.calibrate import lengths, notes, stall_after
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
+from coldproof.harness.execution.calibration.repeats import timed
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.checkers.pooled import ROUNDING, deviation, is_alike
 from coldproof.harness.judgement.finding import Rule
@@ -59,9 +60,8 @@ def calibrate_pooled(
     with progress.counting("calibrating", oracle, of=(2 + ROUNDS) * len(probes)):
         began = oracle.engine.clock()
         alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
-        latency, since = (oracle.engine.clock() - began) / len(probes), time.monotonic()
-        apart = [difference(alone, [probe], oracle) for probe in probes]
-        waited = (time.monotonic() - since) / len(probes)  # not of the first ones: an engine does some things once
+        latency = (oracle.engine.clock() - began) / len(probes)
+        apart, waited = timed((difference(alone, [probe], oracle) for probe in probes), time.monotonic)
         apart += [difference(alone, batch[turn:] + batch[:turn], oracle) for batch in batches for turn in range(ROUNDS)]
         mixtures = {ADAPTERS_TOGETHER: 0.0, BASE_WITH_ADAPTER: 0.0}
         if digests:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,8 @@ from coldproof.harness.workload.request_kinds import RequestKind
 # order of float32 additions changes scores by about 1e-6.
 REPEATED_NATS = 1e-3
 
+T = TypeVar("T")
+
 
 class Repeats(msgspec.Struct, frozen=True):
     """How well cold answers repeat: the largest difference in nats, and the number of repeated answers that differ."""
@@ -30,7 +33,7 @@ class Repeats(msgspec.Struct, frozen=True):
     noise: float
     differing: int
     latency: float  # seconds of one answer on the engine's clock
-    waited: float  # the same on the wall, which a stepped engine's clock does not show
+    waited: float  # seconds of one answer that is sent again, on the wall: a stepped engine's clock does not show them
     continued: float = 0.0  # the largest difference in nats where half an answer was continued, if the rest repeats
 
     @property
@@ -77,17 +80,11 @@ def surviving_answers(
 def repeated(
     oracle: EngineOracle, probes: list[Question], wall: Callable[[], float]
 ) -> tuple[dict[Question, Answer], Repeats]:
-    """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers.
-
-    How long an answer takes is the median when they are sent again: the first ones wait for what an engine does once.
-    """
+    """Send each probe alone, alone again, and in a batch of its own adapter; compare with the first answers."""
     began = oracle.engine.clock()
     alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
     latency = (oracle.engine.clock() - began) / len(probes)
-    compared, moments = [], [wall()]
-    for probe in probes:
-        compared.append(compare(alone[probe], oracle.ask_without_memo(probe)))
-        moments.append(wall())
+    compared, waited = timed((compare(alone[probe], oracle.ask_without_memo(probe)) for probe in probes), wall)
     for identity in dict.fromkeys(probe.adapter for probe in probes):
         batch = [probe for probe in probes if probe.adapter == identity]
         answers = oracle.ask_together(batch)
@@ -96,13 +93,25 @@ def repeated(
         noise=max(delta for delta, _ in compared),
         differing=sum(not same for _, same in compared),
         latency=latency,
-        waited=statistics.median(after - before for before, after in itertools.pairwise(moments)),
+        waited=waited,
     )
     if not repeats.exact:
         return alone, repeats
     halves = [in_halves(probe, alone[probe]) for probe in probes if len(alone[probe].tokens) > 1]
     continued = [compare(rest, oracle.ask_without_memo(begun))[0] for begun, rest in halves]
     return alone, msgspec.structs.replace(repeats, continued=max(continued, default=0.0))
+
+
+def timed(again: Iterable[T], wall: Callable[[], float]) -> tuple[list[T], float]:
+    """Return what each answer that is sent again came to, and the median of the seconds that one took.
+
+    The first answers are not timed: they wait for what an engine does once.
+    """
+    found, moments = [], [wall()]
+    for one in again:
+        found.append(one)
+        moments.append(wall())
+    return found, statistics.median(after - before for before, after in itertools.pairwise(moments))
 
 
 def in_halves(probe: Question, answer: Answer) -> tuple[Question, Answer]:

@@ -14,9 +14,9 @@ from support.scripts import case_of
 from support.start_options import start_options
 
 from coldproof.adapters.openvino import engine
-from coldproof.adapters.openvino.content import tensors_of, text_of
+from coldproof.adapters.openvino.content import tensors_of
 from coldproof.adapters.openvino.engine import OpenVinoEngine
-from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, can_see
+from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, can_see, text_of
 from coldproof.adapters.openvino.setup import IMAGES, sees
 from coldproof.adapters.openvino.spec import CELLS
 from coldproof.adapters.protocol.capabilities import Capability

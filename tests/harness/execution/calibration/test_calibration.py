@@ -109,6 +109,21 @@ def test_a_slow_model_is_asked_less(tmp_path: Path) -> None:
     assert len(slow) == 4 * 9 + 6 + 9
 
 
+def test_the_first_answers_are_not_timed(tmp_path: Path) -> None:
+    """An engine that does something once, before its first answers, is no slow model."""
+    calls, wall = itertools.count(), [0.0]
+
+    def answered(_: CompletionRequest, honest: Completion) -> Completion:
+        wall[0] += 10.0 if next(calls) < 9 else 0.25
+        return honest
+
+    engine = Tampered(answered, caching=False)
+    engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "left out")
+    oracle = oracle_over(engine, tmp_path)
+    found, _ = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4, wall=lambda: wall[0])
+    assert found.answer_seconds == 0.25
+
+
 def test_an_engine_that_varies_is_compared_by_margin(tmp_path: Path) -> None:
     """The noise is the largest logprob difference that was seen while the tokens still agreed."""
     calls = itertools.count()
