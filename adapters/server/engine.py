@@ -14,11 +14,11 @@ from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import Served
+from coldproof.adapters.protocol.engine import EngineDied, Served
 from coldproof.adapters.protocol.kv_events import HashRule, Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
+from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.sides import Side
@@ -69,6 +69,7 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
         self.probed = probed
         self.process = process
         self.stream = stream
+        self.stopping = False
         self.version: str | None = probed.version
         self.base_model: str = probed.base_model
         self.shape: EngineShape = probed.shape
@@ -86,8 +87,15 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
         return self.send(request, None)
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None] | None) -> Completion:
-        """Send one generation and return its answer. A null count becomes 0 if this engine reports misses as null."""
+        """Send one generation and return its answer. A null count becomes 0 if this engine reports misses as null.
+
+        Raises EngineDied for the part of an answer that a server sends when it is stopped: vLLM ends its streams in
+        order then, with the finish reason "abort" or, before the first token, with none.
+        """
         answer = self.client.complete(request, on_token)
+        ended = answer.finish_reason in (None, ENGINE_ABORT) and answer.pooled is None
+        if self.stopping and ended and answer.aborted is None:
+            raise EngineDied("the server was stopped while it answered")
         if answer.cached_tokens is None and answer.aborted is None and self.probed.null_is_miss:
             return msgspec.structs.replace(answer, cached_tokens=0)
         return answer
@@ -168,6 +176,7 @@ class ServerEngine(WeightRoutes, AbsentFeatures):
     def stop(self) -> None:
         """Stop the process of a spawned engine, and close the event socket."""
         if self.process:
+            self.stopping = True
             self.process.stop()
         if self.stream is not None:
             self.stream.socket.close()

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import create_autospec
 
 import msgspec
 import pytest
@@ -13,11 +14,12 @@ import tenacity
 from support.fake_reply import METRICS, MODEL, Counts, Fault, Manners, answer
 from support.fake_server import FakeServer, serving
 
+from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.requests import CompletionRequest, Message, ResponseOptions
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server import client as client_module
 from coldproof.adapters.server.client import HttpClient
@@ -141,6 +143,30 @@ def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer, count
     probed = probe(client, spawned=False, adapter_path=None)
     engine = ServerEngine(name="x", client=client, probed=probed, config={})
     assert [engine.complete(REQUEST).cached_tokens for _ in range(2)] == counts
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "stopped", "is_answer"),
+    [("abort", True, False), (None, True, False), ("length", True, True), ("abort", False, True)],
+)
+def test_a_server_that_is_stopped_answers_nothing_more(
+    fake: FakeServer, finish_reason: str | None, stopped: bool, is_answer: bool
+) -> None:
+    """vLLM ends its streams in order when it is stopped: what it had by then is no answer, a whole one is."""
+    client = live(fake)
+    probed = probe(client, spawned=True, adapter_path=None)
+    process = create_autospec(EngineProcess, instance=True)
+    engine = ServerEngine(name="x", client=client, probed=probed, config={}, process=process)
+    got = Completion(tokens=(), finish_reason=finish_reason, cached_tokens=0)
+
+    def in_the_midst(*_: object) -> Completion:
+        if stopped:
+            engine.stop()
+        return got
+
+    client.complete = in_the_midst  # type: ignore[method-assign]
+    with contextlib.nullcontext() if is_answer else pytest.raises(EngineDied, match="stopped"):
+        assert engine.complete(REQUEST) == got
 
 
 def test_the_gap_is_between_the_two_best(fake: FakeServer) -> None:
