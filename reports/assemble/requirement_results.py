@@ -33,6 +33,7 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
         cells = [cell_result(test, verdicts.get((requirement_id, *place(test)))) for test in tests]
         merged = merge_cells(cells, several=len(order) > 1)
         verdict, reason = verdict_of_cells(merged)
+        ran = [test for test, cell in zip(tests, cells, strict=True) if cell.verdict is not Verdict.UNSUPPORTED]
         results.append(
             RequirementResult(
                 id=requirement_id,
@@ -45,7 +46,7 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
                 requests=sum(cell.requests for cell in merged),
                 layers=layer_verdicts(merged),
                 evidence=sum_evidence([cell.evidence for cell in merged]),
-                needed=list(dict.fromkeys(name for test in tests for name in test.get("shows", ()))),
+                needed=list(dict.fromkeys(name for test in ran or tests for name in test.get("shows", ()))),
                 cells=merged,
                 cases=[
                     e["case"]["id"]

@@ -1,10 +1,12 @@
-"""The reasons of several tests read as one sentence."""
+"""The result of a requirement follows from its tests: what it needs, and its reasons as one sentence."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from coldproof.reports.assemble.requirement_results import one_text
+from coldproof.reports.assemble.requirement_results import one_text, requirement_results
 
 
 @pytest.mark.parametrize(
@@ -21,3 +23,29 @@ from coldproof.reports.assemble.requirement_results import one_text
 )
 def test_reasons_are_joined_without_a_full_stop_within(reasons: list[str], text: str) -> None:
     assert one_text(reasons) == text
+
+
+def events_of(test: str, verdict: str, shows: str) -> list[dict[str, Any]]:
+    """The events of a test that needs one piece of evidence."""
+    about = {"title": test, "statement": "It is so.", "parts": {}, "shows": [shows]}
+    counts = {"reason": "", "examples": 1, "requests": 1, "evidence": {}, "seconds": 1.0}
+    where = {"cell": "default", "layer": "exact", "test": test}
+    return [
+        {"event": "requirement", "id": "MM-1", **where, **about},
+        {"event": "verdict", "requirement": "MM-1", "verdict": verdict, **where, **counts},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "needed"),
+    [
+        (("CONFORMS", "CONFORMS"), ["hits", "salts"]),
+        (("CONFORMS", "UNSUPPORTED"), ["hits"]),
+        (("UNSUPPORTED", "UNSUPPORTED"), ["hits", "salts"]),
+    ],
+)
+def test_what_is_unsupported_needs_no_evidence(verdicts: tuple[str, str], needed: list[str]) -> None:
+    """The page would show it as 0 where another test of the requirement ran. With none, it says what it would take."""
+    events = [*events_of("first", verdicts[0], "hits"), *events_of("second", verdicts[1], "salts")]
+    (result,) = requirement_results(events)
+    assert result.needed == needed
