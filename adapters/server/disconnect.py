@@ -17,9 +17,13 @@ POLL_SECONDS = 0.002  # between two polls of a request's stage; one poll takes a
 
 
 class OneConnection(HTTPAdapter):
-    """Keeps the connection that it opens, so that another thread can shut it down while a request waits on it."""
+    """Keeps the connection that it opens, so that another thread can shut it down while a request waits on it.
+
+    `waits`: whether the request was sent and its answer is awaited. Before, the server does not know of the request.
+    """
 
     connection: Any = None
+    waits = False
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         """Return the pool for a request. It opens connections that are kept here."""
@@ -27,16 +31,24 @@ class OneConnection(HTTPAdapter):
         opened = type(pool).ConnectionCls
 
         def kept(*args: Any, **options: Any) -> Any:
-            self.connection = opened(*args, **options)
-            return self.connection
+            connection = opened(*args, **options)
+            receive = connection.getresponse
+
+            def received(*args: Any, **options: Any) -> Any:
+                self.waits = True
+                return receive(*args, **options)
+
+            connection.getresponse = received
+            self.connection = connection
+            return connection
 
         pool.ConnectionCls = kept
         return pool
 
     def shut_down(self) -> bool:
-        """End the connection. Return whether there was one: the server may have ended it at the same time."""
+        """End the connection. Return whether a request waited on it: the server may have ended it at the same time."""
         sock = getattr(self.connection, "sock", None)
-        if sock is None:
+        if sock is None or not self.waits:
             return False
         try:
             sock.shutdown(socket.SHUT_RDWR)

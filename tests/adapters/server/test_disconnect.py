@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -77,11 +79,11 @@ def test_an_answer_that_ends_before_is_whole(fake: FakeServer, tokens: int) -> N
 @pytest.mark.parametrize(
     ("fake", "stage"),
     [
-        (Manners(delay=0.6, metrics=QUEUE.format(2, 1)), Stage.QUEUED),
-        (Manners(delay=0.6, metrics=QUEUE.format(1, 0)), Stage.PREFILL),
-        (Manners(delay=0.6, metrics=QUEUE.format(0, 0)), Stage.UNSEEN),
-        (Manners(delay=0.6, metrics=None), Stage.UNSEEN),
-        (Manners(delay=0.6, metrics=QUEUE.format(1, 0), one_by_one=True), Stage.PREFILL),
+        (Manners(delay=1.2, metrics=QUEUE.format(2, 1)), Stage.QUEUED),
+        (Manners(delay=1.2, metrics=QUEUE.format(1, 0)), Stage.PREFILL),
+        (Manners(delay=1.2, metrics=QUEUE.format(0, 0)), Stage.UNSEEN),
+        (Manners(delay=1.2, metrics=None), Stage.UNSEEN),
+        (Manners(delay=1.2, metrics=QUEUE.format(1, 0), one_by_one=True), Stage.PREFILL),
     ],
     indirect=["fake"],
     ids=["waiting", "running", "neither", "no gauges", "a connection each"],
@@ -127,7 +129,8 @@ def test_a_client_need_not_wait_for_headers_that_come_with_the_first_token(
     metrics: str, at: Stage | None, stage: Stage, tokens: int
 ) -> None:
     """As llama.cpp sends them: otherwise nobody could leave its queue."""
-    with serving(Manners(delay=0.6, pace=0.02, metrics=metrics, late_headers=True)) as fake:
+    delay = 0.6 if tokens else 1.2
+    with serving(Manners(delay=delay, pace=0.02, metrics=metrics, late_headers=True)) as fake:
         got = asked(fake, after_ms=1, at=at)
         assert ([t.id for t in got.tokens], got.aborted) == (COLD[:tokens], stage)
         assert fake.hung_up_on.wait(5)
@@ -138,10 +141,29 @@ def test_a_connection_that_has_ended_cannot_be_shut_down() -> None:
     adapter = OneConnection()
     assert not adapter.shut_down()
     ours, theirs = socket.socketpair()
-    adapter.connection = SimpleNamespace(sock=ours)
+    adapter.connection, adapter.waits = SimpleNamespace(sock=ours), True
     ours.close()
     theirs.close()
     assert not adapter.shut_down()
+
+
+def test_a_connection_is_not_shut_down_before_its_request_was_sent(fake: FakeServer) -> None:
+    """On a busy machine the client may be due to leave before that, and the server would never have known of it."""
+    adapter, shut_down = OneConnection(), []
+
+    class Body(io.BytesIO):
+        """Part of a request that is being sent."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            shut_down.append(adapter.shut_down())
+            return super().read(size)
+
+    said = json.dumps({"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20}).encode()
+    with requests.Session() as session:
+        session.mount("http://", adapter)
+        assert session.post(f"{fake.url}/v1/completions", data=Body(said), timeout=10).ok
+    assert shut_down
+    assert not any(shut_down)
 
 
 def test_a_server_that_refuses_a_client_in_a_hurry_is_understood() -> None:
