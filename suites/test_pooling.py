@@ -19,7 +19,11 @@ KNOWN = (Capability.TOKEN_PROMPTS, Capability.CACHE_SALT)
     "vectors of a prompt on a hit",
     needs=(Capability.POOLING, *KNOWN),
     shows=(Evidence.POOLED_HITS, Evidence.POOLED_NEAR, Evidence.STALE_CHANCES),
-    shows_where={Capability.SPAWNABLE: Evidence.POOLED_CHUNKS, Capability.SCORES: Evidence.SCORED_HITS},
+    shows_where={
+        Capability.SPAWNABLE: Evidence.POOLED_CHUNKS,
+        Capability.SCORES: Evidence.SCORED_HITS,
+        Capability.COSINES: Evidence.SCORED_HITS,
+    },
     upstream=("ascend#5725", "vllm#23436", "vllm#47696"),
 )
 @given(data=st.data())

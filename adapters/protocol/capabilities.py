@@ -38,6 +38,7 @@ class Capability(enum.StrEnum):
     TOKEN_EMBEDDINGS = "embeddings of each token of a prompt"
     SCORES = "scores of two texts"
     RANKINGS = "rankings of texts"
+    COSINES = "cosines of embedded texts"
     CACHE_RESET = "cache reset"
     RESET_RUNNING = "cache reset that includes running requests"
     RESET_SECOND_TIER = "cache reset that includes the second tier"
@@ -130,6 +131,7 @@ OPTIONAL_ABSENT = {
             Capability.TOKEN_EMBEDDINGS,
             Capability.SCORES,
             Capability.RANKINGS,
+            Capability.COSINES,
         ),
         "the engine generates tokens",
     ),

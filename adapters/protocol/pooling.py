@@ -10,6 +10,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 Rows = tuple[tuple[float, ...], ...]  # one vector, or one for each token of the prompt
 
 
+QUERY = (ord("!"),)  # the text of one token with which a prompt is compared
 DIGITS = 8  # significant digits that float32 has: more would only make records longer
 
 
@@ -22,7 +23,8 @@ class Task(enum.StrEnum):
     """What a pooled answer is made of. Its value is the name of the task in vLLM.
 
     SCORE and RERANK are classifications of two texts behind one another, which have routes of their own. Where an
-    engine embeds, a score is the cosine of two embeddings, of a prompt each: that is not asked for.
+    engine embeds, a score is the cosine of two embeddings (COSINE): that of the prompt, and that of `QUERY`, which is
+    shorter than any block, so that the cache holds nothing of it.
     """
 
     EMBED = "embed"
@@ -30,6 +32,7 @@ class Task(enum.StrEnum):
     TOKEN_EMBED = "token_embed"
     SCORE = "score"
     RERANK = "rerank"
+    COSINE = "cosine"
 
     @property
     def of_each_token(self) -> bool:
@@ -44,8 +47,15 @@ class Task(enum.StrEnum):
         return self in (Task.SCORE, Task.RERANK)
 
     @property
+    def of_texts(self) -> bool:
+        """Return whether the prompt is sent as text. Only a server has routes for that."""
+        return self.of_a_pair or self is Task.COSINE
+
+    @property
     def in_engine(self) -> str:
         """Return the name of the task that the engine does for it."""
+        if self is Task.COSINE:
+            return Task.EMBED.value
         return Task.CLASSIFY.value if self.of_a_pair else self.value
 
     def rows(self, prompt_tokens: int) -> int:
@@ -62,6 +72,7 @@ WORDS = {
     Task.TOKEN_EMBED: "an embedding of each token",
     Task.SCORE: "a score",
     Task.RERANK: "a rank",
+    Task.COSINE: "a cosine",
 }
 # What an engine needs for a task. With any of one vector, it has POOLING as well.
 TASK_CAPABILITIES = {
@@ -70,5 +81,6 @@ TASK_CAPABILITIES = {
     Task.TOKEN_EMBED: Capability.TOKEN_EMBEDDINGS,
     Task.SCORE: Capability.SCORES,
     Task.RERANK: Capability.RANKINGS,
+    Task.COSINE: Capability.COSINES,
 }
 OF_ONE_VECTOR = tuple(needed for task, needed in TASK_CAPABILITIES.items() if not task.of_each_token)

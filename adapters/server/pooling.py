@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.protocol.pooling import Rows, Task
+from coldproof.adapters.protocol.pooling import QUERY, Rows, Task
 from coldproof.adapters.protocol.requests import CompletionRequest
 
 PATHS = {
@@ -19,6 +19,7 @@ PATHS = {
     Task.TOKEN_EMBED: "/pooling",
     Task.SCORE: "/score",
     Task.RERANK: "/rerank",
+    Task.COSINE: "/score",
 }
 EXPECTED = "a JSON object with the vectors of one prompt"
 
@@ -38,12 +39,18 @@ def body(request: CompletionRequest, task: Task) -> dict[str, Any]:
 
 
 def prompt_fields(prompt: tuple[int, ...], task: Task) -> dict[str, Any]:
-    """Return the fields with the prompt: token ids or, for a pair, two texts of printable tokens."""
-    if not task.of_a_pair:
+    """Return the fields with the prompt: token ids, or texts of printable tokens."""
+    if not task.of_texts:
         return {"input": list(prompt)}
     text = "".join(map(chr, prompt))
     first, second = text[: len(text) // 2], text[len(text) // 2 :]
-    return {"text_1": first, "text_2": second} if task is Task.SCORE else {"query": first, "documents": [second]}
+    match task:
+        case Task.COSINE:
+            return {"text_1": "".join(map(chr, QUERY)), "text_2": text}
+        case Task.RERANK:
+            return {"query": first, "documents": [second]}
+        case _:
+            return {"text_1": first, "text_2": second}
 
 
 class Embedding(msgspec.Struct, frozen=True):
@@ -111,5 +118,6 @@ READERS: dict[Task, Callable[[bytes], Rows]] = {
     Task.CLASSIFY: lambda content: (msgspec.json.decode(content, type=Classifications).data[0].probs,),
     Task.TOKEN_EMBED: lambda content: msgspec.json.decode(content, type=VectorsOfTokens).data[0].data,
     Task.SCORE: lambda content: ((msgspec.json.decode(content, type=Scores).data[0].score,),),
+    Task.COSINE: lambda content: ((msgspec.json.decode(content, type=Scores).data[0].score,),),
     Task.RERANK: lambda content: ((msgspec.json.decode(content, type=Ranks).results[0].relevance_score,),),
 }

@@ -14,7 +14,8 @@ from coldproof.adapters.server.probe_options import refusal
 
 PROMPT = tuple(range(40, 60))
 EMBEDS = (Capability.EMBEDDINGS, Capability.TOKEN_EMBEDDINGS)
-COSINE = Support(False, "a score is made of two embeddings, which are asked for by themselves")
+COSINE = Support(False, "a score is the cosine of two embeddings here, not the class of two texts")
+NO_COSINE = Support(False, "a score is no cosine here: the server has no embedding of a prompt")
 NOT_TEXT = Support(False, "two texts are not exactly the tokens of a prompt: no token of this model is a character")
 NO_COUNTS = "the routes for pooled answers report no counts"
 SALTED = "salts are fields of the routes for pooled answers; they report no counts that show an effect"
@@ -28,8 +29,7 @@ def probe_pooling(
         return {}
     tasks: dict[Capability, Support] = {}
     for task, needed in TASK_CAPABILITIES.items():
-        embeds = any(tasks[one].present for one in EMBEDS if one in tasks)
-        tasks[needed] = COSINE if task.of_a_pair and embeds else probe_task(client, model, task)
+        tasks[needed] = another_score(task, tasks) or probe_task(client, model, task)
     if not any(support.present for support in tasks.values()):
         return tasks
     ones = [tasks[needed] for needed in OF_ONE_VECTOR]
@@ -43,12 +43,19 @@ def probe_pooling(
     }
 
 
+def another_score(task: Task, found: dict[Capability, Support]) -> Support | None:
+    """Return that a score means something else for this server's model, if so: its routes would answer all the same."""
+    if task.of_a_pair and any(found[one].present for one in EMBEDS):
+        return COSINE
+    return NO_COSINE if task is Task.COSINE and not found[Capability.EMBEDDINGS].present else None
+
+
 def probe_task(client: HttpClient, model: str, task: Task) -> Support:
     """Return whether a server answers a prompt with vectors, also under a salt."""
     surface = ResponseOptions(pooled=task)
     salt = f"probe-{secrets.token_hex(8)}"
     try:
-        if task.of_a_pair and client.tokens_of(model, "".join(map(chr, PROMPT))) != PROMPT:
+        if task.of_texts and client.tokens_of(model, "".join(map(chr, PROMPT))) != PROMPT:
             return NOT_TEXT
         answer = client.complete(
             CompletionRequest(model=model, prompt=PROMPT, max_tokens=0, cache_salt=salt, surface=surface)

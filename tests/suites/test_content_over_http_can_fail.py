@@ -34,15 +34,16 @@ def test_a_server_that_drops_the_salt_beside_an_image(tmp_path: Path) -> None:
     assert plugin.count_markers(tmp_path / "fault", "acted") > 0
 
 
-def test_a_server_that_drops_the_salt_of_scores(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "cell"),
+    [("the-routes-for-scores-drop-the-salt", "pooling-scores"), ("the-route-for-cosines-drops-the-salt", "pooling")],
+)
+def test_a_server_that_drops_the_salt_of_scores(tmp_path: Path, fault: str, cell: str) -> None:
     """VIOLATED: no answer is wrong, and the hit counter shows it."""
-    fault = "the-routes-for-scores-drop-the-salt"
     with (
         opened(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
         plugin.injected(fault, tmp_path / "fault"),
     ):
-        case = bench.violation(
-            pooling.test_vectors_on_a_hit, CELLS["pooling-scores"], examples=5 * EXAMPLES, fresh=False
-        )
+        case = bench.violation(pooling.test_vectors_on_a_hit, CELLS[cell], examples=5 * EXAMPLES, fresh=False)
     assert case.failure_class in ANY_HIT, case.sentence
     assert plugin.count_markers(tmp_path / "fault", "acted") > 0

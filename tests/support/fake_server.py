@@ -281,9 +281,11 @@ def content_of(path: str) -> str:
 
 
 def pooled_prompt(body: dict[str, Any]) -> tuple[int, ...]:
-    """The tokens of a prompt that is to be pooled: ids, or two texts behind one another."""
+    """The tokens of a prompt that is to be pooled: ids, two texts behind one another, or one beside a query."""
     if "input" in body:
         return tuple(body["input"])
+    if body.get("text_1") == "!":
+        return tuple(body["text_2"].encode())
     return tuple("".join([body.get("text_1") or body["query"], body.get("text_2") or body["documents"][0]]).encode())
 
 

@@ -129,7 +129,7 @@ GENERATION = (
 )
 
 
-AT_ROUTES = "scores are classifications here: only a server has routes for them"
+AT_ROUTES = "scores are classifications or embeddings here: only a server has routes for them"
 
 
 def pooling_support(parts: InprocEngineParts) -> dict[Capability, Support]:
@@ -138,7 +138,7 @@ def pooling_support(parts: InprocEngineParts) -> dict[Capability, Support]:
     how = f"the engine's tasks are {', '.join(sorted(tasks))}"
     pools = "generate" not in tasks
     found = {need: Support(pools and task.value in tasks, how) for task, need in TASK_CAPABILITIES.items()}
-    found |= {need: Support(False, AT_ROUTES) for task, need in TASK_CAPABILITIES.items() if task.of_a_pair}
+    found |= {need: Support(False, AT_ROUTES) for task, need in TASK_CAPABILITIES.items() if task.of_texts}
     found[Capability.POOLING] = Support(any(found[need].present for need in OF_ONE_VECTOR), how)
     return found | (dict.fromkeys(GENERATION, Support(False, how)) if pools else {})
 

@@ -224,7 +224,7 @@ class CurlScript:
         task = request.surface.pooled
         if task is not None:
             own = (t for segment in request.prompt.segments for t in segment_tokens(self.case.nonce, segment))
-            whole = (*self.history(request.prompt), *own) if task.of_a_pair else ()
+            whole = (*self.history(request.prompt), *own) if task.of_texts else ()
             return AtDoor(pooling.PATHS[task], pooling.body(msgspec.structs.replace(sent, prompt=whole), task))
         door = Door(request.door or Door.COMPLETIONS)
         return AtDoor(door.value, doors.body(sent, door))

@@ -24,7 +24,7 @@ from coldproof.adapters.protocol.images import (
     look_of,
     pixels,
 )
-from coldproof.adapters.protocol.pooling import Task
+from coldproof.adapters.protocol.pooling import QUERY, Task
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
 from coldproof.adapters.protocol.shape import ImageShape
 from coldproof.adapters.server.completions import SEED
@@ -43,6 +43,8 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     seed_of,
     token_at_rank,
 )
+from coldproof.harness.judgement.checkers.pooled import cosine, same_vectors
+from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question
 from coldproof.harness.options import CLOSED_FORM
 
@@ -86,7 +88,7 @@ class ClosedForm(Oracle):
             asked += [Question((*images[0], *some_tokens(33), *one), None, VERIFIED_TOKENS) for one in images]
         for question in asked:
             measured, computed_here = self.cold.ask(question), self.ask(question)
-            if parts(measured) != parts(computed_here):
+            if not same(measured, computed_here):
                 raise OracleError(
                     f"the closed form and a cold engine disagree about {question}: {measured} and {computed_here}"
                 )
@@ -125,6 +127,10 @@ def computed(question: Question, row_width: int | None = None, image: ImageShape
     before = chain(leaves(question.prompt, row_width, image), start=0, before=seed, seed=seed)
     if surface.pooled is not None:
         rows = pooled_rows(before if surface.pooled.of_each_token else before[-1:], surface.pooled.in_engine)
+        if surface.pooled is Task.COSINE:
+            query = chain(QUERY, start=0, before=seed, seed=seed)
+            other = pooled_rows(query[-1:], surface.pooled.in_engine)
+            return Answer(tokens=(), pooled=((cosine(rows[0].tolist(), other[0].tolist()) or 0.0,),))
         return Answer(tokens=(), pooled=tuple(map(tuple, rows.tolist())))
     states = [int(state) for state in before]
     sampled = [None] if surface.answers == 1 else [SEED + i for i in range(surface.answers)]
@@ -137,8 +143,17 @@ def computed(question: Question, row_width: int | None = None, image: ImageShape
     )
 
 
+def same(left: Answer, right: Answer) -> bool:
+    """Return whether two answers have the same token ids, scores of the prompt and vectors, these up to rounding: an
+    engine adds in another order for a cosine.
+    """
+    if left.pooled is not None and right.pooled is not None:
+        return same_vectors(left.pooled, right.pooled, EXACT)
+    return parts(left) == parts(right)
+
+
 def parts(answer: Answer) -> tuple[object, ...]:
-    """Return what must be equal: the token ids of all answers, the scores of the prompt, the vectors."""
+    """Return what must be equal: the token ids of all answers, the scores of the prompt, that there are vectors."""
     ids = tuple(tuple(token.id for token in tokens) for tokens in (answer.tokens, *answer.others))
     return ids, answer.prompt_logprobs, answer.pooled
 

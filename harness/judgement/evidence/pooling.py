@@ -18,7 +18,7 @@ def pooling_facts(history: History) -> dict[str, float]:
             step is not None and 0 < hits.get(o.request, 0) < len(o.prompt) - step for o in pooled
         ),
         Evidence.SCORED_HITS: sum(
-            hits.get(o.request, 0) > 0 for o in pooled if o.surface.pooled is not None and o.surface.pooled.of_a_pair
+            hits.get(o.request, 0) > 0 for o in pooled if o.surface.pooled is not None and o.surface.pooled.of_texts
         ),
         Evidence.POOLED_NEAR: sum(is_near_a_cached_prompt(history, o) for o in pooled),
         Evidence.POOLED_TOKENS: sum(o.surface.needs_whole_prompt and could_hit(history, o) for o in pooled),

@@ -36,10 +36,15 @@ def client_of(fake: FakeServer) -> HttpClient:
 def test_every_route_gets_the_salt_and_the_priority(task: Task) -> None:
     """Only what is not given is not said."""
     said = body(asked(task, cache_salt="red", priority=3), task)
-    sent = {"input": list(PROMPT)}
-    if task.of_a_pair:
-        first, second = TEXT[:20], TEXT[20:]
-        sent = {"text_1": first, "text_2": second} if task is Task.SCORE else {"query": first, "documents": [second]}
+    sent: dict[str, Any] = {"input": list(PROMPT)}
+    first, second = TEXT[:20], TEXT[20:]
+    sent |= {
+        Task.SCORE: {"text_1": first, "text_2": second},
+        Task.RERANK: {"query": first, "documents": [second]},
+        Task.COSINE: {"text_1": "!", "text_2": TEXT},
+    }.get(task, {})
+    if task.of_texts:
+        del sent["input"]
     assert said.items() >= sent.items()
     assert (said["cache_salt"], said["priority"]) == ("red", 3)
     assert not {"cache_salt", "priority"} & set(body(asked(task), task))
@@ -53,7 +58,7 @@ def test_a_vector_is_read_from_each_route(task: Task) -> None:
         answer = client_of(fake).complete(asked(task), progress.append)
         (seen,) = fake.asked(f"POST {PATHS[task]}")
     ends = range(1, len(PROMPT) + 1) if task.of_each_token else (len(PROMPT),)
-    values = 1 if task.of_a_pair else None
+    values = 1 if task.of_texts else None
     assert answer.pooled == tuple(tuple(vector(MODEL, PROMPT[:end])[:values]) for end in ends)
     assert (answer.tokens, answer.cached_tokens, answer.finish_reason) == ((), None, None)
     assert seen.body["model"] == MODEL
@@ -78,26 +83,34 @@ def test_a_route_that_is_not_there_refuses() -> None:
 @pytest.mark.parametrize("task", Task)
 def test_the_probes_find_what_a_server_pools(task: Task) -> None:
     """On a server that generates nothing: its task, prompts as token ids, salts and resets, and no counts."""
-    with serving(Manners(fault=Fault.REFUSES, pools=(PATHS[task],), chats=task.of_a_pair)) as fake:
+    tasks = {Task.EMBED, task} if task is Task.COSINE else {task}
+    pools = tuple(PATHS[one] for one in tasks)
+    with serving(Manners(fault=Fault.REFUSES, pools=pools, chats=task.of_texts)) as fake:
         found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
     present = {capability for capability, support in found.items() if support.present}
-    assert present & set(TASK_CAPABILITIES.values()) == {TASK_CAPABILITIES[task]}
+    assert present & set(TASK_CAPABILITIES.values()) == {TASK_CAPABILITIES[one] for one in tasks}
     assert (Capability.POOLING in present) is not task.of_each_token
     assert present >= {Capability.TOKEN_PROMPTS, Capability.CACHE_SALT, Capability.CACHE_RESET}
     assert not present & {Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS, Capability.CHAT}
 
 
 @pytest.mark.parametrize(
-    ("manners", "why"),
-    [({"pools": POOLS}, "two embeddings"), ({"pools": ("/score",), "chats": False}, "404")],
-    ids=["a server that embeds", "unknown tokens of a text"],
+    ("manners", "lacks", "why"),
+    [
+        ({"pools": POOLS}, Capability.SCORES, "two embeddings"),
+        ({"pools": POOLS}, Capability.RANKINGS, "two embeddings"),
+        ({"pools": ("/score",)}, Capability.COSINES, "no embedding"),
+        ({"pools": ("/pooling", "/score")}, Capability.COSINES, "no embedding"),
+        ({"pools": ("/score",), "chats": False}, Capability.SCORES, "404"),
+        ({"pools": POOLS, "chats": False}, Capability.COSINES, "404"),
+    ],
 )
-def test_scores_are_asked_for_where_they_are_of_one_prompt(manners: dict[str, Any], why: str) -> None:
-    """Whose tokens are those of the two texts."""
+def test_scores_are_asked_for_as_what_they_are(manners: dict[str, Any], lacks: Capability, why: str) -> None:
+    """The class of two texts or the cosine of two embeddings, where the tokens of a text are known."""
     with serving(Manners(fault=Fault.REFUSES, **manners)) as fake:
         found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
-    assert found[Capability.SCORES].present is False
-    assert why in found[Capability.SCORES].evidence
+    assert found[lacks].present is False
+    assert why in found[lacks].evidence
 
 
 def test_a_server_that_generates_is_not_asked_for_vectors() -> None:

@@ -159,8 +159,19 @@ def requests_for_vectors_lose_their_salt(patch: Patch) -> None:
 @fault("POOL-1", stands_for="vllm PR#47696, at the routes for scores", cells=("pooling-scores",))
 def the_routes_for_scores_drop_the_salt(patch: Patch) -> None:
     """A server's routes for scores and ranks do not pass the salt of a request on."""
+    drop_the_salt(patch, "CrossEncoderIOProcessor")
 
-    @around(patch, module("entrypoints.pooling.scoring.io_processor").CrossEncoderIOProcessor, "render")
+
+@fault("POOL-1", stands_for="vllm PR#47696, at the route for cosines", cells=("pooling",))
+def the_route_for_cosines_drops_the_salt(patch: Patch) -> None:
+    """A server's route for scores does not pass the salt of a request on where a score is made of two embeddings."""
+    drop_the_salt(patch, "BiEncoderIOProcessor")
+
+
+def drop_the_salt(patch: Patch, processor: str) -> None:
+    """Render the prompts of a processor of scores without their salt."""
+
+    @around(patch, getattr(module("entrypoints.pooling.scoring.io_processor"), processor), "render")
     def render(original: Any, this: Any, params: Any) -> Any:
         extras = params.get("prompt_extras") or {}
         if extras.get("cache_salt") is not None:

@@ -110,7 +110,9 @@ def test_the_commands_send_the_same_body(task: Task, tmp_path: Path) -> None:
 
 
 def pair_text(sent: dict[str, Any]) -> str:
-    """The two texts of a body, behind one another."""
+    """The two texts of a body, behind one another, or the one that is compared with a query."""
+    if sent.get("text_1") == "!":
+        return str(sent["text_2"])
     return "".join([sent["text_1"], sent["text_2"]] if "text_1" in sent else [sent["query"], *sent["documents"]])
 
 
