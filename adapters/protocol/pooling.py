@@ -52,6 +52,11 @@ class Task(enum.StrEnum):
         return self.of_a_pair or self is Task.COSINE
 
     @property
+    def beside(self) -> int:
+        """Return how many tokens are looked up besides those of the prompt."""
+        return len(QUERY) if self is Task.COSINE else 0
+
+    @property
     def in_engine(self) -> str:
         """Return the name of the task that the engine does for it."""
         if self is Task.COSINE:

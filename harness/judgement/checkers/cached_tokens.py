@@ -214,8 +214,9 @@ def queries_allowed(history: History, outcome: Outcome, lost: bool) -> Span:
     engine may skip the lookup.
     """
     looked_up = has_comparable_count(outcome) and not outcome.surface.needs_whole_prompt
-    prompt = float(len(outcome.prompt))
-    return Span(prompt, prompt) if looked_up else Span(0.0, most(history, outcome, lost))
+    prompt, task = float(len(outcome.prompt)), outcome.surface.pooled
+    beside = 0 if task is None else task.beside
+    return Span(prompt, prompt) if looked_up else Span(0.0, most(history, outcome, lost) + beside)
 
 
 def most(history: History, outcome: Outcome, lost: bool) -> float:

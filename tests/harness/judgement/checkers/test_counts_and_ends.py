@@ -9,6 +9,7 @@ import pytest
 from support.histories import ask, history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.pooling import Task
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
 from coldproof.harness.history.records import Identity, Outcome, QueueSample
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting
@@ -144,6 +145,15 @@ def test_each_prompt_is_queried_once_where_that_is_the_rule(queries: float, wron
         assert looked_up(told(0, 0), told(1), grew=steps) == []
     off = {"counts_first_lookups": True, "prefix_caching": False}
     assert looked_up(told(0, 0), told(1, 0), grew=((0, 0), (0, 0)), **off) == []
+
+
+@pytest.mark.parametrize(("task", "most"), [(Task.EMBED, 80), (Task.SCORE, 80), (Task.COSINE, 81)])
+def test_the_text_beside_a_prompt_is_looked_up_too(task: Task, most: int) -> None:
+    """A cosine is of two embeddings; no route for vectors reports a count."""
+    vector = told(1, None, surface=ResponseOptions(pooled=task))
+    for queries, wrong in ((most, False), (most + 1, True)):
+        grew = ((0.0, 40.0), (0.0, queries - 40.0))
+        assert bool(looked_up(told(0, 0), vector, grew=grew, counts_first_lookups=True)) is wrong
 
 
 @pytest.mark.parametrize(
