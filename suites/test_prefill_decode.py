@@ -24,7 +24,7 @@ from coldproof.harness.workload.generators.one_side_first import (
 from coldproof.harness.workload.generators.resets_and_aborts import resets
 from coldproof.harness.workload.generators.reuse import returns, traffic
 from coldproof.harness.workload.generators.salts import salted
-from coldproof.harness.workload.generators.side_failures import failing_sides, late_hand_overs
+from coldproof.harness.workload.generators.side_failures import failing_sides, failing_tiers, late_hand_overs
 from coldproof.harness.workload.generators.weights import quiet_updates
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.transform import with_reset_scope
@@ -214,3 +214,27 @@ def test_a_side_that_ends_and_is_started_again(sut: SystemUnderTest, data: st.Da
     sent again afterwards, or the gauges were not read.
     """
     sut.check(data.draw(failing_sides(sut.limits), label="workload"))
+
+
+@requirement(
+    "PD-3",
+    "a shared tier whose server ends and is started again",
+    needs=(*APART, Capability.STREAMING, Capability.TIER_FAILURES),
+    shows=(
+        *(Evidence.FETCHED, Evidence.TIER_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.LOADED_FROM_RESTARTED),
+        Evidence.IDLE_LOOKS,
+    ),
+    upstream=("LMCache#4642", "LMCache#4069"),
+)
+@given(data=st.data())
+def test_a_shared_tier_whose_server_ends_and_is_started_again(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """While the server of a tier that both engines share is down, a request gets its cold answer or an error. After it
+    answers again, every request gets its cold answer, no block is held for requests that have ended, and what one
+    engine stores the other one loads again.
+
+    Why it can break: the new server knows neither the engines nor what the old one promised them, and an engine waits
+    for an answer that nobody will give (LMCache#4642, LMCache#4069). Oracle: cold start of one engine, the reference
+    cache of the prefiller, and the gauges of both. Vacuous when no server was killed, no prompt was sent again
+    afterwards, nothing was loaded afterwards, or the gauges were not read.
+    """
+    sut.check(data.draw(failing_tiers(sut.limits), label="workload"))

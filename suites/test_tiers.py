@@ -15,6 +15,7 @@ from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.pressure import pressed
 from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.restarts import restarts_after_changes, restarts_without_changes
+from coldproof.harness.workload.generators.side_failures import failing_tiers
 from coldproof.harness.workload.generators.tiers import (
     aborted_loads,
     evicted_and_sent_again,
@@ -278,3 +279,27 @@ def test_kv_of_an_equal_engine(sut: SystemUnderTest, data: st.DataObject) -> Non
     cold start, the reference cache. Vacuous when nothing was hit that only the engine before can have computed.
     """
     sut.check(data.draw(restarts_without_changes(sut.limits), label="workload"))
+
+
+@requirement(
+    "TIER-7",
+    "a tier whose server ends and is started again",
+    needs=(*TIER, Capability.STREAMING, Capability.CACHE_RESET, Capability.TIER_FAILURES),
+    shows=(
+        *(Evidence.TIER_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.LOADED_FROM_RESTARTED),
+        Evidence.IDLE_LOOKS,
+    ),
+    upstream=("LMCache#4642", "LMCache#4069"),
+)
+@given(data=st.data())
+def test_a_tier_whose_server_ends_and_is_started_again(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """While the server of a second tier is down, a request gets its cold answer or an error. After it answers again,
+    every request gets its cold answer, no block is held for requests that have ended, and what is stored then is
+    loaded.
+
+    Why it can break: the new server knows neither the engine nor what the old one promised it, and the engine waits for
+    an answer that nobody will give (LMCache#4642, LMCache#4069). Oracle: cold start, the reference cache, the gauges.
+    Vacuous when no server was killed, no prompt was sent again afterwards, nothing was loaded afterwards, or the gauges
+    were not read.
+    """
+    sut.check(data.draw(failing_tiers(sut.limits), label="workload"))

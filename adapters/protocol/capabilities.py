@@ -75,6 +75,7 @@ class Capability(enum.StrEnum):
     RANK_CHOICE = "a rank chosen per request"
     PREFILL_APART = "prefill and decode on different engines"
     SIDE_FAILURES = "one side killed and started again, and late hand-overs"
+    TIER_FAILURES = "the second tier's server killed and started again"
     ONE_SIDE_FIRST = "changes on one side before the other"
     WEIGHT_UPDATES = "weights changed at run time"
     WEIGHTS_FROM_PATH = "weights reloaded from another path"
@@ -164,6 +165,7 @@ OPTIONAL_ABSENT = {
     Capability.RANK_CHOICE: "requests choose no rank",
     Capability.PREFILL_APART: "one engine computes prompts and decodes",
     Capability.SIDE_FAILURES: "there are no sides, or none that can be restarted from here",
+    Capability.TIER_FAILURES: "no second tier has a server that can be restarted from here",
     Capability.ONE_SIDE_FIRST: "there are no sides, or none that can be reached on its own",
     Capability.EVENT_RESTARTS: "no engine that publishes events is restarted here",
     Capability.RESET_RUNNING: "no reset discards the KV of running requests",

@@ -154,7 +154,7 @@ class CheckedEngine:
 
     def restart_side(self, side: Side) -> None:
         """Kill a side and start it again. Raises RequestRefused if the engine cannot."""
-        support = self.capabilities[Capability.SIDE_FAILURES]
+        support = self.capabilities[side.failures]
         if support.present is not True or not isinstance(self.engine, RestartsSides):
             raise RequestRefused(501, support.evidence)
         with self._engine_errors_only("restart_side"):

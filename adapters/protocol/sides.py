@@ -1,4 +1,4 @@
-"""Engines of which one computes prompts and another one decodes, and how one of them can fail."""
+"""Engines of which one computes prompts and another one decodes, and which part of what answers can fail."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 
 
 class Side(enum.StrEnum):
-    """One of two engines that answer together."""
+    """One of two engines that answer together, or a server with the second tier of one engine or of both."""
 
     PREFILL = "prefill"
     DECODE = "decode"
+    TIER = "tier"
 
     @property
     def other(self) -> Side:
-        """Return the engine beside this one."""
+        """Return the engine beside this engine."""
         return Side.DECODE if self is Side.PREFILL else Side.PREFILL
+
+    @property
+    def failures(self) -> Capability:
+        """Return the capability of an engine in which this can be killed and started again."""
+        return Capability.TIER_FAILURES if self is Side.TIER else Capability.SIDE_FAILURES
+
+
+ENGINES = (Side.PREFILL, Side.DECODE)
 
 
 @runtime_checkable
 class RestartsSides(Protocol):
-    """A pair of engines of which one can be killed and started again (SIDE_FAILURES). Its cache is lost."""
+    """Engines of which a side can be killed and started again (`Side.failures`). What it has in memory is lost."""
 
     def restart_side(self, side: Side) -> None:
         """Kill one side, as a machine that fails, and return as soon as it answers again.

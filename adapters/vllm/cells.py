@@ -286,6 +286,20 @@ LMCACHE_CELLS = (
         blocks=7,
         areas=("TIER-2",),
     ),
+    lmcache_cell(
+        "tier-lmcache-failures",
+        "tier-lmcache with a look at the server each second, no adapters",
+        NO_ADAPTERS,
+        tier="lmcache-watched",
+        areas=("TIER-7",),
+    ),
+    lmcache_cell(
+        "tier-lmcache-chunks-failures",
+        "tier-lmcache-chunks with a look at the server each second",
+        NO_ADAPTERS,
+        tier="lmcache-chunks-watched",
+        areas=("TIER-7",),
+    ),
 )
 TIER_CELLS = (
     tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks", areas=SESSION_TIER),
@@ -377,13 +391,15 @@ def pair_cell(
     )
 
 
-def lmcache_pair_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...]) -> VllmCell:
+def lmcache_pair_cell(
+    name: str, about: str, *arguments: str, areas: tuple[str, ...], tier: str = "lmcache"
+) -> VllmCell:
     """Return a cell of two servers that are clients of one LMCache server."""
     return pair_cell(
         name,
         f"two engines that share one LMCache server: one computes prompts, the other one decodes; {about}",
         *arguments,
-        tier="lmcache",
+        tier=tier,
         package="lmcache",
         environment=LMCACHE_ENVIRONMENT,
         areas=areas,
@@ -429,6 +445,20 @@ PAIR_CELLS = (
         "pools that one request of maximum length fills, chunks of 64 tokens, no adapters",
         *small_pool(*SMALL_CHUNKS, NO_ADAPTERS),
         areas=("PD",),
+    ),
+    lmcache_pair_cell(
+        "prefill-decode-lmcache-failures",
+        "prefill-decode-lmcache-tight in which both look at the server each second",
+        *small_pool(*SMALL_CHUNKS, NO_ADAPTERS),
+        areas=("PD-3",),
+        tier="lmcache-watched",
+    ),
+    lmcache_pair_cell(
+        "prefill-decode-lmcache-files",
+        "prefill-decode-lmcache-failures with memory for about 30 chunks and then files in a folder",
+        *small_pool(*SMALL_CHUNKS, NO_ADAPTERS),
+        areas=("PD",),
+        tier="lmcache-files-watched",
     ),
 )
 

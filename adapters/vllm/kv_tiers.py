@@ -85,6 +85,10 @@ def lmcache(*server_flags: str, chunk: int, gigabytes: str = "0.0625") -> Tier:
 
 
 FAILING = with_options(RELIABLE, failing=True)
+SHARED_MEMORY = lmcache("--shm-name", f"coldproof-{PORT}", chunk=64)
+BEHIND_FILES = ("--l2-adapter", LMCACHE_FILES)
+# In seconds. By default an engine asks every 10 whether the server answers, and waits 300 for the answer to a call.
+LMCACHE_WATCHED = {"lmcache.mp.heartbeat_interval": 1, "lmcache.mp.mq_timeout": 5}
 TIERS = {
     "offload": OFFLOAD,
     "offload-described": with_options(OFFLOAD, self_describing_kv_events=True),
@@ -101,8 +105,12 @@ TIERS = {
     "failing-late": with_options(FAILING, asynchronous=True),
     "failing-ends": msgspec.structs.replace(FAILING, ends_requests=True),
     "lmcache": lmcache(chunk=32),
-    "lmcache-chunks": lmcache("--shm-name", f"coldproof-{PORT}", chunk=64),
-    "lmcache-files": lmcache("--l2-adapter", LMCACHE_FILES, chunk=32, gigabytes="0.0002"),
+    "lmcache-chunks": SHARED_MEMORY,
+    "lmcache-watched": with_options(lmcache(chunk=32), **LMCACHE_WATCHED),
+    "lmcache-chunks-watched": with_options(SHARED_MEMORY, **LMCACHE_WATCHED),
+    "lmcache-files": lmcache(*BEHIND_FILES, chunk=32, gigabytes="0.0002"),
+    # For about 30 chunks of a model: memory must hold all that one request loads.
+    "lmcache-files-watched": with_options(lmcache(*BEHIND_FILES, chunk=32, gigabytes="0.002"), **LMCACHE_WATCHED),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.vllm.cells import LEASE
+from coldproof.adapters.vllm.kv_tiers import LMCACHE_START
 
 POOL_ALONE = (
     *(Capability.PAUSE_ABORT, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP),
@@ -21,6 +22,7 @@ def of_pair(
     found = {
         Capability.PREFILL_APART: Support(True, "two engines, of which one computes prompts and the other one decodes"),
         Capability.SIDE_FAILURES: side_failures(command, shape),
+        Capability.TIER_FAILURES: tier_failures(command),
         Capability.ONE_SIDE_FIRST: Support(True, "the router passes on what it gets under /sides/SIDE"),
     }
     if not shape.shares_a_tier:
@@ -40,3 +42,10 @@ def side_failures(command: Sequence[str], shape: EngineShape) -> Support:
     if LEASE in command:
         return Support(True, f"the router restarts a side, and {LEASE} is given")
     return Support(False, f"without {LEASE}, the prefiller keeps for 30 seconds what nobody has fetched")
+
+
+def tier_failures(command: Sequence[str]) -> Support:
+    """Return whether what both share has a server that the router can restart."""
+    if any(LMCACHE_START in word for word in command):
+        return Support(True, "the router restarts the LMCache server that it has started for both")
+    return Support(False, "what both share has no server")

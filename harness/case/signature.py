@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
+from coldproof.adapters.protocol.sides import ENGINES
 from coldproof.harness.history.doors import usual_door
 from coldproof.harness.history.drafts import cold_and_hit
 from coldproof.harness.history.embedding_rows import differences, sends_rows
@@ -81,7 +82,8 @@ def features(history: History) -> list[str]:
         "priorities": any(request.priority not in (0, IMPOSSIBLE_PRIORITY) for request in asked),
         "ranks": any(isinstance(request.rank, int) for request in asked),
         "late hand-over": any(request.hand_over_ms for request in asked),
-        "a side restarted": bool(history.side_restarts),
+        "a side restarted": any(restart.side in ENGINES for restart in history.side_restarts),
+        "the tier restarted": any(restart.side not in ENGINES for restart in history.side_restarts),
         "one side first": bool(history.half_changed),
         "impossible priority": any(request.priority == IMPOSSIBLE_PRIORITY for request in asked),
         "several answers": any(request.surface.answers > 1 for request in asked),

@@ -145,7 +145,7 @@ class ResetRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class SideRestart(msgspec.Struct, frozen=True):
-    """A side of a pair that was killed, and when it answered again."""
+    """A side that was killed, and when it answered again."""
 
     began: float
     ended: float

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import SleepPart
 from coldproof.harness.workload.steps import (
     Burst,
@@ -45,7 +46,7 @@ def describe(step: Step, first_request: int) -> str:
             other = "" if before is EngineChange.NOTHING else f"; until now it had {before}"
             return f"restart the engine over the same storage{other}"
         case RestartSide(side=side):
-            return f"kill the {side} side and start it again"
+            return f"kill {'the tier' if side is Side.TIER else f'the {side} side'} and start it again"
         case Idle(ms=ms):
             return f"idle for {ms} ms"
         case CloseSession(name=name, aborted=aborted):

@@ -212,7 +212,7 @@ class Restart(msgspec.Struct, frozen=True, omit_defaults=True, tag="restart"):
 
 
 class RestartSide(msgspec.Struct, frozen=True, tag="restart_side"):
-    """Kill one of two engines that answer together, and start it again. Its cache is lost."""
+    """Kill one of two engines that answer together, or the server of a tier, and start it again. Its KV is lost."""
 
     side: Side
 

@@ -111,6 +111,10 @@ def capabilities(
             published, "an engine that follows another one has vLLM's own publisher" if published else "no KV events"
         ),
         **reset_scopes(parts, tier_support(settings.kv_transfer_config)),
+        Capability.TIER_FAILURES: Support(
+            parts.tier_server is not None,
+            "Coldproof starts the tier's server" if parts.tier_server is not None else "the tier has no server",
+        ),
         **pooling_support(parts),
     }
 

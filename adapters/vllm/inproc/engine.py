@@ -22,7 +22,7 @@ from coldproof.adapters.common.process import log_tail
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.common.stepping import SteppedEngine
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineStartError, RequestRefused, Served
 from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.kv_events import Published, hash_rule
 from coldproof.adapters.protocol.metrics import Metrics
@@ -30,6 +30,7 @@ from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
 from coldproof.adapters.vllm.inproc.process import vllm_module
 from coldproof.adapters.vllm.inproc.refusals import refusals
@@ -45,7 +46,7 @@ from coldproof.adapters.vllm.inproc.setup import (
     shut_down,
 )
 from coldproof.adapters.vllm.inproc.steps import StepRecorder
-from coldproof.adapters.vllm.inproc.tier_server import keeps_own_time, step_in_time
+from coldproof.adapters.vllm.inproc.tier_server import keeps_own_time, restarted_server, step_in_time
 from coldproof.adapters.vllm.inproc.weights import WeightControl
 from coldproof.adapters.vllm.kv_tiers import persistence
 from coldproof.adapters.vllm.server import (
@@ -167,6 +168,18 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         with self.entered() as parts, refusals():
             reset_side_caches(parts.engine, scope)
         return True
+
+    def restart_side(self, side: Side) -> None:
+        """Kill the server of the second tier and start it again. Raises EngineDied if it does not start."""
+        with self.entered() as parts:
+            if side is not Side.TIER or parts.tier_server is None:
+                raise RequestRefused(501, f"this engine has no {side} that could be restarted")
+            try:
+                following = restarted_server(self.options, parts.tier_server)
+            except EngineStartError as problem:
+                self._failure = f"the tier's server did not start again: {problem}"
+                raise EngineDied(self._failure) from problem
+            self._parts = msgspec.structs.replace(parts, tier_server=following)
 
     def _stamp_events(self, parts: InprocEngineParts) -> None:
         """Give the KV events that were published since the last step or reset the time of now."""

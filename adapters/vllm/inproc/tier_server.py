@@ -9,17 +9,21 @@ steps, hence half a minute on its own clock, in the milliseconds of a lookup, an
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
 from typing import Any
+
+import psutil
 
 from coldproof.adapters.common.process import EngineProcess, port_is_taken
 from coldproof.adapters.common.stepping import STEP_MS
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.kv_tiers import LMCACHE_PORT, LMCACHE_START, TIERS, Tier, connector_config
-from coldproof.adapters.vllm.server import START_SECONDS, VllmOptions, environment, tier_folder
+from coldproof.adapters.vllm.server import FORKING, START_SECONDS, VllmOptions, environment, is_cpu_build, tier_folder
 
 POLL_SECONDS = 0.001
+DOWN_SECONDS = 3.0  # as in prefill_decode.py
 LAUNCHER = "lmcache.integration.vllm.mp_server_launcher"
 HOST = "127.0.0.1"
 
@@ -36,7 +40,12 @@ def started_server(options: VllmOptions) -> EngineProcess | None:
     port = int(config[LMCACHE_PORT])
     launcher: Any = importlib.import_module(LAUNCHER)
     command = launcher.MPServerAutostartConfig.from_extra_config(config, HOST, port).command()
-    process = EngineProcess(command, environment(options.environment), options.log.with_suffix(".tier-server.log"))
+    process = EngineProcess(
+        command,
+        environment(options.environment),
+        options.log.with_suffix(".tier-server.log"),
+        forking=FORKING if is_cpu_build() else None,  # each start would import torch
+    )
     end = time.monotonic() + START_SECONDS
     while not port_is_taken(port):
         if not process.running() or time.monotonic() > end:
@@ -44,6 +53,21 @@ def started_server(options: VllmOptions) -> EngineProcess | None:
             raise EngineStartError(f"the tier's server did not start; the end of its log:\n{process.tail()}")
         time.sleep(0.05)
     return process
+
+
+def restarted_server(options: VllmOptions, server: EngineProcess) -> EngineProcess:
+    """Kill the server of an engine's tier, as a machine that fails, and return the next one on its port.
+
+    Raises EngineStartError if it does not start.
+    """
+    for process in server.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    server.stop()
+    time.sleep(DOWN_SECONDS)
+    following = started_server(options)
+    assert following is not None  # the options are those with which the first one was started
+    return following
 
 
 def keeps_own_time(tier: Tier | None) -> bool:

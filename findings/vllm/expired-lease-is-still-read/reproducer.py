@@ -49,10 +49,10 @@ The protocol is that of NixlConnector's documentation: the prefiller gets the re
 both sides have that connector instead, and the decoder finds by itself what the prefiller has stored, such as files in
 a folder of both. If that connector would start a server of LMCache, both sides have one, which outlives a side.
 
-Three things can be asked of it that happen by themselves in production: `POST /sides/SIDE/restart` kills a side and
-starts it again, a request with the header `X-hand-over-ms` goes to the decoder so much later, and a change under
-`/sides/SIDE/` is made on that side only. `--kv-lease SECONDS` is how long the prefiller keeps KV that nobody has
-fetched (`kv_lease_duration`; vLLM: 30).
+Three things can be asked of it that happen by themselves in production: `POST /sides/SIDE/restart` kills a side, or
+with `tier` LMCache's server, and starts it again, a request with the header `X-hand-over-ms` goes to the decoder so
+much later, and a change under `/sides/SIDE/` is made on that side only. `--kv-lease SECONDS` is how long the prefiller
+keeps KV that nobody has fetched (`kv_lease_duration`; vLLM: 30).
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ SERVER = "vllm.entrypoints.openai.api_server"
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
 CONNECTOR_FLAG, OPTIONS = "--kv-transfer-config", "kv_connector_extra_config"
 LAUNCHER, AUTOSTART = "lmcache.integration.vllm.mp_server_launcher", "lmcache.mp.autostart"
-SIDES = ("prefill", "decode")
+STORE_PORT = "lmcache.mp.port"
+SIDES, TIER = ("prefill", "decode"), "tier"
 SIDE_VARIABLE = "PREFILL_DECODE_SIDE"  # of the environment of each server: which side it is
-RESTARTS = tuple(f"/sides/{side}/restart" for side in SIDES)
+RESTARTS = tuple(f"/sides/{side}/restart" for side in (*SIDES, TIER))
 SPLIT = ("/v1/completions", "/v1/chat/completions")  # all other doors are the decoder's
 # A change is made on both sides, or reported as failed.
 CHANGES = (
@@ -115,6 +116,7 @@ POLL_MICROSECONDS = 1000
 MOST_BYTES = 256 * 2**20  # of a request
 HAND_OVER = "X-hand-over-ms"
 START_SECONDS = 600
+DOWN_SECONDS = 3.0  # of a tier's server: some seconds, as where a supervisor starts it again
 PORTS = range(20_000, 32_768)  # below those that systems give to connections (Linux: from 32768)
 HOP_HEADERS = ("content-length", "transfer-encoding", "connection", "host", "content-encoding", "date", "server")
 
@@ -130,8 +132,10 @@ def main(words: Sequence[str]) -> None:
     pair = Pair(flags, ours.kv_lease, store)
     urls = [f"http://127.0.0.1:{port}" for port in pair.ports]
     orders, asked = multiprocessing.Pipe()
-    stored = CONNECTOR_FLAG in flags
-    router = FORK.Process(target=lambda: asyncio.run(route(ours.host, ours.port, urls, asked, stored=stored)))
+    stored, tier = CONNECTOR_FLAG in flags, None if store is None else int(store[STORE_PORT])
+    router = FORK.Process(
+        target=lambda: asyncio.run(route(ours.host, ours.port, urls, asked, stored=stored, tier=tier))
+    )
     router.start()
     sys.exit(pair.supervise(router, orders))
 
@@ -142,25 +146,25 @@ FORK = multiprocessing.get_context("fork")  # a process that has imported vLLM s
 class Pair:
     """The processes of both servers, which are started from here because this process has no event loop.
 
-    `store`: the options of LMCache's server, which is a process here, too; None without one.
+    `store`: the options of LMCache's server, which is the third process here; None without one.
     """
 
     def __init__(self, flags: Sequence[str], lease: int | None, store: Mapping[str, Any] | None) -> None:
-        self.flags, self.lease = flags, lease
+        self.flags, self.lease, self.store = flags, lease, store
         self.ports = [free_port() for _ in SIDES]
-        self.stores = [] if store is None else [FORK.Process(target=keep, args=(store,))]
-        for process in self.stores:
-            process.start()
-        self.servers = [self.started(number) for number in range(len(SIDES))]
+        self.servers = [self.started(number) for number in range(len(SIDES) + (store is not None))]
 
     def started(self, number: int) -> multiprocessing.context.ForkProcess:
-        """Start one side."""
-        server = FORK.Process(target=serve, args=(SIDES[number], self.ports[number], self.flags, self.lease))
+        """Start one side, or LMCache's server."""
+        if number < len(SIDES):
+            server = FORK.Process(target=serve, args=(SIDES[number], self.ports[number], self.flags, self.lease))
+        else:
+            server = FORK.Process(target=keep, args=(self.store,))
         server.start()
         return server
 
     def restart(self, number: int) -> None:
-        """End a side with all its processes, as if its machine failed, and start it again."""
+        """End a server with all its processes, as if its machine failed, and start it again."""
         server = psutil.Process(self.servers[number].pid)
         processes = [server, *server.children(recursive=True)]
         for process in processes:
@@ -168,18 +172,23 @@ class Pair:
         self.servers[number].join()
         while any(map(runs, processes)):  # a forked process holds the port as long as it runs
             time.sleep(0.05)
+        if number == len(SIDES):
+            time.sleep(DOWN_SECONDS)
         self.servers[number] = self.started(number)
 
     def supervise(self, router: multiprocessing.context.ForkProcess, orders: Connection) -> int:
         """Do what the router asks for until a process ends by itself, and end the others. Return the exit code."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
-            while orders in wait([orders, *(process.sentinel for process in (router, *self.stores, *self.servers))]):
+            while orders in (ready := wait([orders, *(process.sentinel for process in (router, *self.servers))])):
                 self.restart(orders.recv())
                 orders.send(True)
-            return next((process.exitcode for process in (*self.servers, *self.stores) if process.exitcode), 1)
+            ended = [process for process in self.servers if process.sentinel in ready]
+            for process in ended:
+                process.join()  # it closes its sentinel before it has an exit code
+            return next((process.exitcode for process in ended if process.exitcode), 1)
         finally:
-            for process in (router, *self.servers, *self.stores):
+            for process in (router, *self.servers):
                 process.terminate()
 
 
@@ -209,7 +218,7 @@ def with_one_store(flags: Sequence[str]) -> tuple[list[str], Mapping[str, Any] |
 def keep(options: Mapping[str, Any]) -> None:
     """Run the server in this process that LMCache's connector would start with these options."""
     launcher = importlib.import_module(LAUNCHER)
-    config = launcher.MPServerAutostartConfig.from_extra_config(options, "127.0.0.1", options["lmcache.mp.port"])
+    config = launcher.MPServerAutostartConfig.from_extra_config(options, "127.0.0.1", options[STORE_PORT])
     _, _, module, *words = config.command()  # python -m MODULE
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -263,10 +272,10 @@ def free_port() -> int:
             return port
 
 
-async def route(host: str, port: int, urls: list[str], orders: Connection, *, stored: bool) -> None:
-    """Serve until this process is ended. `orders`: where a restart of a side is asked for, by its number.
+async def route(host: str, port: int, urls: list[str], orders: Connection, *, stored: bool, tier: int | None) -> None:
+    """Serve until this process is ended. `orders`: where a restart of a server is asked for, by its number.
 
-    `stored`: the decoder finds the KV of a prompt by itself.
+    `stored`: the decoder finds the KV of a prompt by itself. `tier`: the port of LMCache's server; None without one.
     """
     lock = threading.Lock()
 
@@ -278,7 +287,7 @@ async def route(host: str, port: int, urls: list[str], orders: Connection, *, st
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
         application = web.Application(client_max_size=MOST_BYTES)
-        application.router.add_route("*", "/{path:.*}", Router(session, urls, restart, stored=stored).answer)
+        application.router.add_route("*", "/{path:.*}", Router(session, urls, restart, stored=stored, tier=tier).answer)
         # A client that disconnects cancels the request at the server that works on it.
         runner = web.AppRunner(application, handler_cancellation=True)
         await runner.setup()
@@ -290,9 +299,15 @@ class Router:
     """Sends each request to the side or sides that it is for."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, urls: Sequence[str], restart: Callable[[int], None], *, stored: bool
+        self,
+        session: aiohttp.ClientSession,
+        urls: Sequence[str],
+        restart: Callable[[int], None],
+        *,
+        stored: bool,
+        tier: int | None,
     ) -> None:
-        self.session, self.stored = session, stored
+        self.session, self.stored, self.tier = session, stored, tier
         self.prefill, self.decode = self.urls = list(urls)
         self.restart = restart
 
@@ -303,7 +318,7 @@ class Router:
                 return await self.split(request)
             if request.path in CHANGES or request.path == "/health":
                 return await self.both(request)
-            if request.path in RESTARTS and request.method == "POST":
+            if request.path in RESTARTS[: len(SIDES) + (self.tier is not None)] and request.method == "POST":
                 return await self.restarted(RESTARTS.index(request.path))
             for side, url in zip(SIDES, self.urls, strict=True):
                 if request.path.startswith(f"/sides/{side}/"):
@@ -366,18 +381,24 @@ class Router:
             return response
 
     async def restarted(self, number: int) -> web.StreamResponse:
-        """Restart a side, and answer as soon as it does."""
+        """Restart a side or the tier's server, and answer as soon as it does."""
         await asyncio.get_running_loop().run_in_executor(None, self.restart, number)
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
-            try:
-                async with self.session.get(self.urls[number] + "/health") as answer:
-                    if answer.status == 200:
-                        return web.json_response({"success": True})
-            except aiohttp.ClientError:
-                pass
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                if await self.answers(number):
+                    return web.json_response({"success": True})
             await asyncio.sleep(0.1)
-        return web.json_response(lost(TimeoutError(f"{SIDES[number]} did not start again")), status=503)
+        return web.json_response(lost(TimeoutError(f"{RESTARTS[number]}: it did not start again")), status=503)
+
+    async def answers(self, number: int) -> bool:
+        """Return whether a server is ready. Raises ClientError or OSError if there is no connection to it."""
+        if number < len(SIDES):
+            async with self.session.get(self.urls[number] + "/health") as answer:
+                return answer.status == 200
+        _, writer = await asyncio.open_connection("127.0.0.1", self.tier)
+        writer.close()
+        return True
 
 
 def lost(problem: Exception) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class CurlScript:
         self.rows = {row.request: row for row in case.requests}
         how = reproduction(case)
         self.engine: CurlSteps | None = None if how.in_process or how.only_script else curl_of(recorded_engine(case))
+        self.routed = how.launcher(recorded_engine(case)) is not None
         self.loaded: set[str] = set()
         self.chats: dict[int, tuple[Message, ...]] = {}
 
@@ -135,6 +136,8 @@ class CurlScript:
                 return (
                     f"# stop the server, which had {before}, and start it as above without that, over the same storage"
                 )
+            case RestartSide() if not self.routed:
+                return "# kill the server of the tier, and start it again on its port"
             case RestartSide(side=side):
                 return f'curl -sX POST "$SERVER/sides/{side}/restart"'
             case Idle(ms=ms):

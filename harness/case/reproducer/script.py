@@ -112,6 +112,7 @@ def reproducer(case: Case) -> str:
         failing=repr(case.failing_request),
         ignored=was_ignored(case, workload),
         ends="self.url" in of_engine and may_have_ended(case, row),
+        hangs=case.failure_class is FailureClass.HANG,
         doors=any(request.door for _, _, request in workload.requests()),
         drafts=case.signature.endswith(FEWER_DRAFTS),
         vectors=any(request.surface.pooled for _, _, request in workload.requests()),

@@ -29,7 +29,7 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.resets import ResetsBeside, ResetsMore
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.protocol.sides import HasSides, RestartsSides, Side
+from coldproof.adapters.protocol.sides import ENGINES, HasSides, RestartsSides, Side
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.models.versions import Versions
@@ -390,24 +390,29 @@ class WorkloadRun:
         self.baseline = self.scrape().since(known)
 
     def restart_side(self, side: Side) -> None:
-        """Kill a side and start it again. What the prefiller had is gone, as after a reset. Counters continue."""
+        """Kill a side and start it again. What the prefiller had is lost, as after a reset. Counters continue.
+
+        Those of an engine begin anew, and those of its tier are the engine's.
+        """
         if not isinstance(self.engine, RestartsSides):
-            raise RequestRefused(501, self.engine.capabilities[Capability.SIDE_FAILURES].evidence)
+            raise RequestRefused(501, self.engine.capabilities[side.failures].evidence)
         began = self.clock()
         self.engine.restart_side(side)
         self.side_restarts.append(SideRestart(began, self.clock(), side))
         if side is Side.PREFILL:
             self.resets.append(ResetRecord(began=began, ended=self.clock(), success=True))
-        self.baseline = self.scrape().since(self.last_metrics)
+        if side in ENGINES:
+            self.baseline = self.scrape().since(self.last_metrics)
 
     def idle(self, ms: int) -> None:
         """Wait `ms` milliseconds, then until the engine reports that it is empty, at most for `settle_seconds`.
 
-        Do not wait if the engine's clock does not advance by itself: such an engine does nothing meanwhile.
+        Do not wait if the engine's clock does not advance by itself: such an engine does nothing meanwhile, except that
+        it notices that a restarted server answers.
         """
         began = self.clock()
         time.sleep(BLINK_SECONDS)
-        if self.clock() > began:
+        if self.clock() > began or self.side_restarts:
             time.sleep(ms / 1000)
         for _ in range(SETTLE_POLLS):
             self.last_metrics = self.metrics()

@@ -23,7 +23,8 @@ def check_liveness(history: History) -> list[Finding]:
     for outcome in history.outcomes:
         if outcome.error is not None:
             refused = outcome.refused and (may_be_refused(history, outcome) or was_unloaded(history, outcome))
-            refused = refused or any(restart.overlaps(outcome) for restart in history.side_restarts)
+            lost_a_side = any(restart.overlaps(outcome) for restart in history.side_restarts)
+            refused = refused or (lost_a_side and not outcome.silent)
             if not refused and outcome.request not in excused:
                 failure_class = failure_class_of(silent=outcome.silent, lost=lost)
                 found.append(finding(f"got no answer: {outcome.error}", failure_class, outcome))

@@ -109,6 +109,8 @@ class Evidence(enum.StrEnum):
     LATE = "prompts that the decoder got late and answered"
     SIDE_RESTARTS = "sides killed and started again"
     AFTER_SIDE_RESTART = "answers to prompts that were computed before a side was killed"
+    TIER_RESTARTS = "servers of a tier killed and started again"
+    LOADED_FROM_RESTARTED = "tokens loaded from a tier after its server was killed and started again"
     RANKS_ASKED = "changes after which every rank was asked"
     RANK_HITS = "hits on a rank other than the first"
     OTHER_RANK = "requests of which only another rank had computed a block"

@@ -1,8 +1,9 @@
-"""Evidence about engines of which one computes prompts and another one decodes. Pure."""
+"""Evidence about engines of which one computes prompts and another one decodes, and about what was killed. Pure."""
 
 from __future__ import annotations
 
 from coldproof.adapters.protocol.metrics import increase
+from coldproof.adapters.protocol.sides import ENGINES
 from coldproof.harness.history.records import History, Outcome, SideRestart, StepRecord, assumed_block, common_prefix
 from coldproof.harness.judgement.evidence.names import Evidence
 
@@ -22,7 +23,11 @@ def transfer_facts(history: History) -> dict[str, float]:
             o.answered and any(half.contains(o) for half in history.half_changed) for o in history.outcomes
         ),
         Evidence.LATE: sum(o.answered and was_late(o, late.get(o.request, 0)) for o in history.outcomes),
-        Evidence.SIDE_RESTARTS: len(history.side_restarts),
+        Evidence.SIDE_RESTARTS: sum(restart.side in ENGINES for restart in history.side_restarts),
+        Evidence.TIER_RESTARTS: sum(restart.side not in ENGINES for restart in history.side_restarts),
+        Evidence.LOADED_FROM_RESTARTED: sum(
+            fetched[record.step] for record in history.steps if after_the_tier_restarted(history, record)
+        ),
         Evidence.AFTER_SIDE_RESTART: sum(
             any(computed_before(history, o, restart) for restart in history.side_restarts) for o in history.outcomes
         ),
@@ -32,6 +37,11 @@ def transfer_facts(history: History) -> dict[str, float]:
 def was_late(outcome: Outcome, hand_over_ms: int) -> bool:
     """Return whether a request took as long as its late hand-over, so that the delay was really made."""
     return 0 < hand_over_ms <= 1000 * (outcome.finished - outcome.sent)
+
+
+def after_the_tier_restarted(history: History, record: StepRecord) -> bool:
+    """Return whether a step began after the server of a tier was killed and started again."""
+    return any(one.side not in ENGINES and one.ended <= record.started for one in history.side_restarts)
 
 
 def computed_before(history: History, outcome: Outcome, restart: SideRestart) -> bool:

@@ -23,7 +23,7 @@ from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
 from coldproof.harness.judgement.trial import Failing
-from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.steps import RestartSide, Workload, all_changes
 from coldproof.reports.schema.case import Reproduction
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -58,7 +58,7 @@ def confirm(
     rule: Rule = EXACT,
     across: str | None = None,
 ) -> Confirmed:
-    """Replay a counterexample on the given engines.
+    """Replay a counterexample on the given engines, the `control` only if it has what the workload restarts.
 
     `fresh`: an engine that has run nothing. `attached`: a server that is not managed by Coldproof, used if no fresh
     engine can be started; new nonces keep the replays from hitting blocks of the first run. `control`: an engine with
@@ -66,6 +66,8 @@ def confirm(
     tested kind differs from it as well, the cache is not the cause, and one of the two engines is wrong.
     """
     same = failing.judgement.history.nonce
+    if control is not None and not has_what_ends(failing.workload, control):
+        control = None
     agrees, replayed, note = None, [], "no fresh engine could be started"
     try:
         agrees, doubt = (fresh_answer_agrees(failing, fresh_oracle, rule) if fresh_oracle else None), ""
@@ -107,6 +109,12 @@ def confirm(
         replays=tuple(replayed),
         caching_off=tuple(off),
     )
+
+
+def has_what_ends(workload: Workload, engine: CheckedEngine) -> bool:
+    """Return whether an engine has each side that a workload restarts. One without a cache has no tier, for example."""
+    ended = (change.side for change in all_changes(workload) if isinstance(change, RestartSide))
+    return all(engine.capabilities[side.failures].present for side in ended)
 
 
 def fresh_answer_agrees(failing: Failing, oracle: EngineOracle, rule: Rule = EXACT) -> bool | None:

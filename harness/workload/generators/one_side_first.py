@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from coldproof.adapters.protocol.sides import Side
+from coldproof.adapters.protocol.sides import ENGINES
 from coldproof.harness.workload.generators.lora import reload_routes
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
 from coldproof.harness.workload.steps import (
@@ -79,7 +79,7 @@ def apart(
     """Draw a burst in which a change reaches one side before the other, and these prompts are sent between both."""
     before = Request(prompt=Prompt((Segment("before", limits.unit + 3),)), adapter=adapter)
     between = [Request(prompt=prompt, adapter=adapter, offset_ms=BETWEEN_MS) for prompt in prompts]
-    first = draw(st.sampled_from(tuple(Side)))
+    first = draw(st.sampled_from(ENGINES))
     return Burst(
         requests=(before, *between),
         meanwhile=Meanwhile(change=change, after_tokens=0, gap_ms=GAP_MS, first=first),

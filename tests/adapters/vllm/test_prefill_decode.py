@@ -35,7 +35,7 @@ PARAMS = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
 class Pair:
     """Two scripted servers behind a router, and what each of them got."""
 
-    def __init__(self, *, stored: bool = False) -> None:
+    def __init__(self, *, stored: bool = False, tier: int | None = None) -> None:
         self.sides = [HTTPServer(), HTTPServer()]
         self.got: list[list[tuple[str, Any]]] = [[], []]
         self.answers: dict[tuple[int, str], Response] = {}
@@ -46,7 +46,7 @@ class Pair:
         urls = [side.url_for("").rstrip("/") for side in self.sides]
         self.orders, asked = multiprocessing.Pipe()
         self.loop = asyncio.new_event_loop()
-        self.task = self.loop.create_task(route("127.0.0.1", port, urls, asked, stored=stored))
+        self.task = self.loop.create_task(route("127.0.0.1", port, urls, asked, stored=stored, tier=tier))
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
         for _ in range(200):
@@ -210,6 +210,24 @@ def test_a_restart_is_ordered_and_waited_for(pair: Pair, number: int, side: str)
         assert restart.result().json() == {"success": True}
 
 
+def test_a_restart_of_the_tier_is_waited_for() -> None:
+    """Until its server listens again."""
+    with contextlib.closing(Pair(tier=(tier := free_port()))) as pair, ThreadPoolExecutor() as pool:
+        restart = pool.submit(post, pair, "/sides/tier/restart", {})
+        assert pair.orders.recv() == 2
+        pair.orders.send(True)
+        time.sleep(0.3)
+        assert not restart.done()
+        with socket.create_server(("127.0.0.1", tier)):
+            assert restart.result().json() == {"success": True}
+
+
+def test_no_tier_is_restarted_where_none_was_started(pair: Pair) -> None:
+    """The request is the decoder's, as any other one that is unknown here."""
+    assert post(pair, "/sides/tier/restart", {}).json()["side"] == 1
+    assert not pair.orders.poll()
+
+
 def test_metrics_of_servers_that_compress_are_read(pair: Pair) -> None:
     """vLLM compresses a part of them for a client that takes it, as `requests` does."""
     sent: list[str] = []
@@ -285,7 +303,7 @@ def test_a_pair_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
     orders, asked = multiprocessing.Pipe()
     with contextlib.closing(orders), contextlib.closing(asked):
         assert pair.supervise(router, orders) == 3
-    for process in (router, *pair.servers):
+    for process in (router, *pair.servers[:2]):
         process.join(10)
         assert process.exitcode == -signal.SIGTERM
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from coldproof.adapters.common.process import free_port, port_is_taken
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.inproc import tier_server
-from coldproof.adapters.vllm.inproc.tier_server import keeps_own_time, started_server, step_in_time
+from coldproof.adapters.vllm.inproc.tier_server import keeps_own_time, restarted_server, started_server, step_in_time
 from coldproof.adapters.vllm.kv_tiers import TIERS, Tier, given_tier
 from coldproof.adapters.vllm.server import VllmOptions
 
@@ -82,5 +84,30 @@ def test_a_server_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch, t
     """With its last words."""
     fails: Any = launching("raise SystemExit('no room')")
     monkeypatch.setattr(tier_server.importlib, "import_module", lambda _: fails)
+    monkeypatch.setattr(tier_server, "is_cpu_build", lambda: False)
     with pytest.raises(EngineStartError, match="no room"):
         started_server(options(TIERS["lmcache"], tmp_path))
+
+
+def test_a_restarted_server_is_another_process_on_the_same_port(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first one has ended before."""
+    port = free_port()
+    listening: Any = launching(
+        f"import socket, time; kept = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
+    )
+    monkeypatch.setattr(tier_server.importlib, "import_module", lambda _: listening)
+    monkeypatch.setattr(tier_server, "DOWN_SECONDS", 0)
+    monkeypatch.setattr(tier_server, "is_cpu_build", lambda: False)
+    of_port = msgspec.structs.replace(options(TIERS["lmcache"], tmp_path), tier_port=port)
+    first = started_server(of_port)
+    assert first is not None
+    (before,) = first.processes()
+    following = restarted_server(of_port, first)
+    try:
+        assert not before.is_running()
+        assert port_is_taken(port)
+        assert following.processes() != [before]
+    finally:
+        following.stop()

@@ -23,6 +23,8 @@ from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.sides import Side
+from coldproof.adapters.vllm.server import PAIR
+from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import extra_fields, reproducer, scenario
 from coldproof.harness.workload.steps import (
     Burst,
@@ -414,9 +416,19 @@ def test_a_script_writes_other_weights_before_a_restart_and_the_models_own_for_i
     assert weights("case.main()")[1] == others
 
 
-def test_a_script_that_restarts_a_side_can_do_so() -> None:
-    """And no other one has a word of it."""
-    with_restart = reproducer(case_of(burst(SHORT), RestartSide(Side.PREFILL), burst(SHORT)))
-    assert 'f"/sides/{side}/restart"' in with_restart
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        (f"python -m {PAIR} --model m", 'f"/sides/{side}/restart"'),
+        ("python -m vllm.entrypoints.openai.api_server --model m", "Kill the {side}'s server"),
+    ],
+)
+def test_a_script_that_restarts_a_side_can_do_so(command: str, how: str) -> None:
+    """By the router of a pair, or with the user's help. No other script has a word of it."""
+    case = case_of(burst(SHORT), RestartSide(Side.TIER), burst(SHORT), engine_config={"command": command})
+    with_restart = reproducer(case)
+    assert how in with_restart
     compile(with_restart, "script.py", "exec")
+    by_hand = next(step.commands for step in CurlScript(case).steps() if "kill" in step.words)
+    assert ("/sides/tier/restart" in by_hand) is (PAIR in command)
     assert "/sides/" not in reproducer(case_of(burst(SHORT)))

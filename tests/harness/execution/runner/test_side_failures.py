@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,9 @@ from hypothesis import find, given, settings
 from support.drawn_workloads import asked, limits
 from support.histories import ask, burst, contents, history, outcome, play
 
-from coldproof.adapters.protocol.engine import EngineDied
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.engine import EngineDied, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.sides import Side
 from coldproof.harness.execution.runner.runner import WorkloadRun
@@ -20,9 +23,10 @@ from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.evidence.collect import evidence
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
-from coldproof.harness.workload.generators.side_failures import LATE_MS, failing_sides, late_hand_overs
-from coldproof.harness.workload.steps import Burst, RestartSide, Workload, all_changes
+from coldproof.harness.workload.generators.side_failures import LATE_MS, failing_sides, failing_tiers, late_hand_overs
+from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Reset, RestartSide, Workload, all_changes
 from coldproof.harness.workload.validity import is_valid
+from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
 
@@ -71,6 +75,42 @@ def test_a_side_that_does_not_start_again_is_an_error(tmp_path: Path) -> None:
     assert (made.engine_lost, made.outcomes, made.side_restarts) == ("prefill is gone", (), ())
 
 
+def test_a_tiers_server_takes_no_pool_with_it(tmp_path: Path) -> None:
+    """Hits of the pool are owed as before. A later load is evidence that the tier is used again."""
+    made = play(Pair(), tmp_path, burst(ask()), RestartSide(Side.TIER), burst(ask()))
+    (restart,) = made.side_restarts
+    assert (restart.side, made.resets, made.outcomes[1].cached_tokens) == (Side.TIER, (), 40)
+    loading = tuple(
+        msgspec.structs.replace(
+            record,
+            before=msgspec.structs.replace(record.before, external_hit_tokens=32 * number),
+            after=msgspec.structs.replace(record.after, external_hit_tokens=32 * number + 32),
+        )
+        for number, record in enumerate(made.steps)
+    )
+    found = evidence(msgspec.structs.replace(made, steps=loading), {})
+    assert (found[Evidence.TIER_RESTARTS], found[Evidence.SIDE_RESTARTS]) == (1, 0)
+    assert (found[Evidence.AFTER_SIDE_RESTART], found[Evidence.LOADED_FROM_RESTARTED]) == (1, 32)
+
+
+@pytest.mark.parametrize(("side", "counted"), [(Side.TIER, 40), (Side.DECODE, 0)])
+def test_counters_go_on_where_no_engine_ends(tmp_path: Path, side: Side, counted: int) -> None:
+    """What was counted before a tier's server ended is evidence, too. What an engine has counted ends with it."""
+    change = Meanwhile(change=RestartSide(side), after_tokens=1)
+    made = play(Pair(), tmp_path, burst(ask()), Burst(requests=(ask(),), meanwhile=change))
+    assert len(made.side_restarts) == 1
+    assert made.steps[-1].after.hit_tokens == counted
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_each_side_has_its_own_reason_why_it_cannot_be_restarted(side: Side) -> None:
+    """An engine may be able to restart its tier and not its sides."""
+    engine = Pair()
+    engine.capabilities = engine.capabilities | {one.failures: Support(False, f"no {one.failures}") for one in Side}
+    with pytest.raises(RequestRefused, match=re.escape(side.failures.value)):
+        CheckedEngine(engine).restart_side(side)
+
+
 @pytest.mark.parametrize(
     ("began", "ended", "excused"), [(0.2, 0.3, True), (0.5, 3.0, True), (0.6, 3.0, False), (-2.0, -1.0, False)]
 )
@@ -79,6 +119,14 @@ def test_an_error_is_right_only_while_a_side_is_down(began: float, ended: float,
     lost = msgspec.structs.replace(outcome(0, PROMPT, answer=()), error="a side does not answer")
     made = history(lost, side_restarts=(SideRestart(began, ended, Side.DECODE),))
     assert (check_liveness(made) == []) is excused
+
+
+def test_no_restart_is_an_excuse_for_silence() -> None:
+    """A request that is never answered got neither an answer nor an error."""
+    lost = msgspec.structs.replace(outcome(0, PROMPT, answer=()), error="no progress", silent=True)
+    made = history(lost, side_restarts=(SideRestart(0.2, 0.3, Side.TIER),))
+    (found,) = check_liveness(made)
+    assert (found.failure_class, found.request) == (FailureClass.HANG, 0)
 
 
 def test_a_killed_sides_counters_are_not_compared() -> None:
@@ -120,6 +168,19 @@ def test_prompts_of_before_come_again_after_a_side_has_ended(found: Workload) ->
     assert isinstance(change, RestartSide)
     before = {str(r.prompt) for _, step, r in found.requests() if step <= at}
     assert before & {str(r.prompt) for _, step, r in found.requests() if step > at}
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_tier_is_used_again_after_its_server_has_ended(*, apart: bool) -> None:
+    """A new prompt is sent twice; where one engine has stored it itself, its pool is emptied between them."""
+    can = frozenset(Capability) - (frozenset() if apart else {Capability.PREFILL_APART})
+    found = find(failing_tiers(msgspec.structs.replace(limits(), can=can)), lambda _: True)
+    (change,) = all_changes(Workload(tuple(s for s in found.steps if isinstance(s, (RestartSide, Burst)))))
+    assert isinstance(change, RestartSide)
+    assert (is_valid(found), change.side) == (True, Side.TIER)
+    idle, first, *emptied, again = found.steps[-3:] if apart else found.steps[-4:]
+    assert isinstance(idle, Idle)
+    assert (first, emptied) == (again, [] if apart else [Reset()])
 
 
 @given(late_hand_overs(limits()))

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from support.confirmation import ATTACHED, COLD, CONTROL, FRESH, WRONG, Tried, judgement
-from support.histories import history
+from support.histories import ask, burst, history
 
+from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.sides import Side
 from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import Answer
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.proof.confirm.confirm import confirm, fresh_answer_agrees
+from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
+from coldproof.harness.workload.steps import RestartSide, Workload
 from coldproof.reports.schema.verdict import FailureClass
 
 
@@ -74,6 +80,26 @@ def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
     """Once is enough."""
     made = confirmed(Tried(fresh={"first"}, control={"first"}), fresh=FRESH, control=CONTROL)
     assert made.failure_class is FailureClass.NOT_THE_CACHE
+
+
+@pytest.mark.parametrize(("has", "tried"), [(True, 1), (False, 0)])
+def test_a_control_without_the_tier_that_ends_is_no_control(*, has: bool, tried: int) -> None:
+    """Its step would fail, which tells nothing of the cache."""
+    engine = ScriptedEngine(caching=False)
+    engine.capabilities = engine.capabilities | {Capability.TIER_FAILURES: Support(has, "as the test wants it")}
+    workload = Workload((burst(ask()), RestartSide(Side.TIER)))
+    failing = Failing(workload, judgement("first", failed=True), failed=1, tries=1)
+    seen: list[Workload] = []
+
+    def observe(_: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        seen.append(workload)
+        return judgement(nonce or "new", failed=True)
+
+    control = CheckedEngine(engine)
+    made = confirm(failing, observe=observe, fresh=None, fresh_oracle=None, control=control, attached=None, replays=1)
+    assert len(seen) == tried
+    assert made.failure_class is (FailureClass.NOT_THE_CACHE if has else FailureClass.CORRUPT)
+    assert made.reproduction.caching_off_tries == (1 if has else None)
 
 
 def test_what_never_fails_again_depends_on_its_history() -> None:

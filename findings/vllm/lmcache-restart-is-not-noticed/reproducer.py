@@ -1,0 +1,1110 @@
+#!/usr/bin/env python3
+"""PD-3-de9f3858: Request 2 got no answer: no progress for 20 s with requests in flight (running 0, waiting 2, pool 0% in use)
+
+Stand-alone script: needs Python 3.11 and `requests`, not Coldproof.
+
+  1.  python PD-3-de9f3858.py          writes a tiny random model and the adapters to ./coldproof-files
+      and, beside them, prefill_decode.py: it starts both servers and a router
+  2.  start the server with COMMAND (below)
+
+  3.  python PD-3-de9f3858.py http://127.0.0.1:8000
+
+
+Exit code: 1 if the bug occurs, 0 if it does not, 2 if the script could not test it.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import json
+import math
+import os
+import queue
+import random
+import secrets
+import shutil
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+import requests
+
+ATTEMPTS = 5
+STALL_SECONDS = 60
+SCORE_NATS = 0.02  # tolerance for the order of additions; a wrong block changes scores by tenths
+FILES = Path("coldproof-files").resolve()
+NOISE = None  # None: cold answers are deterministic
+COMMAND = 'DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 LMCACHE_DISABLE_BANNER=1 LMCACHE_LOG_LEVEL=WARNING LMCACHE_TRACK_USAGE=false NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_NO_USAGE_STATS=1 VLLM_SERVER_DEV_MODE=1 python coldproof-files/prefill_decode.py --model coldproof-files/model --served-model-name base --host 127.0.0.1 --port 8000 --enforce-eager --dtype float32 --block-size 32 --max-model-len 2048 --enable-prompt-tokens-details --enable-lora --max-loras 4 --max-lora-rank 16 --enable-scale-out --kv-transfer-config \'{"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"lmcache.mp.port": "43961", "lmcache.mp.autostart": true, "lmcache.mp.autostart.server_args": "--chunk-size 32 --supported-transfer-mode engine_driven --l1-size-gb 0.0625 --no-l1-use-lazy --eviction-policy LRU --disable-observability --http-port 0"}, "kv_load_failure_policy": "recompute"}\' --enable-prefix-caching --num-gpu-blocks-override 17 --max-model-len 512 --max-num-batched-tokens 64 --no-enable-lora'
+RECIPES = {}
+LAUNCHER = r'''"""Two servers of vLLM that answer as one: one computes prompts, the other one fetches their KV and decodes.
+
+`python prefill_decode.py --port 8000 --model MODEL ...` starts both with the same flags, and a small router on the
+port. It needs vLLM, which brings aiohttp, and nixl. It imports nothing of Coldproof, so that a reproducer may carry it.
+
+The protocol is that of NixlConnector's documentation: the prefiller gets the request with one token of answer and
+`do_remote_decode`, and its `kv_transfer_params` go to the decoder with the whole request. With `--kv-transfer-config`,
+both sides have that connector instead, and the decoder finds by itself what the prefiller has stored, such as files in
+a folder of both. If that connector would start a server of LMCache, both sides have one, which outlives a side.
+
+Three things can be asked of it that happen by themselves in production: `POST /sides/SIDE/restart` kills a side, or
+with `tier` LMCache's server, and starts it again, a request with the header `X-hand-over-ms` goes to the decoder so
+much later, and a change under `/sides/SIDE/` is made on that side only. `--kv-lease SECONDS` is how long the prefiller
+keeps KV that nobody has fetched (`kv_lease_duration`; vLLM: 30).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import runpy
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import aiohttp
+import psutil
+from aiohttp import web
+
+SERVER = "vllm.entrypoints.openai.api_server"
+TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+CONNECTOR_FLAG, OPTIONS = "--kv-transfer-config", "kv_connector_extra_config"
+LAUNCHER, AUTOSTART = "lmcache.integration.vllm.mp_server_launcher", "lmcache.mp.autostart"
+STORE_PORT = "lmcache.mp.port"
+SIDES, TIER = ("prefill", "decode"), "tier"
+SIDE_VARIABLE = "PREFILL_DECODE_SIDE"  # of the environment of each server: which side it is
+RESTARTS = tuple(f"/sides/{side}/restart" for side in (*SIDES, TIER))
+SPLIT = ("/v1/completions", "/v1/chat/completions")  # all other doors are the decoder's
+# A change is made on both sides, or reported as failed.
+CHANGES = (
+    "/collective_rpc",
+    "/pause",
+    "/reset_encoder_cache",
+    "/reset_mm_cache",
+    "/reset_prefix_cache",
+    "/resume",
+    "/sleep",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/wake_up",
+)
+# Of the decoder, too; all others are the prefiller's, which looks up whole prompts.
+SUMMED = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:num_preemptions_total",
+    "vllm:external_prefix_cache_queries_total",
+    "vllm:external_prefix_cache_hits_total",
+)
+USAGE = "vllm:kv_cache_usage_perc"  # of the fuller pool
+PARAMETERS = "kv_transfer_params"
+ONLY_WHOLE = ("prompt_logprobs", "echo")  # what a transferred prompt cannot answer, because it is not computed there
+POLL_MICROSECONDS = 1000
+MOST_BYTES = 256 * 2**20  # of a request
+HAND_OVER = "X-hand-over-ms"
+START_SECONDS = 600
+DOWN_SECONDS = 3.0  # of a tier's server: some seconds, as where a supervisor starts it again
+PORTS = range(20_000, 32_768)  # below those that systems give to connections (Linux: from 32768)
+HOP_HEADERS = ("content-length", "transfer-encoding", "connection", "host", "content-encoding", "date", "server")
+
+
+def main(words: Sequence[str]) -> None:
+    """Start both servers and the router, until one of the three ends."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--kv-lease", type=int)
+    ours, flags = parser.parse_known_args(words)
+    flags, store = with_one_store(flags)
+    pair = Pair(flags, ours.kv_lease, store)
+    urls = [f"http://127.0.0.1:{port}" for port in pair.ports]
+    orders, asked = multiprocessing.Pipe()
+    stored, tier = CONNECTOR_FLAG in flags, None if store is None else int(store[STORE_PORT])
+    router = FORK.Process(
+        target=lambda: asyncio.run(route(ours.host, ours.port, urls, asked, stored=stored, tier=tier))
+    )
+    router.start()
+    sys.exit(pair.supervise(router, orders))
+
+
+FORK = multiprocessing.get_context("fork")  # a process that has imported vLLM shares it with both servers
+
+
+class Pair:
+    """The processes of both servers, which are started from here because this process has no event loop.
+
+    `store`: the options of LMCache's server, which is the third process here; None without one.
+    """
+
+    def __init__(self, flags: Sequence[str], lease: int | None, store: Mapping[str, Any] | None) -> None:
+        self.flags, self.lease, self.store = flags, lease, store
+        self.ports = [free_port() for _ in SIDES]
+        self.servers = [self.started(number) for number in range(len(SIDES) + (store is not None))]
+
+    def started(self, number: int) -> multiprocessing.context.ForkProcess:
+        """Start one side, or LMCache's server."""
+        if number < len(SIDES):
+            server = FORK.Process(target=serve, args=(SIDES[number], self.ports[number], self.flags, self.lease))
+        else:
+            server = FORK.Process(target=keep, args=(self.store,))
+        server.start()
+        return server
+
+    def restart(self, number: int) -> None:
+        """End a server with all its processes, as if its machine failed, and start it again."""
+        server = psutil.Process(self.servers[number].pid)
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            process.kill()
+        self.servers[number].join()
+        while any(map(runs, processes)):  # a forked process holds the port as long as it runs
+            time.sleep(0.05)
+        if number == len(SIDES):
+            time.sleep(DOWN_SECONDS)
+        self.servers[number] = self.started(number)
+
+    def supervise(self, router: multiprocessing.context.ForkProcess, orders: Connection) -> int:
+        """Do what the router asks for until a process ends by itself, and end the others. Return the exit code."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        try:
+            while orders in (ready := wait([orders, *(process.sentinel for process in (router, *self.servers))])):
+                self.restart(orders.recv())
+                orders.send(True)
+            ended = [process for process in self.servers if process.sentinel in ready]
+            for process in ended:
+                process.join()  # it closes its sentinel before it has an exit code
+            return next((process.exitcode for process in ended if process.exitcode), 1)
+        finally:
+            for process in (router, *self.servers):
+                process.terminate()
+
+
+def runs(process: psutil.Process) -> bool:
+    """Return whether a process has not ended yet."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def with_one_store(flags: Sequence[str]) -> tuple[list[str], Mapping[str, Any] | None]:
+    """Return the flags with which no side starts LMCache's server, and the options of the one that both use; None
+    where no side would start one."""
+    flags = list(flags)
+    if CONNECTOR_FLAG not in flags:
+        return flags, None
+    place = flags.index(CONNECTOR_FLAG) + 1
+    config = json.loads(flags[place])
+    options = config.get(OPTIONS, {})
+    if not options.get(AUTOSTART):
+        return flags, None
+    flags[place] = json.dumps({**config, OPTIONS: {**options, AUTOSTART: False}})
+    return flags, options
+
+
+def keep(options: Mapping[str, Any]) -> None:
+    """Run the server in this process that LMCache's connector would start with these options."""
+    launcher = importlib.import_module(LAUNCHER)
+    config = launcher.MPServerAutostartConfig.from_extra_config(options, "127.0.0.1", options[STORE_PORT])
+    _, _, module, *words = config.command()  # python -m MODULE
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def serve(side: str, port: int, flags: Sequence[str], lease: int | None) -> None:
+    """Run one of the servers in this process."""
+    os.environ[SIDE_VARIABLE] = side
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
+    os.environ.setdefault("UCX_TLS", "tcp,sm,self")  # without a network card of its own, UCX takes long to give up
+    sys.stderr.write(f"{side} starts on port {port}\n")
+    own = ["--host", "127.0.0.1", "--port", str(port)]
+    if CONNECTOR_FLAG not in flags:
+        rest_between_polls()
+        kept = {} if lease is None else {OPTIONS: {"kv_lease_duration": lease}}
+        own += [CONNECTOR_FLAG, json.dumps(TRANSFER | kept)]
+    sys.argv = [SERVER, *flags, *own]
+    runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
+
+
+def rest_between_polls() -> None:
+    """Let NIXL's thread sleep between two polls, in this process and those that are forked from it.
+
+    Its Python interface sets the pause to 0, so that each engine would take a whole core, idle or not.
+    """
+    bindings: Any = importlib.import_module("nixl._bindings")
+    plain = bindings.nixlAgentConfig
+
+    class Resting(plain):  # type: ignore[misc, valid-type]
+        """Keeps its pause, whatever is assigned."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            plain.pthrDelay.__set__(self, POLL_MICROSECONDS)
+
+        pthrDelay = property(lambda _: POLL_MICROSECONDS, lambda *_: None)  # noqa: N815
+
+    bindings.nixlAgentConfig = Resting
+
+
+def free_port() -> int:
+    """Return a port that is free at the moment of the call, and that no connection of another process gets later.
+
+    A server binds its port seconds after it was chosen. If NIXL's listener finds its port in use, its thread ends with
+    an error, and vLLM 0.32.0 waits for it for ever (`ready_event.wait()` in nixl/base_scheduler.py).
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+async def route(host: str, port: int, urls: list[str], orders: Connection, *, stored: bool, tier: int | None) -> None:
+    """Serve until this process is ended. `orders`: where a restart of a server is asked for, by its number.
+
+    `stored`: the decoder finds the KV of a prompt by itself. `tier`: the port of LMCache's server; None without one.
+    """
+    lock = threading.Lock()
+
+    def restart(number: int) -> None:
+        with lock:
+            orders.send(number)
+            orders.recv()
+
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+        application = web.Application(client_max_size=MOST_BYTES)
+        application.router.add_route("*", "/{path:.*}", Router(session, urls, restart, stored=stored, tier=tier).answer)
+        # A client that disconnects cancels the request at the server that works on it.
+        runner = web.AppRunner(application, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, host, port).start()
+        await asyncio.Event().wait()
+
+
+class Router:
+    """Sends each request to the side or sides that it is for."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        urls: Sequence[str],
+        restart: Callable[[int], None],
+        *,
+        stored: bool,
+        tier: int | None,
+    ) -> None:
+        self.session, self.stored, self.tier = session, stored, tier
+        self.prefill, self.decode = self.urls = list(urls)
+        self.restart = restart
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request; 503 while a side does not answer."""
+        try:
+            if request.path in SPLIT and request.method == "POST":
+                return await self.split(request)
+            if request.path in CHANGES or request.path == "/health":
+                return await self.both(request)
+            if request.path in RESTARTS[: len(SIDES) + (self.tier is not None)] and request.method == "POST":
+                return await self.restarted(RESTARTS.index(request.path))
+            for side, url in zip(SIDES, self.urls, strict=True):
+                if request.path.startswith(f"/sides/{side}/"):
+                    return await self.relayed(request, url + request.path_qs.removeprefix(f"/sides/{side}"))
+            if request.path.rstrip("/") == "/metrics":
+                return await self.metrics(request)
+            return await self.relayed(request, self.decode + request.path_qs)
+        except aiohttp.ClientError as problem:
+            return web.json_response(lost(problem), status=503)
+
+    async def split(self, request: web.Request) -> web.StreamResponse:
+        """Let one side compute the prompt and the other one answer."""
+        try:
+            body = json.loads(await request.read())
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            return await self.relayed(request, self.decode + request.path_qs)
+        whole = body.get("n", 1) != 1 or any(body.get(name) for name in ONLY_WHOLE)
+        first = prompt_alone(body, fetched=not whole and not self.stored)
+        async with self.session.post(self.prefill + request.path_qs, json=first) as answer:
+            content = await answer.read()
+            if answer.status != 200:
+                return web.Response(status=answer.status, body=content, headers=end_to_end(answer.headers))
+        await asyncio.sleep(int(request.headers.get(HAND_OVER, 0)) / 1000)
+        if not whole:  # without parameters for less than a block
+            answered = json.loads(content)
+            body[PARAMETERS] = cached_by_the_prefiller(answered) if self.stored else answered.get(PARAMETERS)
+        return await self.relayed(request, self.decode + request.path_qs, json.dumps(body).encode())
+
+    async def both(self, request: web.Request) -> web.StreamResponse:
+        """Ask one side, and the other one if that succeeds."""
+        body = await request.read()
+        async with self.session.request(request.method, self.prefill + request.path_qs, **like(request, body)) as first:
+            content = await first.read()
+            if first.status != 200 or failed(content):
+                return web.Response(status=first.status, body=content, headers=end_to_end(first.headers))
+        return await self.relayed(request, self.decode + request.path_qs)
+
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the prefiller's metrics, and those of the decoder that are summed."""
+        texts = []
+        for url in (self.prefill, self.decode):
+            async with self.session.get(url + request.path_qs, headers={"Accept-Encoding": "identity"}) as answer:
+                texts.append(await answer.text())
+        return web.Response(text="\n".join(merged(*texts)) + "\n")
+
+    async def relayed(self, request: web.Request, url: str, body: bytes | None = None) -> web.StreamResponse:
+        """Send the request to one side, with its own body or another one, and the answer to the client as it comes."""
+        sent = like(request, await request.read() if body is None else body)
+        async with self.session.request(request.method, url, **sent) as answer:
+            response = web.StreamResponse(status=answer.status, headers=end_to_end(answer.headers))
+            await response.prepare(request)
+            try:
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+            except aiohttp.ClientError as problem:  # the side ended in the midst of its answer
+                await response.write(f"data: {json.dumps(lost(problem))}\n\n".encode())
+            await response.write_eof()
+            return response
+
+    async def restarted(self, number: int) -> web.StreamResponse:
+        """Restart a side or the tier's server, and answer as soon as it does."""
+        await asyncio.get_running_loop().run_in_executor(None, self.restart, number)
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                if await self.answers(number):
+                    return web.json_response({"success": True})
+            await asyncio.sleep(0.1)
+        return web.json_response(lost(TimeoutError(f"{RESTARTS[number]}: it did not start again")), status=503)
+
+    async def answers(self, number: int) -> bool:
+        """Return whether a server is ready. Raises ClientError or OSError if there is no connection to it."""
+        if number < len(SIDES):
+            async with self.session.get(self.urls[number] + "/health") as answer:
+                return answer.status == 200
+        _, writer = await asyncio.open_connection("127.0.0.1", self.tier)
+        writer.close()
+        return True
+
+
+def lost(problem: Exception) -> dict[str, Any]:
+    """Return the body of an answer that a side did not give."""
+    return {"error": {"message": f"a side does not answer: {problem}", "code": 503}}
+
+
+def prompt_alone(body: Mapping[str, Any], *, fetched: bool) -> dict[str, Any]:
+    """Return the request for the prefiller: the prompt with one token of answer.
+
+    `fetched`: its KV is kept until the decoder has read it. Otherwise the decoder computes the prompt, too.
+    """
+    left_out = ("stream", "stream_options", "min_tokens", "max_completion_tokens", "stop", "stop_token_ids", "n")
+    kept = {name: value for name, value in body.items() if name not in left_out}
+    transfer = {PARAMETERS: {"do_remote_decode": True, "do_remote_prefill": False}}
+    return {**kept, "max_tokens": 1, **(transfer if fetched else {})}
+
+
+def cached_by_the_prefiller(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters with which vLLM reports how many tokens the prefiller had, as with NIXL, and not how many
+    the decoder had and found."""
+    details = answer["usage"].get("prompt_tokens_details") or {}
+    return {"do_remote_prefill": True, "remote_prefill_cached_tokens": details.get("cached_tokens") or 0}
+
+
+def failed(content: bytes) -> bool:
+    """Return whether an answer with status 200 reports a failure, as that of a reset does."""
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and answer.get("success") is False
+
+
+def like(request: web.Request, body: bytes) -> dict[str, Any]:
+    """Return the body and headers of a request that is passed on."""
+    return {"data": body, "headers": end_to_end(request.headers)}
+
+
+def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that are not about one connection."""
+    return {name: value for name, value in headers.items() if name.lower() not in HOP_HEADERS}
+
+
+def merged(prefill: str, decode: str) -> Iterator[str]:
+    """Yield the lines of the prefiller's metrics, with the decoder's samples of the summed ones behind their own, and
+    the usage of the fuller pool."""
+    samples = [line for line in decode.splitlines() if line.startswith(SUMMED)]
+    fullest = max((line.split()[-1] for line in decode.splitlines() if line.startswith(USAGE)), key=float, default="0")
+    for line in prefill.splitlines():
+        if line.startswith(USAGE):
+            labels, used = line.rsplit(maxsplit=1)
+            yield f"{labels} {max(used, fullest, key=float)}"
+            continue
+        yield line
+        if line.startswith(SUMMED):
+            name = line.split("{")[0]
+            yield from (sample for sample in samples if sample.split("{")[0] == name)
+            samples = [sample for sample in samples if sample.split("{")[0] != name]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+'''
+
+
+def scenario(server):
+    """Run the steps. A prompt is a list of (segment, length, changed token); equal names share tokens.
+
+    A fourth number is the position of a token that is swapped with the next one.
+    """
+    server.ask([dict(n=0, to=None, prompt=[('stem', 61, None)], continues=None, tokens=8)])
+    server.ask([dict(n=1, to=None, prompt=[('stem', 61, None)], continues=None, tokens=24, offset_ms=100), dict(n=2, to=None, prompt=[('second', 61, None)], continues=None, tokens=24, headers={'X-hand-over-ms': '1500'}), dict(n=3, to=None, prompt=[('third', 61, None)], continues=None, tokens=24, headers={'X-hand-over-ms': '1500'})], after_tokens=1, change=lambda: server.restart_side('tier'))
+
+
+def is_wrong(server):
+    """Return whether the answer to request 2 of the scenario is wrong."""
+    return server.is_wrong(2, cached_at_most=None, cached_at_least=None)
+
+
+class Story:
+    """State of one attempt. A nonce makes names and prompts unique."""
+
+    def __init__(self):
+        self.nonce = secrets.token_hex(3)
+        self.behind, self.sent, self.replies, self.versions, self.chats = {}, {}, {}, {}, {}
+
+    def spelled(self, symbol):
+        """Return a name or salt as this attempt sends it. Parts joined by + are sent with hyphens."""
+        return "-".join(f"{part}-{self.nonce}" for part in symbol.split("+"))
+
+    def changed(self, name, content):
+        """Record the new content of a name. A running request may be answered with the old or the new content."""
+        self.behind[name] = content
+        for number, spec in self.sent.items():
+            if spec["to"] == name and not self.replies[number].over:
+                self.versions[number].append(content)
+
+    def update_weights(self, _version, same_path=False):
+        """Stop the script: only a server with a route for it has this method."""
+        raise SystemExit(f"this script cannot change the weights of this engine ({same_path=})")
+
+    def restart(self, before):
+        """Wait until the user has replaced the server by one over the same storage."""
+        self.behind.clear()
+        input(f"Until now the server must have had a difference ({before}). Stop it, start COMMAND, press Enter: ")
+
+    def ask(self, specs, after_tokens=0, change=None):
+        """Send requests concurrently. Make the change after the first request has produced `after_tokens` tokens."""
+        due = threading.Event()
+        threads = [
+            threading.Thread(target=self.ask_one, args=(spec, due, after_tokens if i == 0 and change else None))
+            for i, spec in enumerate(specs)
+        ]
+        for spec in specs:
+            self.sent[spec["n"]] = spec | {"ids": self.render(spec) if spec.get("chat") else self.prompt(spec)}
+            self.versions[spec["n"]], self.replies[spec["n"]] = [self.behind.get(spec["to"])], Reply()
+        for thread in threads:
+            thread.start()
+        if change:
+            due.wait(60 if after_tokens else 0)
+            change()
+        for thread in threads:
+            thread.join()
+
+    def ask_one(self, spec, due, after_tokens):
+        """Send one request. Sets `due` after enough tokens, and disconnects where the scenario does."""
+        time.sleep(spec.get("offset_ms", 0) / 1000)
+        reply, (disconnect_after, disconnect_ms) = self.replies[spec["n"]], spec.get("abort", (None, 0))
+        try:
+            for event in self.answers(self.sent[spec["n"]], disconnect_ms / 1000 or STALL_SECONDS):
+                reply.add(event)
+                if after_tokens is not None and len(reply.ids) >= after_tokens:
+                    due.set()
+                if disconnect_after is not None and len(reply.ids) >= max(1, disconnect_after):
+                    break
+        except (OSError, RuntimeError, ValueError) as problem:
+            print(f"request {spec['n']}: {problem}")
+            reply.failed = True
+        reply.over = True
+        due.set()
+
+    def first(self):
+        """Return the first tokens of every prompt of this attempt."""
+        return [32 + byte % 95 for byte in hashlib.sha256(self.nonce.encode()).digest()[:4]]
+
+    def segment(self, name, length, changed, swapped=None):
+        """Return the tokens of a named segment."""
+        source = random.Random(f"{self.nonce}/{name}")
+        part = [source.randint(32, 126) for _ in range(length)]
+        if changed is not None:
+            part[changed] = 32 + (part[changed] - 31) % 95
+        if swapped is not None:
+            part[swapped : swapped + 2] = part[swapped + 1], part[swapped]
+        return part
+
+    def prompt(self, spec):
+        """Return the token ids of a prompt."""
+        ids = [i for segment in spec["prompt"] for i in self.segment(*segment)]
+        if spec["continues"] is not None:
+            history = self.sent[spec["continues"]]["ids"] + self.replies[spec["continues"]].ids
+            return history[slice(*spec.get("cut", (None,)))] + ids
+        return self.first() + ids
+
+    def messages(self, spec):
+        """Store a chat's messages and return them."""
+        texts = [bytes(self.segment(*segment)).decode() for segment in spec["prompt"]]
+        if spec["continues"] is None:
+            messages = [("system", bytes(self.first()).decode() + texts.pop(0))]
+        else:
+            messages = [(m["role"], m["content"]) for m in self.chats[spec["continues"]]]
+            messages.append(("assistant", self.replies[spec["continues"]].text))
+        messages += [(("user", "assistant")[i % 2], text) for i, text in enumerate(texts)]
+        self.chats[spec["n"]] = [{"role": role, "content": content} for role, content in messages]
+        return self.chats[spec["n"]]
+
+    def write(self, content, folder):
+        """Write an adapter's two files to a folder, over existing ones."""
+        recipe = RECIPES[content]
+        source = Path(recipe["path"]) if "path" in recipe else FILES / f"adapter-{content}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            shutil.copyfile(source / name, folder / name)
+
+    def post(self, path, body):
+        """Send a POST request and return the response. End the script if the server refuses it."""
+        response = requests.post(self.url + path, json=body, timeout=60)
+        if response.status_code >= 400:
+            give_up(f"{path} was answered with HTTP {response.status_code}: {response.text[:300]}")
+        return response
+
+    def cold(self, number, content):
+        """Return the cold answer to a request."""
+        reply = Reply()
+        for event in self.cold_answers(self.sent[number], content):
+            reply.add(event)
+        return reply
+
+    def is_wrong(self, number, *, cached_at_most, cached_at_least):
+        """Compare an answer with the cold answer, or a cached-token count with its bounds."""
+        if number is None:
+            give_up("the scenario ran, but the failure is not in a single answer: check the server's /metrics")
+        mine = self.replies[number]
+        print(f"request {number}: {mine.cached} of {len(self.sent[number]['ids'])} prompt tokens cached")
+        if cached_at_most is not None and mine.cached is not None:
+            print(f"  allowed: {cached_at_least or 0} to {cached_at_most}")
+            return not (cached_at_least or 0) <= mine.cached <= cached_at_most
+        print(f"  answer   {mine.ids}")
+        if mine.failed:  # the server may be stuck, so that nothing has a cold answer
+            print("  it got no answer")
+            return True
+        found = []
+        for content in dict.fromkeys(self.versions[number]):
+            cold = self.cold(number, content)
+            found.append(differences(self, number, content, cold))
+            whose = "base model" if content is None else f"adapter content {content}"
+            print(f"  cold     {cold.ids}  ({whose})  differs in: {', '.join(found[-1]) or 'nothing'}")
+        return all(found)
+
+
+class Server(Story):
+    """A vLLM-compatible server."""
+
+    def __init__(self, url):
+        super().__init__()
+        self.url = url.rstrip("/")
+        models = requests.get(self.url + "/v1/models", timeout=10).json()["data"]
+        self.base = next(m["id"] for m in models if not m.get("parent"))
+
+    def set_adapter(self, name, *, content, path, in_place=False, unload_first=False, **_route):
+        """Write the adapter's files to the folder of the step, and load or replace the adapter."""
+        folder = FILES / self.nonce / path.replace("..", "_")
+        self.write(content, folder)
+        if unload_first and name in self.behind:
+            self.unload(name)
+        body = {"lora_name": self.spelled(name), "lora_path": str(folder)}
+        if in_place and name in self.behind:
+            body["load_inplace"] = True
+        self.post("/v1/load_lora_adapter", body)
+        self.changed(name, content)
+
+    def unload(self, name):
+        """Unload an adapter."""
+        self.post("/v1/unload_lora_adapter", {"lora_name": self.spelled(name)})
+        self.behind.pop(name, None)
+
+    def answers(self, spec, patience):
+        """Yield the events of one request."""
+        model = self.base if spec["to"] is None else self.spelled(spec["to"])
+        salt = None if spec.get("salt") is None else self.spelled(spec["salt"])
+        door = spec.get("door")
+        as_messages = spec.get("chat") and door != "/v1/completions"
+        source = {"messages": self.chats[spec["n"]]} if as_messages else {"prompt": spec["ids"]}
+        return self.stream(model, source, spec["tokens"], salt, spec.get("extra", {}), patience, spec.get("headers"))
+
+    def cold_answers(self, spec, content):
+        """Yield the events of the same request alone, with a new adapter name, folder and salt."""
+        model = self.base
+        if content is not None:
+            model = f"cold-{secrets.token_hex(4)}"
+            self.write(content, FILES / model)
+            self.post("/v1/load_lora_adapter", {"lora_name": model, "lora_path": str(FILES / model)})
+        salt = f"cold-{secrets.token_hex(8)}"
+        return self.stream(model, {"prompt": spec["ids"]}, spec["tokens"], salt, spec.get("extra", {}), STALL_SECONDS)
+
+    def stream(self, model, source, tokens, salt, extra, patience, headers=None):
+        """Send a request and yield its events."""
+        body = source | {"model": model, "max_tokens": tokens, "temperature": 0, "seed": 0}
+        body |= {"ignore_eos": True, "return_token_ids": True} | extra | ({"cache_salt": salt} if salt else {})
+        path = "/v1/chat/completions" if "messages" in source else "/v1/completions"
+        if "prompt_logprobs" not in extra:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        with requests.post(self.url + path, json=body, headers=headers, stream=True, timeout=(10, patience)) as response:
+            response.raise_for_status()
+            for line in [b"data:" + response.content] if "stream" not in body else response.iter_lines(chunk_size=None):
+                if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
+                    yield json.loads(line[5:])
+
+    def render(self, spec):
+        """Store a chat's messages, and return their token ids from the server's chat template."""
+        return self.post("/tokenize", {"model": self.base, "messages": self.messages(spec)}).json()["tokens"]
+
+    def update_weights(self, version, same_path=False):
+        """Load other weights: generated ones, or a checkpoint that was put into the folder."""
+        folder = FILES / f"weights-{'of-this-path' if same_path else version}"
+        self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+
+    def pause(self, mode, clear):
+        """Pause generation."""
+        self.post(f"/pause?mode={mode}&clear_cache={str(clear).lower()}", {})
+
+    def resume(self):
+        """Resume generation."""
+        self.post("/resume", {})
+
+    def sleep(self, level):
+        """Let the server sleep."""
+        self.post(f"/sleep?level={level}", {})
+
+    def wake(self, part=None):
+        """Wake the server up, or only a part of it."""
+        self.post("/wake_up" + (f"?tags={part}" if part else ""), {})
+
+    def restart_side(self, side):
+        """Kill a server and start it again."""
+        requests.post(self.url + f"/sides/{side}/restart", timeout=600).raise_for_status()
+
+    def reset(self, *scope):
+        """Empty the prefix cache and what `scope` names, and print the server's answer."""
+        more = {"running requests": "reset_running_requests", "the second tier": "reset_external"}
+        flags = {more[one]: "true" for one in scope}
+        print("reset:", requests.post(self.url + "/reset_prefix_cache", params=flags, timeout=60).text)
+
+
+class Reply:
+    """The answer to one request, as far as it has arrived."""
+
+    def __init__(self):
+        self.answers, self.text, self.end, self.cached, self.over = {}, "", None, None, False
+        self.failed = False
+        self.scores, self.leads, self.prompt_scores, self.prompt_best = [], [], [], []
+
+    @property
+    def ids(self):
+        """Return the tokens of the first answer."""
+        return self.answers.get(0, [])
+
+    def add(self, event):
+        """Add one event of a stream, or a whole response."""
+        cached = ((event.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens")
+        self.cached = self.cached if cached is None else cached
+        for part in (event, *event.get("choices", ())):
+            for row, token in zip(part.get("prompt_logprobs") or (), part.get("prompt_token_ids") or ()):
+                by_name = {name: one["logprob"] for name, one in (row or {}).items()}
+                self.prompt_scores.append(by_name.get(str(token)))
+                self.prompt_best.append(max(by_name.values(), default=None))
+        for choice in event.get("choices", ()):
+            index, scores = choice.get("index") or 0, choice.get("logprobs") or {}
+            self.answers.setdefault(index, []).extend(choice.get("token_ids") or ())
+            if index == 0:
+                said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+                self.text += said.get("content") or ""
+                self.end = choice.get("finish_reason") or self.end
+                rows = scores.get("content") or ()  # of a chat
+                self.scores += scores.get("token_logprobs") or [one["logprob"] for one in rows]
+                best = [sorted((row or {}).values()) for row in scores.get("top_logprobs") or ()]
+                best = best or [sorted(top["logprob"] for top in one.get("top_logprobs") or ()) for one in rows]
+                self.leads += [row[-1] - row[-2] if len(row) > 1 else 0.0 for row in best]
+
+
+def differences(server, number, _content, cold):
+    """Return which parts of an answer differ from the cold answer. An aborted answer is compared as far as it goes."""
+    mine = server.replies[number]
+    if "abort" in server.sent[number]:
+        return [] if mine.ids == cold.ids[: len(mine.ids)] else ["tokens"]
+    wrong = {
+        "tokens": mine.answers != cold.answers,
+        "finish reason": mine.end != cold.end,
+        "scores": far(mine.scores, cold.scores) or far(mine.prompt_scores, cold.prompt_scores),
+    }
+    return [what for what, differs in wrong.items() if differs]
+
+
+def far(mine, cold, allowed=SCORE_NATS):
+    """Return whether scores are missing or differ by more than `allowed` nats."""
+    missing = [score is None for score in mine] != [score is None for score in cold]
+    return missing or any(abs(a - b) > allowed for a, b in zip(mine, cold) if a is not None)
+
+
+def give_up(why):
+    """Print why the bug could not be tested, and exit with code 2."""
+    print(f"could not test: {why}")
+    sys.exit(2)
+
+
+def make_files():
+    """Write the model and the adapters, generated from their seeds."""
+    FILES.mkdir(exist_ok=True)
+    (FILES / "prefill_decode.py").write_text(LAUNCHER)
+    if not (FILES / "model").exists():
+        make_model(FILES / "model")
+    config = json.loads((FILES / "model" / "config.json").read_text())
+    for content, recipe in RECIPES.items():
+        make_adapter(FILES / f"adapter-{content}", config, **recipe)
+
+
+def main():
+    """Write the files; with a URL, run the scenario."""
+    if len(sys.argv) != 2:
+        make_files()
+        print(__doc__)
+        print(f"Start the server with:\n\n{COMMAND}\n")
+        return 2
+    try:
+        make_files()
+        return attempts(sys.argv[1])
+    except Exception as problem:
+        give_up(f"{type(problem).__name__}: {problem}")
+
+
+def attempts(url):
+    """Run the scenario until an answer is wrong, at most ATTEMPTS times."""
+    for attempt in range(1, ATTEMPTS + 1):
+        server = Server(url)
+        scenario(server)
+        wrong = is_wrong(server)
+        print(f"attempt {attempt}: {'WRONG' if wrong else 'correct'}")
+        if wrong:
+            return 1
+    return 0
+
+
+# The code below generates the model and the adapters. Coldproof uses the same code.
+
+SPECIAL = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+# 0.2 instead of the usual 0.02: with small weights a random model's answers hardly depend on the context, and a wrong
+# KV block would not be detected. With 0.2 one changed token changes everything after it.
+WEIGHT_SPREAD = 0.2
+# An adapter is as strong as the weights that it changes, so that its answers differ from the base model's at once.
+ADAPTER_SPREAD = 0.3
+# Greedy answers consist of these byte values only. An answer can then be read in a report, and it survives the
+# conversion tokens -> text -> tokens in the next turn of a chat.
+PRINTABLE = range(32, 127)
+# Gemma divides attention scores by the square root of this. With normalised queries and keys a small number makes
+# attention select single tokens, so that each token matters to the answer.
+ATTENTION_SCALAR = 1
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def make_model(folder: Path, *, seed: int = 0, layers: int = 2, hidden: int = 128, max_tokens: int = 4096) -> None:
+    """Write a folder with a random float32 Qwen2-shaped decoder and a byte-level tokenizer.
+
+    Its greedy answers are printable ASCII and never end before `max_tokens`: see `zero_unprintable_rows`.
+    """
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "rope_theta": 10000.0,
+        **common_config(layers=layers, hidden=hidden, max_tokens=max_tokens),
+    }
+    norms = ("input_layernorm", "post_attention_layernorm")
+    write_decoder(folder, config, seed=seed, norms=norms, biased=("q_proj", "k_proj", "v_proj"))
+
+
+def make_sliding_window_model(
+    folder: Path, *, seed: int = 0, layers: int = 6, hidden: int = 128, window: int = 64, max_tokens: int = 4096
+) -> None:
+    """Write a random float32 Gemma-3-shaped decoder: every sixth layer attends to all tokens, the others to `window`.
+
+    An engine keeps the two kinds of layers in different KV-cache groups.
+    """
+    kinds = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(layers)]
+    config = {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "layer_types": kinds,
+        "sliding_window": window,
+        "query_pre_attn_scalar": ATTENTION_SCALAR,
+        "head_dim": hidden // 4,
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in sorted(set(kinds))},
+        **common_config(layers=layers, hidden=hidden, max_tokens=max_tokens),
+    }
+    sides = ("post_attention", "pre_feedforward", "post_feedforward")
+    write_decoder(
+        folder,
+        config,
+        seed=seed,
+        norms=("input_layernorm", *(f"{side}_layernorm" for side in sides)),
+        head_norms=("q_norm", "k_norm"),
+        norm_weight=0.0,  # Gemma's norms add one
+    )
+
+
+def common_config(*, layers: int, hidden: int, max_tokens: int) -> dict[str, object]:
+    """Return the config.json fields that all generated models share."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": hidden * 2,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 256 + len(SPECIAL),
+        "max_position_embeddings": max_tokens,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "eos_token_id": 256,
+        "bos_token_id": None,
+    }
+
+
+def write_decoder(
+    folder: Path,
+    config: dict[str, object],
+    *,
+    seed: int,
+    norms: tuple[str, ...],
+    head_norms: tuple[str, ...] = (),
+    biased: tuple[str, ...] = (),
+    norm_weight: float = 1.0,
+) -> None:
+    """Write the weights of the decoder that `config` describes, its configuration and its tokenizer."""
+    vocabulary, hidden = integer(config, "vocab_size"), integer(config, "hidden_size")
+    sizes = projection_sizes(config)
+    head = sizes["q_proj"][0] // integer(config, "num_attention_heads")
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabulary, hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (vocabulary, hidden),
+    }
+    for layer in range(integer(config, "num_hidden_layers")):
+        block = f"model.layers.{layer}"
+        shapes |= {f"{block}.{norm}.weight": (hidden,) for norm in norms}
+        shapes |= {f"{block}.self_attn.{norm}.weight": (head,) for norm in head_norms}
+        for target, (outputs, inputs) in sizes.items():
+            shapes[f"{block}.{module_of(target)}.{target}.weight"] = (outputs, inputs)
+            if target in biased:
+                shapes[f"{block}.{module_of(target)}.{target}.bias"] = (outputs,)
+    tensors = {
+        name: (shape, array.array("f", [norm_weight] * shape[0]))
+        if "norm" in name
+        else (shape, draw(f"model {seed} {name}", shape, WEIGHT_SPREAD))
+        for name, shape in shapes.items()
+    }
+    write_model_files(folder, config, tensors)
+
+
+def write_model_files(
+    folder: Path, config: dict[str, object], tensors: dict[str, tuple[tuple[int, ...], array.array[float]]]
+) -> None:
+    """Write a model's folder. Only printable tokens can be its greedy answers: see `zero_unprintable_rows`."""
+    zero_unprintable_rows(*tensors["lm_head.weight"])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_safetensors(folder / "model.safetensors", tensors)
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", {"eos_token_id": 256})
+    write_tokenizer(folder)
+
+
+def module_of(target: str) -> str:
+    """Return the module of a layer that a projection belongs to."""
+    return "self_attn" if target in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write a byte-level tokenizer without merges: token id = byte value, then the special tokens."""
+    alphabet = byte_alphabet()
+    vocabulary = {alphabet[byte]: byte for byte in range(256)}
+    off = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": 256 + i, "content": text, "special": True, **off} for i, text in enumerate(SPECIAL)]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    model: dict[str, object] = {
+        "type": "BPE",
+        "vocab": vocabulary,
+        "merges": [],
+        **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")),
+        **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
+    }
+    whole = {
+        "version": "1.0",
+        "model": model,
+        "added_tokens": added,
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        **dict.fromkeys(("truncation", "padding", "normalizer", "post_processor")),
+    }
+    write_json(folder / "tokenizer.json", whole)
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": SPECIAL[0],
+            "pad_token": SPECIAL[0],
+            "model_max_length": 1 << 20,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": CHAT_TEMPLATE,
+        },
+    )
+
+
+def byte_alphabet() -> list[str]:
+    """Return GPT-2's printable character for each byte value. Printable bytes are their own character."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    stand_in = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    return [stand_in[byte] for byte in range(256)]
+
+
+def make_adapter(
+    folder: Path,
+    config: dict[str, object],
+    *,
+    seed: int,
+    rank: int = 8,
+    targets: tuple[str, ...] = TARGETS,
+    spread: float = ADAPTER_SPREAD,
+) -> None:
+    """Write a random PEFT LoRA adapter for the model that `config` (its config.json) describes.
+
+    `spread`: standard deviation of its weights. Raises KeyError if the config has no sizes of a Llama- or Qwen2-shaped
+    decoder.
+    """
+    sizes = projection_sizes(config)
+    tensors: dict[str, tuple[tuple[int, ...], array.array[float]]] = {}
+    for layer in range(integer(config, "num_hidden_layers")):
+        for target in targets:
+            outputs, inputs = sizes[target]
+            key = f"base_model.model.model.layers.{layer}.{module_of(target)}.{target}"
+            for side, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+                name = f"{key}.lora_{side}.weight"
+                tensors[name] = (shape, draw(f"adapter {seed} {rank} {name}", shape, spread))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_safetensors(folder / "adapter_model.safetensors", tensors)
+    write_json(
+        folder / "adapter_config.json",
+        {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": None,
+            "r": rank,
+            "lora_alpha": rank,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "inference_mode": True,
+            "target_modules": list(targets),
+        },
+    )
+
+
+def projection_sizes(config: dict[str, object]) -> dict[str, tuple[int, int]]:
+    """Return (outputs, inputs) of each projection that an adapter may target."""
+    hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
+    inner = integer(config, "intermediate_size")
+    kv_heads = integer(config, "num_key_value_heads") if "num_key_value_heads" in config else heads
+    head = integer(config, "head_dim") if config.get("head_dim") else hidden // heads
+    return {
+        "q_proj": (heads * head, hidden),
+        "k_proj": (kv_heads * head, hidden),
+        "v_proj": (kv_heads * head, hidden),
+        "o_proj": (hidden, heads * head),
+        "gate_proj": (inner, hidden),
+        "up_proj": (inner, hidden),
+        "down_proj": (hidden, inner),
+    }
+
+
+def integer(config: dict[str, object], key: str) -> int:
+    """Return a size from a config.json. Raises KeyError if there is none."""
+    value = config[key]
+    if not isinstance(value, int):
+        raise KeyError(key)
+    return value
+
+
+def draw(label: str, shape: tuple[int, ...], spread: float) -> array.array[float]:
+    """Return float32 draws, uniform in [-spread * sqrt 3, spread * sqrt 3] (standard deviation `spread`), by label."""
+    source = random.Random(hashlib.sha256(label.encode()).digest())
+    table = [spread * 1.7320508 * (2 * i / 1023 - 1) for i in range(1024)]
+    return array.array("f", source.choices(table, k=math.prod(shape)))
+
+
+def zero_unprintable_rows(shape: tuple[int, ...], rows: array.array[float]) -> None:
+    """Zero the output layer's rows of all tokens that are not printable.
+
+    Their logit is then 0. It is never the largest, because then all 95 printable logits would have to be negative. (At
+    temperature 1 about one token in ten is still unprintable or the end token.)
+    """
+    vocabulary, width = shape
+    zeros = array.array("f", bytes(4 * width))
+    for token in range(vocabulary):
+        if token not in PRINTABLE:
+            rows[token * width : (token + 1) * width] = zeros
+
+
+def write_safetensors(path: Path, tensors: dict[str, tuple[tuple[int, ...], array.array[float]]]) -> None:
+    """Write float32 tensors in the safetensors format: header length, JSON header, tensor bytes."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, (shape, values) in tensors.items():
+        size = 4 * len(values)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for _, values in tensors.values():
+            if sys.byteorder == "big":
+                values.byteswap()
+            out.write(values.tobytes())
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically."""
+    scratch = path.with_name(path.name + ".new")
+    scratch.write_text(json.dumps(value, indent=1, sort_keys=True))
+    os.replace(scratch, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
