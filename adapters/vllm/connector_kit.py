@@ -14,7 +14,8 @@ import sys
 from importlib.machinery import PathFinder
 from typing import Any
 
-from coldproof.adapters.vllm.cells import CONNECTOR, CONNECTOR_EVENTS, FINGERPRINT, IN_PROCESS
+from coldproof.adapters.vllm.cells.cell import FINGERPRINT, IN_PROCESS
+from coldproof.adapters.vllm.cells.tiers import CONNECTOR, CONNECTOR_EVENTS
 from coldproof.adapters.vllm.kv_tiers import TRANSFER_FLAG
 
 LOADS_FAIL = "TIER-4"

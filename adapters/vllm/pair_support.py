@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.vllm.cells import LEASE
+from coldproof.adapters.vllm.cells.cell import LEASE
 from coldproof.adapters.vllm.kv_tiers import LMCACHE_START
 
 POOL_ALONE = (

@@ -15,7 +15,7 @@ from coldproof.adapters.spec.reproduction import (
     source_of,
     template_beside,
 )
-from coldproof.adapters.vllm.cells import VllmCell
+from coldproof.adapters.vllm.cells.cell import VllmCell
 from coldproof.adapters.vllm.server import PAIR
 
 LAUNCHER = Path(__file__).with_name("prefill_decode.py")  # not imported: it needs packages that only vLLM brings

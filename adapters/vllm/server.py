@@ -32,7 +32,7 @@ from coldproof.adapters.server.engine import EventStream, ServerEngine
 from coldproof.adapters.server.event_socket import EventSocket
 from coldproof.adapters.server.probes import ProbeResult, probe, provenance_support
 from coldproof.adapters.vllm import content_support
-from coldproof.adapters.vllm.cells import Variables
+from coldproof.adapters.vllm.cells.cell import Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, has_states, topology_flags
 from coldproof.adapters.vllm.flags import DRAFTS_FLAG, split_flag
 from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags

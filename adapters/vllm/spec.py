@@ -26,8 +26,7 @@ from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.vllm import server
-from coldproof.adapters.vllm.cells import (
-    CELLS,
+from coldproof.adapters.vllm.cells.cell import (
     CHUNK_OF_ONE,
     CHUNK_TOKENS,
     FINGERPRINT,
@@ -35,9 +34,10 @@ from coldproof.adapters.vllm.cells import (
     RUNNER_V1,
     RUNNER_V2,
     SERVER,
-    STATE_BLOCK,
     VllmCell,
 )
+from coldproof.adapters.vllm.cells.every import CELLS
+from coldproof.adapters.vllm.cells.groups import STATE_BLOCK
 from coldproof.adapters.vllm.connector_kit import connector_words
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE

@@ -22,7 +22,7 @@ import msgspec
 from coldproof.adapters.common import score_noise
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import EngineStartError
-from coldproof.adapters.vllm.cells import RUNNER_V2, Variables
+from coldproof.adapters.vllm.cells.cell import RUNNER_V2, Variables
 from coldproof.adapters.vllm.inproc import kv_events
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder, PublishedBatches
 from coldproof.adapters.vllm.inproc.own_globals import OwnGlobals

@@ -9,7 +9,7 @@ from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.protocol.embedding_rows import row_id
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.registry import CELLS
-from coldproof.adapters.vllm.cells import IN_PROCESS, SERVER
+from coldproof.adapters.vllm.cells.cell import IN_PROCESS, SERVER
 from coldproof.adapters.vllm.inproc.request import embeds_prompt
 
 WIDTH = 8

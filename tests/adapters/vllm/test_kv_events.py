@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.vllm.cells import small_pool
+from coldproof.adapters.vllm.cells.cell import small_pool
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine

@@ -13,7 +13,7 @@ from hypothesis import find
 from support.histories import history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.vllm.cells import CELLS
+from coldproof.adapters.vllm.cells.every import CELLS
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
 from coldproof.adapters.vllm.kv_tiers import (
     GIVEN,

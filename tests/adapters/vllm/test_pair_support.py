@@ -8,7 +8,7 @@ import pytest
 from support.histories import shape
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.vllm.cells import LEASE
+from coldproof.adapters.vllm.cells.cell import LEASE
 from coldproof.adapters.vllm.kv_tiers import TIERS, tier_flags
 from coldproof.adapters.vllm.pair_support import of_pair
 

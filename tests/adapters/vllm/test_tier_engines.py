@@ -13,7 +13,7 @@ from coldproof.adapters.common.process import free_port
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
-from coldproof.adapters.vllm.cells import LMCACHE_ENVIRONMENT
+from coldproof.adapters.vllm.cells.tiers import LMCACHE_ENVIRONMENT
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine

@@ -12,7 +12,7 @@ import pytest
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.reproduction import RecordedEngine
-from coldproof.adapters.vllm.cells import VllmCell
+from coldproof.adapters.vllm.cells.cell import VllmCell
 from coldproof.adapters.vllm.plugins import TRANSFER_BACKEND, transfer_plugin
 from coldproof.adapters.vllm.reproducer import command
 from coldproof.adapters.vllm.server import VllmOptions, server_command

@@ -14,7 +14,7 @@ from support.paths import ROOT
 
 from coldproof.adapters.registry import ATTACHED, CELLS
 from coldproof.adapters.spec.cell import Cell
-from coldproof.adapters.vllm.cells import VllmCell, small_pool
+from coldproof.adapters.vllm.cells.cell import VllmCell, small_pool
 from coldproof.harness.options import PROFILES, UsageError
 from coldproof.harness.selection.select import cells_for, cells_named, format_cells
 

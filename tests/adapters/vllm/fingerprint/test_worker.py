@@ -25,7 +25,7 @@ from coldproof.adapters.protocol.requests import (
     ResponseOptions,
 )
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
-from coldproof.adapters.vllm.cells import RUNNER_V1, RUNNER_V2, Variables
+from coldproof.adapters.vllm.cells.cell import RUNNER_V1, RUNNER_V2, Variables
 from coldproof.adapters.vllm.fingerprint.digest import chain, seed_of
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, TOPOLOGIES, Topology
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc

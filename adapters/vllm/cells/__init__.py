@@ -1,0 +1,1 @@
+"""The cells of vLLM: the configurations in which its engines are started."""
