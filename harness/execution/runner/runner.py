@@ -7,9 +7,9 @@ of the harness itself raises an exception.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -27,26 +27,23 @@ from coldproof.adapters.protocol.engine import (
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
-from coldproof.adapters.protocol.resets import ResetsBeside, ResetsMore
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.protocol.sides import ENGINES, HasSides, RestartsSides, Side
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.execution.models.versions import Versions
 from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import BurstMonitor, Change
+from coldproof.harness.execution.runner.changes import Changes
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger, RunBatches
 from coldproof.harness.execution.runner.requests import RunRequests, outcome
 from coldproof.harness.execution.runner.served_weights import ServedWeights
 from coldproof.harness.execution.runner.step_log import StepLog
 from coldproof.harness.history.kv_events import RunEvents
 from coldproof.harness.history.records import (
-    HalfChanged,
     History,
     Outcome,
     QueueSample,
     ResetRecord,
-    SideRestart,
     StepRecord,
 )
 from coldproof.harness.workload.steps import (
@@ -54,25 +51,15 @@ from coldproof.harness.workload.steps import (
     Burst,
     CloseSession,
     Idle,
-    Meanwhile,
-    Pause,
-    Reset,
     Restart,
-    RestartSide,
     RestoreState,
-    Resume,
     SaveState,
-    SetAdapter,
-    Sleep,
     Step,
     Unload,
-    UpdateWeights,
-    Wake,
     Workload,
     lives_of,
     restored_after_change,
 )
-from coldproof.harness.workload.steps import Change as StepChange
 
 Reported = TypeVar("Reported")
 
@@ -123,13 +110,11 @@ class WorkloadRun:
         self.policy = policy
         self.next_engine, self.lives = next_engine, lives_of(workload)
         self.idle_first = idle_first
-        self.resets: list[ResetRecord] = []
-        self.side_resets: list[ResetRecord] = []
-        self.side_restarts: list[SideRestart] = []
-        self.half_changed: list[HalfChanged] = []
+        resets: list[ResetRecord] = []
         self.adapters = AdapterNames(engine, nonce, contents, folder)
-        self.weights = ServedWeights(
-            engine, versions or {}, folder, nonce, clock=self.clock, on_clear=self.resets.append
+        self.weights = ServedWeights(engine, versions or {}, folder, nonce, clock=self.clock, on_clear=resets.append)
+        self.changes = Changes(
+            engine, self.adapters, self.weights, resets, clock=self.clock, on_restart=self.continue_counters
         )
         self.step_log = StepLog(engine, nonce)
         self.requests = RunRequests(engine, nonce, self.adapters, self.weights, scored=scored)
@@ -164,10 +149,10 @@ class WorkloadRun:
             outcomes=tuple(outcomes[key] for key in sorted(outcomes)),
             steps=steps,
             contents={name: files.digest for name, files in self.adapters.contents.items()},
-            resets=tuple(self.resets),
-            side_resets=tuple(self.side_resets),
-            side_restarts=tuple(self.side_restarts),
-            half_changed=tuple(self.half_changed),
+            resets=tuple(self.changes.resets),
+            side_resets=tuple(self.changes.side_resets),
+            side_restarts=tuple(self.changes.side_restarts),
+            half_changed=tuple(self.changes.half_changed),
             weights={name: files.digest for name, files in self.weights.versions.items() if name != START_WEIGHTS},
             updates=tuple(self.weights.updates),
             start_checksum=self.weights.start_checksum,
@@ -252,32 +237,12 @@ class WorkloadRun:
             case CloseSession(name=name, aborted=aborted):
                 self.requests.close_session(self.adapters.actual(name), aborted=aborted)
             case _:
-                self.make(step)
+                self.changes.make(step)
         return StepEffects()
-
-    def make(self, change: StepChange) -> None:
-        """Make a change, between requests or during them. Raises EngineError."""
-        match change:
-            case SetAdapter():
-                self.adapters.set_adapter(change)
-            case Reset():
-                self.reset(change)
-            case UpdateWeights():
-                self.weights.update(change)
-            case Pause():
-                self.weights.pause(change)
-            case Resume():
-                self.weights.resume()
-            case Sleep():
-                self.weights.sleep(change)
-            case Wake():
-                self.weights.wake(change)
-            case RestartSide():
-                self.restart_side(change.side)
 
     def burst(self, number: int, step: Burst, first_request: int) -> StepEffects:
         """Send all requests, make the change during them if the step has one, and wait for all."""
-        change = self.change(step.meanwhile) if step.meanwhile else None
+        change = self.changes.during(step.meanwhile) if step.meanwhile else None
         plans = [self.requests.plan(first_request + i, number, request) for i, request in enumerate(step.requests)]
         arrivals = [self.requests.wire(plan, request) for plan, request in zip(plans, step.requests, strict=True)]
         for plan in plans:
@@ -303,36 +268,6 @@ class WorkloadRun:
             return StepEffects(queue=queue)
         return StepEffects(queue=queue, change_began=change.began, change_ended=change.ended, problem=change.problem)
 
-    def change(self, meanwhile: Meanwhile) -> Change:
-        """Return the changes that a burst makes while its requests are in flight."""
-        if isinstance(meanwhile.first, Side):
-            first = meanwhile.first
-            return Change(meanwhile, lambda change: self.make_apart(change, first, meanwhile.gap_ms), self.clock)
-        return Change(meanwhile, self.make, self.clock)
-
-    def make_apart(self, change: StepChange, first: Side, gap_ms: int) -> None:
-        """Make a change on one side, and `gap_ms` milliseconds later on the other. Raises EngineError."""
-        sides = self.sides(first, gap_ms)
-        match change:
-            case SetAdapter():
-                self.adapters.set_adapter(change, sides)
-            case UpdateWeights():
-                self.weights.update(change, sides)
-            case Reset():
-                self.reset(change, sides)
-            case _:
-                raise RequestRefused(501, f"no {type(change).__name__} is made on one side before the other")
-
-    def sides(self, first: Side, gap_ms: int) -> Iterator[Any]:
-        """Yield the sides one after the other, and record the time between both. Raises RequestRefused without any."""
-        if not isinstance(self.engine, HasSides):
-            raise RequestRefused(501, self.engine.capabilities[Capability.ONE_SIDE_FIRST].evidence)
-        yield self.engine.side(first)
-        changed = self.clock()
-        time.sleep(gap_ms / 1000)
-        self.half_changed.append(HalfChanged(changed, self.clock(), first))
-        yield self.engine.side(first.other)
-
     def record(self, plan: Outcome, served: Served, change: Change | None) -> None:
         """Record the outcome of a request."""
         ended = outcome(plan, served, began=self.began, stall=self.lost if self.stalled is not None else None)
@@ -340,18 +275,6 @@ class WorkloadRun:
             self.note_loss(served.result)
         widened = self.requests.widened(ended, change)
         self.requests.outcomes[widened.request] = widened
-
-    def reset(self, step: Reset, sides: Iterable[Engine] = ()) -> None:
-        """Reset the cache, on each of `sides` or on the engine, and record what is reported. A refusal is recorded as
-        an unsuccessful reset.
-        """
-        began = self.clock()
-        try:
-            success = all(reset_engine(engine, step) for engine in sides or (self.engine,))
-        except RequestRefused:
-            success = False
-        made = self.resets if step.prefix else self.side_resets
-        made.append(ResetRecord(began=began, ended=self.clock(), success=success, scope=step.scope))
 
     def move_state(self, number: int, step: SaveState | RestoreState) -> int:
         """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported.
@@ -384,25 +307,10 @@ class WorkloadRun:
         except EngineStartError as problem:
             raise EngineDied(f"the engine does not start over the storage of the one before: {problem}") from problem
         self.requests.difference = difference
-        self.adapters.engine = self.requests.engine = self.weights.engine = self.engine
+        self.adapters.engine = self.requests.engine = self.weights.engine = self.changes.engine = self.engine
         self.adapters.slots.clear()
         self.began = self.engine.clock() - elapsed
         self.baseline = self.scrape().since(known)
-
-    def restart_side(self, side: Side) -> None:
-        """Kill a side and start it again. What the prefiller had is lost, as after a reset. Counters continue.
-
-        Those of an engine begin anew, and those of its tier are the engine's.
-        """
-        if not isinstance(self.engine, RestartsSides):
-            raise RequestRefused(501, self.engine.capabilities[side.failures].evidence)
-        began = self.clock()
-        self.engine.restart_side(side)
-        self.side_restarts.append(SideRestart(began, self.clock(), side))
-        if side is Side.PREFILL:
-            self.resets.append(ResetRecord(began=began, ended=self.clock(), success=True))
-        if side in ENGINES:
-            self.baseline = self.scrape().since(self.last_metrics)
 
     def idle(self, ms: int) -> None:
         """Wait `ms` milliseconds, then until the engine reports that it is empty, at most for `settle_seconds`.
@@ -412,7 +320,7 @@ class WorkloadRun:
         """
         began = self.clock()
         time.sleep(BLINK_SECONDS)
-        if self.clock() > began or self.side_restarts:
+        if self.clock() > began or self.changes.side_restarts:
             time.sleep(ms / 1000)
         for _ in range(SETTLE_POLLS):
             self.last_metrics = self.metrics()
@@ -420,6 +328,10 @@ class WorkloadRun:
             if not holds or self.clock() == began:
                 return
             time.sleep(self.settle_seconds / SETTLE_POLLS)
+
+    def continue_counters(self) -> None:
+        """Let the counters go on from where they were: those of an engine that was started again begin anew."""
+        self.baseline = self.scrape().since(self.last_metrics)
 
     def metrics(self) -> Metrics:
         """Return the engine's counters since this run began."""
@@ -462,12 +374,3 @@ class WorkloadRun:
     def clock(self) -> float:
         """Return the seconds since the run began."""
         return round(self.engine.clock() - self.began, 6)
-
-
-def reset_engine(engine: Engine, step: Reset) -> bool:
-    """Reset the prefix cache and the scope of a step, or only the scope. Return whether the engine confirms it."""
-    if not step.prefix:
-        return engine.reset_beside(step.scope) if isinstance(engine, ResetsBeside) else False
-    if not step.scope:
-        return engine.reset_cache()
-    return engine.reset_more(step.scope) if isinstance(engine, ResetsMore) else False
