@@ -140,14 +140,14 @@ def at_least(
 
 
 def must_hit(history: History, outcome: Outcome) -> bool:
-    """Return whether a request is looked up like any other, on a known rank."""
+    """Return whether a request is looked up like any other, on a known rank. A streaming session has its own KV."""
     surface = outcome.surface
     if history.shape.ranks > 1 and not isinstance(outcome.residence.rank, int):
         return False
     if outcome.aborted is not None and not outcome.tokens:  # perhaps before it was looked up: vLLM then reports 0 hits
         return False
     return bool(history.shape.prefix_caching) and not (
-        outcome.overlapped or surface.needs_whole_prompt or surface.answers > 1
+        outcome.streaming or outcome.overlapped or surface.needs_whole_prompt or surface.answers > 1
     )
 
 
@@ -162,6 +162,7 @@ def left_for(
             other.finished <= outcome.sent  # may be equal: a clock that counts steps stands still between them
             and other.sent >= reset
             and other.answered
+            and not other.streaming
             and not outgrows(history, other)
             and not other.surface.needs_whole_prompt
             and not other.overlapped
