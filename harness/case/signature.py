@@ -60,6 +60,12 @@ def differences_of_rows(history: History, about: int | None) -> list[str]:
     return sorted(found for outcome in failing for found in differences(history, outcome))
 
 
+def changes_within_a_session(asked: list[Request]) -> bool:
+    """Return whether two turns of one session have different adapters."""
+    turns = [(request.session, request.adapter) for request in asked if request.session]
+    return len(set(turns)) > len({session for session, _ in turns})
+
+
 def doors_of_failure(history: History, about: int | None) -> list[str]:
     """Return at which door the failing request was sent, and at which others were; nothing if no request names one."""
     asked = {number: request for number, _, request in history.workload.requests()}
@@ -97,6 +103,7 @@ def features(history: History) -> list[str]:
         "aborted": any(request.abort for request in asked),
         "chat": any(request.chat for request in asked),
         "priorities": any(request.priority not in (0, IMPOSSIBLE_PRIORITY) for request in asked),
+        "another adapter in a session": changes_within_a_session(asked),
         "ranks": any(isinstance(request.rank, int) for request in asked),
         "late hand-over": any(request.hand_over_ms for request in asked),
         "a side restarted": bool(history.side_restarts),
