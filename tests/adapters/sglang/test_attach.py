@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from support import fake_server, report_samples
 from support.fake_reply import answer
-from support.fake_sglang import LONGEST, MODEL, ROOT, VERSION, Fault, Manners, load, serving
+from support.fake_sglang import MODEL, ROOT, Fault, Manners, serving
+from support.fake_sglang_pages import LONGEST, VERSION, load
 from support.histories import ask, burst, put
 from support.scripts import played
 from support.weights import SGLANG_CONTROLS
