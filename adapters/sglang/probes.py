@@ -142,6 +142,7 @@ def probe(client: SglangClient, facts: ServerFacts, adapter_path: str | None) ->
             uniform=found[Capability.SEVERAL_GROUPS].present is False,
             most_requests=client.most_requests(),
             second_tier=tiers is True,
+            evicts_leaves=True,  # 0.5.23: RadixCache.evict
         ),
         capabilities=found | STATIC,
         cache_config={key: redacted(str(facts.server[key])) for key in PRINTED if facts.server.get(key) is not None},

@@ -262,9 +262,9 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
     It is for a pool that is too small for the whole history. An engine that evicts the blocks freed longest ago, and
     the end of a prefix before its beginning, evicts every other block first. What remains is the pool without the
     blocks of all requests since the burst of `other` began; aborted requests may still run, and sessions hold blocks.
-    A block that several requests share counts once. The result is 0 for steps with a preemption, which takes blocks
-    twice, and for engines that free blocks while a request runs, have a second tier of which nothing is known, or drop
-    all blocks at once.
+    A block that several requests share counts once. An engine that evicts leaves keeps all of `other` or, perhaps,
+    nothing. The result is 0 for steps with a preemption, which takes blocks twice, and for engines that free blocks
+    while a request runs, have a second tier of which nothing is known, or drop all blocks at once.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if history.shape.sequences:
@@ -295,7 +295,8 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
         for step in since:
             taken += sum(most[request] - len(known.intersection(hit[request])) for request in steps.get(step, ()))
             known.update(*(left[request] for request in steps.get(step, ())))
-        return max(0, pool - taken + most[other.request]) * block
+        room = max(0, pool - taken + most[other.request]) * block
+        return room if room >= len(written_tokens(other)) or not history.shape.evicts_leaves else 0
 
     return kept
 
