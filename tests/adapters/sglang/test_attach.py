@@ -136,6 +136,7 @@ def test_the_shape_is_what_the_server_says() -> None:
     shape = tried(Manners()).shape
     assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens) == (16, 62, LONGEST)
     assert (shape.adapter_slots, shape.prefix_caching, shape.uniform, shape.most_requests) == (4, True, True, 16)
+    assert shape.evicts_leaves
     assert tried(Manners(lora=False)).shape.adapter_slots is None
     assert tried(Manners(server={"disable_radix_cache": True})).shape.prefix_caching is False
 

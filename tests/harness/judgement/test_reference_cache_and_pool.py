@@ -86,7 +86,7 @@ def test_what_is_owed_tells_the_order_of_eviction(beginnings_first: bool) -> Non
     ("leaves", "pool", "least"), [(False, 20, 6), (True, 20, 0), (True, 23, 0), (True, 24, 9), (False, 24, 9)]
 )
 def test_where_leaves_are_evicted_a_prompt_is_owed_whole_or_not_at_all(leaves: bool, pool: int, least: int) -> None:
-    """One of 10 blocks, then one of 11: of a pool of 20, a part of the first is left or, where it goes as one, nothing."""
+    """One of 10 blocks, then one of 11: a pool of 20 keeps a part of the first or, where it goes as one, nothing."""
     first, other, again = (
         outcome(number, STEMS[stem][: length * BLOCK], answer=(7,), max_tokens=1)
         for number, (stem, length) in enumerate((("a", 10), ("b", 11), ("a", 10)))
