@@ -160,6 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.say(200, {"tokens": rendered(body["messages"])})
             case path if path in DOORS and manners.chats:
                 self.at_door(path, body)
+            case "/flush_cache" if manners.busy and not fake.running.is_set():
+                self.say(400, "Flush cache failed.")
             case "/flush_cache":
                 fake.cached.clear()
                 self.say(*manners.flush)
