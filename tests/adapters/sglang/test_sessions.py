@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from support import report_samples
 from support.fake_reply import answer
 from support.fake_sglang import MODEL, SESSION_ROUTES, FakeSglang, Fault, Manners, serving
-from support.histories import ask, burst, put
+from support.histories import ask, burst, contents, put
 from support.scripts import played
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
@@ -20,9 +22,14 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import Abort, CompletionRequest
 from coldproof.adapters.sglang.spec import attach
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
+from coldproof.harness.workload.generators.sessions import sessions_that_switch
 from coldproof.harness.workload.steps import CloseSession, Prompt, Request, Segment, Workload
 
 OPEN, CLOSE = SESSION_ROUTES
+LIMITS = WorkloadLimits(block=16, slots=4, contents=("A", "B"), mixtures=frozenset({BASE_WITH_ADAPTER}))
 FIRST, MORE = tuple(range(40, 50)), (60, 61, 62)
 
 
@@ -177,3 +184,31 @@ def test_a_script_sends_the_turns_of_sessions(careless: bool, tmp_path: Path) ->
     assert len(fake.asked(OPEN)) == len(fake.asked(CLOSE)) == 2 * (1 if careless else 5)
     turns = [body["session_params"] for body in fake.asked("/generate") if "session_params" in body]
     assert [turn.get("offset") for turn in turns[:4]] == [None, None, None, 4 + 9 + 3]
+
+
+def judged(manners: Manners, workload: Workload, folder: Path) -> list[int | None]:
+    """The requests that hit what was never computed for them."""
+    with serving(manners) as made:
+        engine = CheckedEngine(attach(made.url, adapter_for=lambda _: None))
+        run = WorkloadRun(engine, workload, "n", contents(folder), folder / "run", settle_seconds=0.0).history()
+    assert all(one.error is None for one in run.outcomes)
+    return [found.request for found in check_bounds(run)]
+
+
+@pytest.mark.parametrize(("careless", "wrong"), [(False, []), (True, [1, 2])])
+def test_a_session_that_keeps_its_kv_over_adapters_is_found(careless: bool, wrong: list[int], tmp_path: Path) -> None:
+    """By its hit: a turn with an adapter hits what the base model wrote, and the next one, without, what that turn did."""
+    first, more = Prompt((Segment("stem", 40),)), Segment("more", 5)
+    turns = [in_session(Prompt((more,), continues=0), "tenant"), in_session(Prompt((more,), continues=1))]
+    story = (put("A"), burst(in_session(first)), *map(burst, turns), CloseSession("a"))
+    assert judged(Manners(careless=careless), Workload(story), tmp_path) == wrong
+
+
+@given(data=st.data())
+@settings(max_examples=4, deadline=None, database=None, phases=[Phase.generate])
+def test_sessions_that_switch_find_nothing_on_an_honest_server(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever is drawn."""
+    workload = data.draw(sessions_that_switch(LIMITS))
+    assert judged(Manners(), workload, tmp_path_factory.mktemp("run")) == []
