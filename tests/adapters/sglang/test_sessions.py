@@ -197,7 +197,7 @@ def judged(manners: Manners, workload: Workload, folder: Path) -> list[int | Non
 
 @pytest.mark.parametrize(("careless", "wrong"), [(False, []), (True, [1, 2])])
 def test_a_session_that_keeps_its_kv_over_adapters_is_found(careless: bool, wrong: list[int], tmp_path: Path) -> None:
-    """By its hit: a turn with an adapter hits what the base model wrote, and the next one, without, what that turn did."""
+    """By its hit: a turn with an adapter hits what the base model wrote, and the next one, without, what it wrote."""
     first, more = Prompt((Segment("stem", 40),)), Segment("more", 5)
     turns = [in_session(Prompt((more,), continues=0), "tenant"), in_session(Prompt((more,), continues=1))]
     story = (put("A"), burst(in_session(first)), *map(burst, turns), CloseSession("a"))
