@@ -31,6 +31,7 @@ from coldproof.adapters.sglang.sessions import CLOSE, OPEN
 from coldproof.adapters.sglang.weights import probe_weights
 
 NOT_SGLANG = "SGLang's model_path: for another OpenAI-compatible server use --engine endpoint"
+NO_IMAGES = "the adapter sends no images: SGLang 0.5.23 loads no generated LLaVA on a CPU without torchvision"
 SALT_FIELDS = ("cache_salt", "extra_key")  # the newer name first
 ROOM_FOR_ANSWER = 6  # tokens that SGLang reserves after a prompt; needed if it does not report the longest prompt
 FIRST, MORE = tuple(range(40, 60)), tuple(range(60, 70))  # the new tokens of two turns of a session
@@ -49,6 +50,7 @@ STATIC = {
     Capability.ADAPTER_SWITCH: Support(False, NO_SWITCH),
     Capability.SEVERAL_ANSWERS: Support(False, NO_SAMPLING_SEED),
     Capability.KV_EVENTS: Support(None, NO_EVENTS),
+    Capability.IMAGES: Support(False, NO_IMAGES),
     Capability.SPAWNABLE: Support(False, "attached by URL"),
     Capability.PROVENANCE: provenance_support(digests=False),
 }
