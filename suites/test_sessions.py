@@ -9,7 +9,11 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.sessions import sessions, sessions_beyond_the_context
+from coldproof.harness.workload.generators.sessions import (
+    sessions,
+    sessions_beyond_the_context,
+    sessions_that_switch,
+)
 
 
 @requirement(
@@ -40,6 +44,51 @@ def test_sessions_answer_as_cold(sut: SystemUnderTest, data: st.DataObject) -> N
     """
     workload = sessions(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
     sut.check(data.draw(workload, label="workload"))
+
+
+STREAMING = (
+    Capability.STREAMING_SESSIONS,
+    Capability.TOKEN_PROMPTS,
+    Capability.TOKEN_OUTPUTS,
+    Capability.CACHED_TOKENS,
+    Capability.CACHE_SALT,
+    Capability.POOL_USAGE,
+)
+
+
+@requirement(
+    "SESS-1",
+    "streaming sessions",
+    needs=STREAMING,
+    shows=(Evidence.SESSION_TURNS, Evidence.SESSION_HELD, Evidence.IDLE_LOOKS),
+    upstream=("sglang#27024",),
+)
+@given(data=st.data())
+def test_streaming_sessions_answer_as_cold(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """The same holds for sessions that keep whole answers, each turn of which is appended to all before it.
+
+    Why it can break: such a session may keep its KV outside of the prefix cache, where no key says what it belongs to,
+    and must free it at the end (sglang#27024). Oracle: cold start over the concatenation, and the gauge of the pool.
+    Vacuous when no turn hit what its session held, or the engine was never idle after the sessions had been closed.
+    """
+    workload = sessions(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE), streaming=True)
+    sut.check(data.draw(workload, label="workload"))
+
+
+@requirement(
+    "SESS-1",
+    "streaming sessions that change the adapter",
+    needs=(*STREAMING, Capability.ADAPTER_CHOICE),
+    shows=(Evidence.SESSION_SWITCHES, Evidence.SESSION_HELD),
+)
+@given(data=st.data())
+def test_sessions_that_change_the_adapter(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """A turn of such a session may have another adapter than the turn before. A conforming engine then answers it as
+    cold with the turn's adapter over all that the session has seen, or refuses it.
+
+    Vacuous when no turn had another adapter than the turn before it.
+    """
+    sut.check(data.draw(sessions_that_switch(sut.limits), label="workload"))
 
 
 @requirement(

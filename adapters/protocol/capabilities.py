@@ -66,6 +66,7 @@ class Capability(enum.StrEnum):
     PROCESSOR_ARGUMENTS = "arguments of the processor per request"
     TOWER_ADAPTERS = "adapters that change the vision tower"
     SESSIONS = "sessions that take further input"
+    STREAMING_SESSIONS = "sessions that keep whole answers and may change the adapter"
     MOVED_PIECES = "non-prefix KV reuse"
     CONTEXT_SHIFT = "context shift"
     SPAWNABLE = "spawned by Coldproof"
@@ -121,6 +122,7 @@ OPTIONAL_ABSENT = {
     Capability.EMBEDDING_ROWS: "the adapter sends prompts as token ids and chats only",
     Capability.HIDDEN_ROWS: "the adapter sends no rows and token ids for the same position",
     Capability.SESSIONS: "a request ends with its answer",
+    Capability.STREAMING_SESSIONS: "no session of the engine keeps the last token of an answer",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.DRAFT_COUNTS: "the adapter reads no counts of drafted tokens",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",

@@ -106,6 +106,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     `rank`: the rank that serves it, of those that each have a cache; None: the engine chooses.
     `hand_over_ms`: with prefill and decode apart, how long after the prefill the decoder gets it (SIDE_FAILURES).
     `session`: the session of which it is a turn; `held`: how many tokens of its prompt that session holds. 0 opens it.
+    `streaming`: the session is a streaming one.
     """
 
     model: str
@@ -122,6 +123,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     hand_over_ms: int = 0
     session: str | None = None
     held: int = 0
+    streaming: bool = False
     tag: str = ""  # becomes part of the engine's request id, so that block provenance can name the request
 
 

@@ -1,7 +1,8 @@
-"""Sessions: requests that stay open after an answer and take further input (SESSIONS).
+"""Sessions: requests that stay open after an answer and take further input (SESSIONS, STREAMING_SESSIONS).
 
 A turn after the first is sent as the tokens that are new. What the model sees is what the session held, then these. An
-engine holds what it has computed: all prompts and answers so far, without the last token of the latest answer.
+engine holds what it has computed: all prompts and answers so far, without the last token of the latest answer. A
+streaming session holds this token, too, each of its turns may have another adapter, and it may keep its KV to itself.
 """
 
 from __future__ import annotations

@@ -62,6 +62,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
     # With fewer free blocks than this, the engine evicts all unused blocks at once. None: it evicts single blocks.
     drops_all_below: int | None = None
+    # The engine evicts at once all that a request has added behind the prefix that it shared: a leaf of a radix tree.
+    evicts_leaves: bool = False
     moves_pieces_of: int | None = None  # the minimum length of non-prefix KV reuse, in tokens; None: no such reuse
     shifts_context: bool = False  # an answer may outgrow the context; the oldest tokens are evicted, the others shift
     resumes_first: bool = False  # a preempted request is resumed before requests that were sent after it are admitted

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -70,6 +70,7 @@ class HttpClient:
     counters: Mapping[str, str] = COUNTERS  # metric family -> field of `Metrics`
     labelled: tuple[str, ...] = ("vllm:cache_config", "vllm:lora_requests_info")
     filters_metrics = True  # whether the server can return some of its metrics; set by the first scrape
+    whole_doors: Collection[Door] = doors.READERS  # whose answers are read as a whole
     content_shape: EngineShape | None = None  # with the sizes of images and rows; None: prompts have tokens only
     reset_path = RESET_PATH
     load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -155,7 +156,7 @@ class HttpClient:
         """
         if request.surface.pooled is not None:
             return self.pool(request, request.surface.pooled, on_token)
-        if request.door in doors.READERS:
+        if request.door is not None and request.door in self.whole_doors:
             return self.complete_at(request, request.door, on_token)
         path, reader = self.path(request), self.reader(on_token)
         try:
@@ -197,16 +198,24 @@ class HttpClient:
         """Send one generation once at a door whose answers are read as a whole. Raises as `complete`, and NotExact."""
         began = time.monotonic()
         response = self.post(
-            door.value, doors.body(request, door), completions.headers(request.rank, request.hand_over_ms)
+            door.value, self.door_body(request, door), completions.headers(request.rank, request.hand_over_ms)
         )
         at = round(time.monotonic() - began, 6)
         try:
-            answer = doors.READERS[door](response.content, at, lambda text: self.tokens_of(request.model, text))
-        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as problem:
+            answer = self.read_door(door, response.content, at, lambda text: self.tokens_of(request.model, text))
+        except (msgspec.MsgspecError, UnicodeDecodeError, LookupError) as problem:
             raise malformed(response, response.text, doors.EXPECTED) from problem
         if on_token is not None and answer.tokens:
             on_token(len(answer.tokens))
         return answer
+
+    def door_body(self, request: CompletionRequest, door: Door) -> dict[str, Any]:
+        """Return the JSON body of a request at a door whose answers are read as a whole."""
+        return doors.body(request, door)
+
+    def read_door(self, door: Door, content: bytes, at: float, retokenize: doors.Retokenize) -> Completion:
+        """Return the answer of such a door. Raises NotExact, and the errors of decoding or indexing."""
+        return doors.READERS[door](content, at, retokenize)
 
     def pool(self, request: CompletionRequest, task: Task, on_token: Callable[[int], None] | None) -> Completion:
         """Send one request for a pooled answer once, and return the answer, whose arrival is progress, as that of a

@@ -163,16 +163,21 @@ def read_responses(content: bytes, at: float, _retokenize: Retokenize) -> Comple
 def read_messages(content: bytes, at: float, retokenize: Retokenize) -> Completion:
     """Return the answer of the door for messages, with the tokens of its text. Raises NotExact."""
     answer = msgspec.json.decode(content, type=MessagesAnswer)
-    text, said = "".join(block.text or "" for block in answer.content), answer.usage.output_tokens
-    tokens = retokenize(text)
-    if not len(tokens) == len(text) == said:
-        raise NotExact(NOT_EXACT.format(said=said, long=len(text), read=len(tokens)))
+    text = "".join(block.text or "" for block in answer.content)
     return Completion(
-        tokens=tokens_at(tokens, at),
+        tokens=tokens_at(exact_tokens(text, answer.usage.output_tokens, retokenize), at),
         text=text,
         finish_reason=ENDS.get(answer.stop_reason or "", answer.stop_reason),
         cached_tokens=answer.usage.cache_read_input_tokens,
     )
+
+
+def exact_tokens(text: str, said: int, retokenize: Retokenize) -> tuple[int, ...]:
+    """Return the token ids of an answer by its text. `said`: how many tokens it has. Raises NotExact."""
+    tokens = retokenize(text)
+    if not len(tokens) == len(text) == said:
+        raise NotExact(NOT_EXACT.format(said=said, long=len(text), read=len(tokens)))
+    return tokens
 
 
 def tokens_at(ids: list[int] | tuple[int, ...], at: float) -> tuple[Token, ...]:

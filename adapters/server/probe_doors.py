@@ -34,8 +34,15 @@ def probe_doors(client: HttpClient, model: str, found: dict[Capability, Support]
     return {Capability.DOORS: Support(True, "a chat's prompt can be sent as token ids as well"), **doors}
 
 
-def probe_door(client: HttpClient, model: str, door: Door, prompt: tuple[int, ...], expected: Completion) -> Support:
-    """Return whether a prompt has the same answer at a door."""
+def probe_door(
+    client: HttpClient,
+    model: str,
+    door: Door,
+    prompt: tuple[int, ...],
+    expected: Completion,
+    usual: str = Door.COMPLETIONS.value,
+) -> Support:
+    """Return whether a prompt has the same answer at a door. `usual`: the route of the expected answer."""
     messages = None if door.takes_ids else TURNS
     asked = CompletionRequest(model=model, prompt=prompt, max_tokens=TOKENS, messages=messages, door=door)
     try:
@@ -47,5 +54,5 @@ def probe_door(client: HttpClient, model: str, door: Door, prompt: tuple[int, ..
     if answer.prompt not in (None, prompt):
         return Support(False, f"{door.value} renders messages to {len(answer.prompt or ())} other token ids")
     same = [token.id for token in answer.tokens] == [token.id for token in expected.tokens]
-    how = f"{door.value} gives {'the same answer as' if same else 'another answer than'} {Door.COMPLETIONS.value}"
+    how = f"{door.value} gives {'the same answer as' if same else 'another answer than'} {usual}"
     return Support(same and answer.cached_tokens is not None, f"{how}; cached tokens {answer.cached_tokens}")

@@ -1,4 +1,4 @@
-"""The HTTP client of SGLang servers. `/generate` takes and returns token ids.
+"""The HTTP client of SGLang servers. `/generate` takes and returns token ids; other doors are in `doors.py`.
 
 The bodies, the reader and the scrapes are SGLang's own. Sending, client disconnects and connection errors are those of
 `HttpClient`.
@@ -13,20 +13,22 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage, Token
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import READ_TIMEOUT_SECONDS, HttpClient
 from coldproof.adapters.server.completions import TOP_LOGPROBS, Reader, gap
+from coldproof.adapters.server.doors import Retokenize
+from coldproof.adapters.sglang import doors
+from coldproof.adapters.sglang.doors import NO_SAMPLING_SEED
 from coldproof.adapters.sglang.sessions import OpenSessions
 
 HITS, QUERIES, RETRACTIONS = "sglang:cached_tokens", "sglang:prompt_tokens", "sglang:num_retracted_requests"
 COUNTERS = {HITS: "hit_tokens", QUERIES: "queried_tokens", RETRACTIONS: "preemptions"}
 OTHER_LAYERS = tuple(f"sglang:{layer}_{what}_tokens" for layer in ("swa", "mamba") for what in ("available", "used"))
-NO_CHAT = "/generate takes token ids, not messages"
-NO_SAMPLING_SEED = "sampled answers have no seed, so that a second request cannot repeat them"
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -64,6 +66,8 @@ class SglangClient(HttpClient):
     reset_path, load_path, unload_path = "/flush_cache", "/load_lora_adapter", "/unload_lora_adapter"
     base_model = "default"
     salt_field = "cache_salt"
+    counts_at_doors = False  # whether the doors beside /generate report cached tokens
+    whole_doors = doors.WHOLE
     has_loads = True  # whether the server has /v1/loads; set by the first call of `loads`
 
     def __init__(self, url: str, *, alive: Callable[[], bool], read_timeout: float = READ_TIMEOUT_SECONDS) -> None:
@@ -73,8 +77,10 @@ class SglangClient(HttpClient):
     def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
         """Send one generation once and return its answer. A turn that is refused or aborted ends its session.
 
-        Raises as `HttpClient.complete`.
+        A chat is answered as a whole, so that its client does not disconnect. Raises as `HttpClient.complete`.
         """
+        if request.messages is not None and request.door is None:
+            request = msgspec.structs.replace(request, door=Door.CHAT)
         if request.session is None:
             return super().complete(request, on_token)
         self.sessions.begin(self, request)
@@ -90,13 +96,11 @@ class SglangClient(HttpClient):
         return answer
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
-        """Return the JSON body of a request. Streamed, except with prompt logprobs.
+        """Return the JSON body of a request to /generate. Streamed, except with prompt logprobs.
 
-        Raises RequestRefused for chats and sampled answers, which /generate does not support.
+        Raises RequestRefused for sampled answers, which have no seed there.
         """
         surface = request.surface
-        if request.messages is not None:
-            raise RequestRefused(501, NO_CHAT)
         if surface.answers > 1:
             raise RequestRefused(501, NO_SAMPLING_SEED)
         sampling: dict[str, Any] = {
@@ -128,9 +132,13 @@ class SglangClient(HttpClient):
         """Return a reader for one answer."""
         return SglangReader(on_token)
 
-    def render(self, model: str, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Raise RequestRefused: /generate has no chats."""
-        raise RequestRefused(501, f"{len(messages)} messages for {model}: {NO_CHAT}")
+    def door_body(self, request: CompletionRequest, door: Door) -> dict[str, Any]:
+        """Return the JSON body of a request at a door beside /generate."""
+        return doors.body(request, door, self.base_model, self.salt_field)
+
+    def read_door(self, door: Door, content: bytes, at: float, retokenize: Retokenize) -> Completion:
+        """Return the answer of such a door."""
+        return doors.read(door, content, at, retokenize, counts=self.counts_at_doors)
 
     def reset(self, scope: tuple[ResetScope, ...] = ()) -> tuple[bool, str]:  # noqa: ARG002 - /flush_cache has none
         """Send POST /flush_cache. Under load the server refuses with status 400, which is a valid answer."""

@@ -25,11 +25,13 @@ from coldproof.adapters.server.probes import (
     provenance_support,
 )
 from coldproof.adapters.server.served_model import served_model
-from coldproof.adapters.sglang.client import HITS, NO_CHAT, NO_SAMPLING_SEED, OTHER_LAYERS, QUERIES, SglangClient
+from coldproof.adapters.sglang.client import HITS, OTHER_LAYERS, QUERIES, SglangClient
+from coldproof.adapters.sglang.doors import NO_SAMPLING_SEED, probe_doors
 from coldproof.adapters.sglang.sessions import CLOSE, OPEN
 from coldproof.adapters.sglang.weights import probe_weights
 
 NOT_SGLANG = "SGLang's model_path: for another OpenAI-compatible server use --engine endpoint"
+NO_IMAGES = "the adapter sends no images: SGLang 0.5.23 loads no generated LLaVA on a CPU without torchvision"
 SALT_FIELDS = ("cache_salt", "extra_key")  # the newer name first
 ROOM_FOR_ANSWER = 6  # tokens that SGLang reserves after a prompt; needed if it does not report the longest prompt
 FIRST, MORE = tuple(range(40, 60)), tuple(range(60, 70))  # the new tokens of two turns of a session
@@ -46,9 +48,9 @@ PRINTED = (
 )  # the fields of /server_info that a report shows
 STATIC = {
     Capability.ADAPTER_SWITCH: Support(False, NO_SWITCH),
-    Capability.CHAT: Support(False, NO_CHAT),
     Capability.SEVERAL_ANSWERS: Support(False, NO_SAMPLING_SEED),
     Capability.KV_EVENTS: Support(None, NO_EVENTS),
+    Capability.IMAGES: Support(False, NO_IMAGES),
     Capability.SPAWNABLE: Support(False, "attached by URL"),
     Capability.PROVENANCE: provenance_support(digests=False),
 }
@@ -113,8 +115,10 @@ def probe(client: SglangClient, facts: ServerFacts, adapter_path: str | None) ->
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
         Capability.VERSION: Support(version is not None, f"/server_info: version {version}"),
     }
+    client.counts_at_doors = facts.flag("enable_cache_report") is True
     probe_salted(client, longest, found)
     probe_response_options(client, client.base_model, found)
+    found |= probe_doors(client, client.base_model, found)
     probe_adapters(client, adapter_path, found)
     ranked = facts.flag("enable_priority_scheduling")
     found[Capability.PRIORITY] = Support(ranked, f"/server_info: enable_priority_scheduling {ranked}")
@@ -123,7 +127,10 @@ def probe(client: SglangClient, facts: ServerFacts, adapter_path: str | None) ->
     found[Capability.SECOND_TIER] = Support(tiers, f"/server_info: enable_hierarchical_cache {tiers}")
     found |= metric_capabilities(client)
     found |= probe_weights(client)
-    found[Capability.SESSIONS] = session_support(client)
+    found[Capability.SESSIONS] = session_support(client, streaming=False)
+    streams = facts.flag("enable_streaming_session")
+    off = Support(False, f"/server_info: enable_streaming_session {streams}")
+    found[Capability.STREAMING_SESSIONS] = session_support(client, streaming=True) if streams else off
     radix_off = facts.flag("disable_radix_cache")
     return ProbeResult(
         version=None if version is None else str(version),
@@ -137,6 +144,7 @@ def probe(client: SglangClient, facts: ServerFacts, adapter_path: str | None) ->
             uniform=found[Capability.SEVERAL_GROUPS].present is False,
             most_requests=client.most_requests(),
             second_tier=tiers is True,
+            evicts_leaves=True,  # 0.5.23: RadixCache.evict
         ),
         capabilities=found | STATIC,
         cache_config={key: redacted(str(facts.server[key])) for key in PRINTED if facts.server.get(key) is not None},
@@ -155,24 +163,27 @@ def probe_salted(client: SglangClient, longest: int, found: dict[Capability, Sup
             return
 
 
-def session_support(client: SglangClient) -> Support:
-    """Return whether a second turn that keeps all but one token is answered as its whole prompt without a session."""
+def session_support(client: SglangClient, *, streaming: bool) -> Support:
+    """Return whether a second turn is answered as its whole prompt without a session. It keeps the last token of the
+    answer before it in a streaming session only.
+    """
     if not listed_routes(client).issuperset((OPEN, CLOSE)):
         return Support(False, f"the server does not list {OPEN} and {CLOSE} in /openapi.json")
     name = f"probe-{secrets.token_hex(4)}"
-    first = CompletionRequest(model=client.base_model, prompt=FIRST, max_tokens=4, session=name)
+    first = CompletionRequest(model=client.base_model, prompt=FIRST, max_tokens=4, session=name, streaming=streaming)
     try:
         said = tuple(token.id for token in client.complete(first).tokens)
-        held = FIRST + said[:-1]
+        held = FIRST + (said if streaming else said[:-1])
         alone = CompletionRequest(model=client.base_model, prompt=held + MORE, max_tokens=4)
-        turn = msgspec.structs.replace(alone, session=name, held=len(held))
+        turn = msgspec.structs.replace(alone, session=name, held=len(held), streaming=streaming)
         answers = [[token.id for token in client.complete(request).tokens] for request in (turn, alone)]
         client.sessions.end(client, name)
     except (RequestRefused, MalformedAnswer) as problem:
         return Support(False, f"{OPEN}: {problem}")
     same = answers[0] == answers[1]
     how = "the same answer as" if same else "another answer than"
-    return Support(same, f"{OPEN}: a turn with an offset gets {how} its whole prompt without a session")
+    kind = "streaming turn" if streaming else "turn with an offset"
+    return Support(same, f"{OPEN}: a {kind} gets {how} its whole prompt without a session")
 
 
 def size_capabilities(facts: ServerFacts) -> dict[Capability, Support]:

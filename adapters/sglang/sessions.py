@@ -1,8 +1,8 @@
 """Sessions of SGLang (`/open_session`, `session_params` of /generate): which are open, and what a turn's body says.
 
 A turn names the turn that it goes on from (`rid`), and how many leading tokens of it it keeps (`offset`: SessionParams
-in managers/io_struct.py). So it drops the last token of the answer before it, as the protocol has it. Streaming
-sessions (`--enable-streaming-session`) refuse an offset, and are not used.
+in managers/io_struct.py). So it drops the last token of the answer before it, as the protocol has it. Turns of
+streaming sessions (`--enable-streaming-session`) name nothing: they are appended to all that the session has seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class OpenSessions:
         """Open the session of a turn that holds nothing. Raises RequestRefused if that of a later turn is not open."""
         assert request.session is not None
         if not request.held:
-            client.post(OPEN, {"capacity_of_str_len": CAPACITY, "session_id": request.session})
+            streaming = {"streaming": True} if request.streaming else {}
+            client.post(OPEN, {"capacity_of_str_len": CAPACITY, "session_id": request.session, **streaming})
             self.turns[request.session] = 0
         elif not self.turns.get(request.session):
             raise RequestRefused(400, f"session {request.session!r} is not open")
@@ -37,7 +38,7 @@ class OpenSessions:
         name = str(request.session)
         before = self.turns[name]
         params: dict[str, Any] = {"id": name}
-        if before:
+        if before and not request.streaming:
             params |= {"rid": turn_name(name, before), "offset": request.held}
         return {
             "input_ids": list(request.prompt[request.held :]),

@@ -30,7 +30,9 @@ from coldproof.adapters.spec.weight_promise import WeightPromise
 
 UPDATE, CHECKER = "/update_weights_from_disk", "/weights_checker"
 PAUSE, CONTINUE, FLUSH = "/pause_generation", "/continue_generation", SglangClient.reset_path
-FLUSH_SECONDS = 10  # an aborted request may still be in the scheduler when the pause is confirmed
+# An aborted request may still be in the scheduler when the pause is confirmed. With a timeout, a flush waits until the
+# queue is empty, which it is not after a retraction (0.5.23: SchedulerFlushWrapper).
+FLUSH_SECONDS = 10
 FLUSH_SETTING = "flush_cache of updates"
 LISTED = {
     (UPDATE,): (Capability.WEIGHT_UPDATES, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_SAME_PATH),
@@ -127,7 +129,7 @@ class SglangEngine(ServerEngine):
         if not clear:
             return
         try:
-            self.client.post(f"{FLUSH}?timeout={FLUSH_SECONDS}")
+            self.client.post(f"{FLUSH}?timeout={FLUSH_SECONDS}" if name == "abort" else FLUSH)
         except EngineError:
             self.resume()
             raise

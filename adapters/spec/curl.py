@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from coldproof.adapters.common.reset_route import reset_path
+from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.spec.reproduction import RecordedEngine
 
@@ -46,6 +47,7 @@ class CurlRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `adapter`: the workload's name. `model`: the name that was sent. `extra`: more fields of OpenAI's request body.
     `options`: options of curl. `at`: the request at a door that is neither completions nor chats; None at these.
+    `door`: the door, if the request names one.
     """
 
     model: str | None
@@ -57,6 +59,7 @@ class CurlRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[Mapping[str, str]] | None
     options: str
     at: AtDoor | None = None
+    door: Door | None = None
 
 
 class CurlSteps(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.registry import title_of
+from coldproof.adapters.registry import ATTACHED, title_of
 from coldproof.harness.case.bug_report import bug_report
 from coldproof.harness.case.finding_records import CASE, ISSUE, REPRODUCER, StoredFinding
 from coldproof.harness.case.reproducer.script import reproducer
@@ -42,9 +42,16 @@ def portable(case: Case, identity: str) -> Case:
         known_issue=None,
         log_tail=log,
         queue=case.queue if len(case.queue) <= MANY_SAMPLES else [],
-        replay=f"coldproof findings --replay {identity}",
+        replay=replay_command(case, identity),
     )
     return msgspec.convert(without_paths(msgspec.to_builtins(kept)), Case)
+
+
+def replay_command(case: Case, identity: str) -> str:
+    """Return the command that replays the case of a finding, on a server of the user's if Coldproof starts none."""
+    if case.cell != ATTACHED.name:
+        return f"coldproof findings --replay {identity}"
+    return f"coldproof replay findings/{identity}/{CASE} --engine {case.engine} --engine-url URL"
 
 
 def without_paths(value: Any) -> Any:

@@ -14,7 +14,7 @@ from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.checkers.kv_events import late_announcements
 from coldproof.harness.judgement.evidence.collect import same_path_reloads
 from coldproof.harness.judgement.request_sizes import outgrows
-from coldproof.harness.workload.steps import Burst, Restart, RestoreState, Route, SetAdapter, adapter_changes
+from coldproof.harness.workload.steps import Burst, Request, Restart, RestoreState, Route, SetAdapter, adapter_changes
 from coldproof.reports.schema.verdict import FailureClass
 
 FEWER_DRAFTS = "fewer drafts accepted"
@@ -39,7 +39,7 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
         more += "; announced late"
     if failure_class is FailureClass.LOST_REUSE and lost_drafts(history, about):
         more += f"; {FEWER_DRAFTS}"
-    more += "".join(f"; {one}" for one in differences_of_rows(history, about))
+    more += "".join(f"; {one}" for one in (*differences_of_rows(history, about), *doors_of_failure(history, about)))
     if any(outcome.request == about and outcome.overlapped for outcome in history.outcomes):
         more += "; overlaps the change"
     elif failure_class is FailureClass.CORRUPT and wrong_read_position(history, about):
@@ -61,6 +61,30 @@ def differences_of_rows(history: History, about: int | None) -> list[str]:
     return sorted(found for outcome in failing for found in differences(history, outcome))
 
 
+def changes_within_a_session(asked: list[Request]) -> bool:
+    """Return whether two turns of one session have different adapters."""
+    turns = [(request.session, request.adapter) for request in asked if request.session]
+    return len(set(turns)) > len({session for session, _ in turns})
+
+
+def doors_of_failure(history: History, about: int | None) -> list[str]:
+    """Return at which door the failing request was sent, and at which others were; nothing if no request names one."""
+    asked = {number: request for number, _, request in history.workload.requests()}
+    failing = asked.get(-1 if about is None else about)
+    if failing is None or not any(request.door for request in asked.values()):
+        return []
+    away = [request for request in asked.values() if usual_door(request) is not usual_door(failing)]
+    several = len({usual_door(request) for request in away}) > 1
+    beside = ["several doors"] if several else [f"beside {door_and_identity(away)}"] if away else []
+    return [*beside, f"at {door_and_identity([failing])}"]
+
+
+def door_and_identity(requests: list[Request]) -> str:
+    """Return the door of requests that have one door, and whether any has an adapter or a salt."""
+    adapter = " with an adapter" if any(request.adapter for request in requests) else ""
+    return f"{usual_door(requests[0]).value}{adapter}{' under a salt' if any(r.salt for r in requests) else ''}"
+
+
 def only_adapters_hashes(history: History) -> bool:
     """Return whether published hashes differ from the computed ones, and only for blocks of adapters."""
     wrong = [one.block for one in computed(history) if not one.agrees]
@@ -80,6 +104,7 @@ def features(history: History) -> list[str]:
         "aborted": any(request.abort for request in asked),
         "chat": any(request.chat for request in asked),
         "priorities": any(request.priority not in (0, IMPOSSIBLE_PRIORITY) for request in asked),
+        "another adapter in a session": changes_within_a_session(asked),
         "ranks": any(isinstance(request.rank, int) for request in asked),
         "late hand-over": any(request.hand_over_ms for request in asked),
         "a side restarted": any(restart.side in ENGINES for restart in history.side_restarts),
@@ -97,7 +122,5 @@ def features(history: History) -> list[str]:
         "in files": any(sent.encoding for o in history.outcomes for _, _, sent in sent_images(o)),
         "processor arguments": any(sent.arguments for o in history.outcomes for _, _, sent in sent_images(o)),
     }
-    doors = dict.fromkeys(usual_door(request) for request in asked) if any(r.door for r in asked) else {}
     restarts = [step.before for step in history.workload.steps if isinstance(step, Restart)]
-    happened["several doors"] = len(doors) > 1
     return [*(name for name, true in happened.items() if true), *(f"restart: {before}" for before in restarts)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.adapters.registry import CELLS, ENGINES
+from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES
 from coldproof.harness.case.finding_records import is_regression, waivers_of
 from coldproof.harness.cli.run import SUITES
 from coldproof.harness.execution.models.cache_folder import generated_files
@@ -65,6 +65,8 @@ def obstacle(record: FindingRecord) -> str:
     """Return why a finding cannot be replayed here; empty if it can."""
     if record.no_case is not None:
         return record.no_case
+    if record.found.cell == ATTACHED.name:
+        return f"Coldproof does not start {record.found.adapter}: its case names the command for a server of yours"
     spec, cell = ENGINES.get(record.found.adapter), CELLS.get(record.found.cell)
     if spec is None or spec.start is None or cell is None:
         return f"Coldproof does not start {record.found.adapter} in the cell {record.found.cell}"

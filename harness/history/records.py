@@ -70,6 +70,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     surface: ResponseOptions = PLAIN
     hidden: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET  # of a prompt with rows: see CompletionRequest
     session: str | msgspec.UnsetType = msgspec.UNSET  # of which it is a turn; its prompt includes what that held
+    streaming: bool | msgspec.UnsetType = msgspec.UNSET  # whether that keeps whole answers, and its KV to itself
     tokens: tuple[Token, ...] = ()
     text: str = ""
     others: tuple[tuple[Token, ...], ...] = ()

@@ -140,14 +140,14 @@ def at_least(
 
 
 def must_hit(history: History, outcome: Outcome) -> bool:
-    """Return whether a request is looked up like any other, on a known rank."""
+    """Return whether a request is looked up like any other, on a known rank. A streaming session has its own KV."""
     surface = outcome.surface
     if history.shape.ranks > 1 and not isinstance(outcome.residence.rank, int):
         return False
     if outcome.aborted is not None and not outcome.tokens:  # perhaps before it was looked up: vLLM then reports 0 hits
         return False
     return bool(history.shape.prefix_caching) and not (
-        outcome.overlapped or surface.needs_whole_prompt or surface.answers > 1
+        outcome.streaming or outcome.overlapped or surface.needs_whole_prompt or surface.answers > 1
     )
 
 
@@ -162,6 +162,7 @@ def left_for(
             other.finished <= outcome.sent  # may be equal: a clock that counts steps stands still between them
             and other.sent >= reset
             and other.answered
+            and not other.streaming
             and not outgrows(history, other)
             and not other.surface.needs_whole_prompt
             and not other.overlapped
@@ -261,9 +262,9 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
     It is for a pool that is too small for the whole history. An engine that evicts the blocks freed longest ago, and
     the end of a prefix before its beginning, evicts every other block first. What remains is the pool without the
     blocks of all requests since the burst of `other` began; aborted requests may still run, and sessions hold blocks.
-    A block that several requests share counts once. The result is 0 for steps with a preemption, which takes blocks
-    twice, and for engines that free blocks while a request runs, have a second tier of which nothing is known, or drop
-    all blocks at once.
+    A block that several requests share counts once. An engine that evicts leaves keeps all of `other` or, perhaps,
+    nothing. The result is 0 for steps with a preemption, which takes blocks twice, and for engines that free blocks
+    while a request runs, have a second tier of which nothing is known, or drop all blocks at once.
     """
     block, pool = history.shape.block_size, history.shape.pool_blocks
     if history.shape.sequences:
@@ -294,7 +295,8 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
         for step in since:
             taken += sum(most[request] - len(known.intersection(hit[request])) for request in steps.get(step, ()))
             known.update(*(left[request] for request in steps.get(step, ())))
-        return max(0, pool - taken + most[other.request]) * block
+        room = max(0, pool - taken + most[other.request]) * block
+        return room if room >= len(written_tokens(other)) or not history.shape.evicts_leaves else 0
 
     return kept
 

@@ -78,7 +78,7 @@ def describe_request(request: Request, number: int) -> str:
     model = "the base model" if request.adapter is None else repr(request.adapter)
     text = f"request {number} to {model}" + ("" if request.salt is None else f" with salt {request.salt!r}")
     text += f"{' as a chat' if request.chat else ''}{f' at {request.door.value}' if request.door else ''}"
-    text += f" in session '{request.session}'" if request.session else ""
+    text += f" in {'streaming ' if request.streaming else ''}session '{request.session}'" if request.session else ""
     wanted = f"{request.max_tokens} tokens" if request.surface.pooled is None else str(request.surface.pooled)
     text += f": {request.prompt}, {wanted}"
     text += "".join(f", {option}" for option in describe_options(request.surface))

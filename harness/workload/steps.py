@@ -154,6 +154,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `door`: the route at which it is sent. A chat that goes to a door for token ids is sent as what the engine renders
     its messages to.
     `session`: the session of which it is a turn. The first turn opens it; a later one continues the one before it.
+    `streaming`: in a session that keeps whole answers, and whose turns may have different adapters.
     """
 
     prompt: Prompt
@@ -169,6 +170,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | msgspec.UnsetType = msgspec.UNSET  # the rank that serves it; unset: the engine chooses
     hand_over_ms: int | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: at once
     session: str | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: the answer ends the request
+    streaming: bool | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: the last token is dropped
 
 
 class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):

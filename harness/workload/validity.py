@@ -136,6 +136,7 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
         and (not request.prompt.cuts_history or is_valid_cut(request))
         and (not request.door or fits_door(request, request.door))
+        and (not request.streaming or bool(request.session))
     )
 
 
@@ -147,8 +148,9 @@ def is_pooled(request: Request) -> bool:
 
 def sessions_continue(workload: Workload) -> bool:
     """Return whether each turn of a session continues the one before it without the last token, with the same adapter
-    and salt, and each session is open until it is closed or a turn is aborted, once. While one is open, only requests
-    are sent and sessions closed: nothing else can be said of an engine that holds blocks and is idle.
+    and salt, and each session is open until it is closed or a turn is aborted, once. A turn of a streaming session
+    keeps the last token, and may have any adapter. While a session is open, only requests are sent and sessions closed:
+    nothing else can be said of an engine that holds blocks and is idle.
     """
     latest: dict[str, int] = {}
     of = {number: request for number, _, request in workload.requests()}
@@ -179,11 +181,13 @@ def is_turn(turn: Request, before: int | None, of: dict[int, Request]) -> bool:
     """Return whether a request can be the next turn of a session. `before`: its latest turn; None opens it."""
     if turn.chat or turn.door or turn.surface not in (PLAIN, PLAIN.with_scores()) or turn.rank:
         return False
-    prompt = turn.prompt
+    prompt, streaming = turn.prompt, bool(turn.streaming)
     if before is None:
         return not prompt.cuts_history
-    same = (of[before].adapter, of[before].salt, of[before].priority) == (turn.adapter, turn.salt, turn.priority)
-    return same and (prompt.continues, prompt.start, prompt.end) == (before, 0, -1) and bool(prompt.segments)
+    known = of[before]
+    same = (bool(known.streaming), known.salt, known.priority) == (streaming, turn.salt, turn.priority)
+    place = (prompt.continues, prompt.start, prompt.end) == (before, 0, None if streaming else -1)
+    return same and place and bool(prompt.segments) and (streaming or known.adapter == turn.adapter)
 
 
 def fits_door(request: Request, door: Door) -> bool:

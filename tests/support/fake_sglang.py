@@ -16,12 +16,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from support.fake_reply import answer
+from support.fake_reply import answer, rendered
+from support.fake_sglang_doors import DOORS, answered, asked
+from support.fake_sglang_pages import load, metrics, server_info
 
-MODEL, ROOT, VERSION, LONGEST = "base", "/models/tiny", "0.5.23", 4090
+MODEL, ROOT = "base", "/models/tiny"
 LOADED = "Failed to load LoRA adapter {} because it is already loaded"
 
 
+LARGEST = 2**63  # beyond the priorities
 PAUSE_SECONDS = 10  # a request waits so long for the end of a pause
 WEIGHT_ROUTES = ("/update_weights_from_disk", "/weights_checker", "/pause_generation", "/continue_generation")
 SESSION_ROUTES = ("/open_session", "/close_session")
@@ -58,8 +61,14 @@ class Manners:
     windows: int = 0  # tokens of sliding windows
     routes: tuple[str, ...] = (*WEIGHT_ROUTES, *SESSION_ROUTES)  # what /openapi.json lists
     forgets: bool = False  # a turn sees nothing of its session
+    streams: bool = True  # there are streaming sessions
+    careless: bool = False  # a streaming session goes on with the KV of its first turn's adapter
     keeps: bool = False  # an update keeps the cache, whatever it was asked for
     busy: bool = False  # a flush during a pause fails
+    chats: bool = True  # /tokenize, and the doors beside /generate
+    reports: bool = True  # cached tokens at these doors
+    drops: tuple[tuple[str, str], ...] = ()  # (path, field of /generate): what changes nothing at one door
+    wordy: bool = False  # a text has more tokens than it has characters
     key: str | None = None
     refuses: tuple[str, ...] = ()  # fields that are answered with 400
 
@@ -74,6 +83,7 @@ class FakeSglang:
     cached: set[tuple[object, ...]] = field(default_factory=set)
     adapters: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)  # what each turn holds, by its rid
+    streaming: dict[str, str] = field(default_factory=dict)  # streaming session -> content of its first turn's adapter
     weights: str = ""  # the content of the current ones; nothing for those of the start
     running: threading.Event = field(default_factory=threading.Event)  # not paused
     queried: int = 0
@@ -144,6 +154,14 @@ class _Handler(BaseHTTPRequestHandler):
         match self.path:
             case "/generate":
                 self.generate(body)
+            case "/tokenize" if manners.chats and "prompt" in body:
+                self.say(200, {"tokens": [*body["prompt"].encode()] * (2 if manners.wordy else 1)})
+            case "/tokenize" if manners.chats:
+                self.say(200, {"tokens": rendered(body["messages"])})
+            case path if path in DOORS and manners.chats:
+                self.at_door(path, body)
+            case "/flush_cache" if manners.busy and not fake.running.is_set():
+                self.say(400, "Flush cache failed.")
             case "/flush_cache":
                 fake.cached.clear()
                 self.say(*manners.flush)
@@ -167,6 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.say(400, {"error": {"message": "Failed to open the session."}})
             case "/open_session":
                 fake.sessions[body["session_id"]] = {}
+                fake.streaming |= {body["session_id"]: ""} if body.get("streaming") else {}
                 self.say(200, json.dumps(body["session_id"]))
             case "/close_session":
                 self.say(200, "" if fake.sessions.pop(body["session_id"], None) else "it does not exist")
@@ -193,9 +212,9 @@ class _Handler(BaseHTTPRequestHandler):
         """One answer, streamed or whole."""
         fake = self.state
         fake.running.wait(PAUSE_SECONDS)
-        refused = [name for name in fake.manners.refuses if name in {**body, **body["sampling_params"]}]
-        if refused:
-            return self.say(400, {"error": {"message": f"{refused[0]} is off"}})
+        refusal = refused(fake.manners, body)
+        if refusal is not None:
+            return self.say(400, {"error": {"message": refusal}})
         said = events(fake, body)
         if not body["stream"]:
             return self.say(200, said[-1])
@@ -208,6 +227,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
         return None
 
+    def at_door(self, path: str, body: dict[str, Any]) -> None:
+        """One answer of a door that answers as a whole."""
+        fake, manners = self.state, self.state.manners
+        heard = {
+            key: value for key, value in asked(path, body, fake.adapters).items() if (path, key) not in manners.drops
+        }
+        refusal = refused(manners, heard)
+        if refusal is not None:
+            return self.say(400, {"error": {"message": refusal}})
+        said = events(fake, heard)[-1]
+        if not manners.reports:
+            said["meta_info"].pop("cached_tokens", None)
+        return self.say(200, answered(path, body, heard["input_ids"], said))
+
+
+def refused(manners: Manners, body: dict[str, Any]) -> str | None:
+    """Why a request is refused."""
+    if not -LARGEST <= body.get("priority", 0) < LARGEST:
+        return "priority must be a signed 64-bit integer"
+    off = [name for name in manners.refuses if name in {**body, **body["sampling_params"]}]
+    return f"{off[0]} is off" if off else None
+
 
 def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
     """All that is said of one request."""
@@ -219,10 +260,15 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"text": "f", "output_ids": [102], "meta_info": {"finish_reason": reason, "completion_tokens": 1}}]
     if manners.fault is Fault.GARBLED:
         return [{"text": "f", "output_ids": [102]}]
-    turns = fake.sessions.get(body.get("session_params", {}).get("id"), {})
+    session = body.get("session_params", {}).get("id")
+    turns, streams = fake.sessions.get(session, {}), session in fake.streaming
     if not manners.forgets:
-        prompt = held(turns, body) + prompt
-    who = fake.adapters.get(body.get("lora_path", ""), "")
+        prompt = (list(turns.values() or [()])[-1] if streams else held(turns, body)) + prompt
+    folder = fake.adapters.get(body.get("lora_path", ""))
+    who = "" if folder is None else digest_of_weights(folder)
+    if streams and manners.careless:
+        who = fake.streaming[session] if turns else who
+        fake.streaming[session] = who
     tokens = answer(f"{who}{fake.weights}", prompt, sampling["max_new_tokens"])
     end = next((i + 1 for i, token in enumerate(tokens) if chr(token) in sampling.get("stop", ())), None)
     tokens = tokens[:end]
@@ -274,48 +320,3 @@ def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, .
     fake.cached.update((who, salts, written[:end]) for end in range(page, len(written) + 1, page))
     fake.queried, fake.hits = fake.queried + len(prompt), fake.hits + hit
     return hit
-
-
-def server_info(manners: Manners) -> dict[str, Any]:
-    """The start-up configuration."""
-    usual = {
-        "version": VERSION,
-        "page_size": manners.page,
-        "max_total_num_tokens": 1000,
-        "max_req_input_len": LONGEST,
-        "disable_radix_cache": False,
-        "enable_lora": manners.lora or None,
-        "max_loras_per_batch": 4,
-        "enable_hierarchical_cache": False,
-        "enable_priority_scheduling": True,
-        "dp_size": 1,
-        "launch_command": "--model-path tiny --api-key s3cr3t",
-    }
-    return usual | manners.server
-
-
-def load(running: int, waiting: int = 3, *, to_come: int = 0) -> dict[str, Any]:
-    """What one replica's scheduler says. `to_come`: tokens of prompts that are not computed yet."""
-    return {
-        "num_running_reqs": running,
-        "num_waiting_reqs": waiting,
-        "num_waiting_uncached_tokens": to_come,
-        "num_used_tokens": 100 * running,
-        "max_total_num_tokens": 500,
-        "max_running_requests": 8,
-    }
-
-
-def metrics(fake: FakeSglang) -> str:
-    """Counters that appear when they have counted, and gauges of some step before."""
-    lines = [
-        '# TYPE sglang:swa_used_tokens gauge\nsglang:swa_used_tokens{tp_rank="0"} ' + f"{fake.manners.windows}.0",
-        '# TYPE sglang:num_running_reqs gauge\nsglang:num_running_reqs{tp_rank="0"} 7.0',
-    ]
-    if fake.queried:
-        told = f'{{is_streaming="true"}} {fake.queried}.0'
-        lines.append(f"# TYPE sglang:prompt_tokens_total counter\nsglang:prompt_tokens_total{told}")
-    if fake.hits:
-        told = f'{{cache_source="device"}} {fake.hits}.0'
-        lines.append(f"# TYPE sglang:cached_tokens_total counter\nsglang:cached_tokens_total{told}")
-    return "\n".join(lines) + "\n"

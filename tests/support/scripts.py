@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from support import report_samples
 from support.histories import ask, burst, put
 
+from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.execution.models.lora import tiny_model
 from coldproof.harness.workload.steps import Step, Workload
 from coldproof.reports.schema.case import Case
 
@@ -24,3 +30,18 @@ def case_of(engine: str, *steps: Step) -> Case:
         recipes=RECIPES,
         engine_config={"command": COMMAND, "model": "/x/models/0123456789abcdef"},
     )
+
+
+def played(folder: Path, case: Case, url: str) -> tuple[int, str]:
+    """A case's script against a stand-in at `url`: its exit code, and what it said."""
+    model, script = tiny_model(folder), folder / "case.py"
+    script.write_text(reproducer(case))
+    done = subprocess.run(
+        [sys.executable, str(script), url],
+        cwd=folder,
+        env={**os.environ, "MODEL_CONFIG": str(model / "config.json")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr

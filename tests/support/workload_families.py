@@ -83,7 +83,11 @@ from coldproof.harness.workload.generators.scoped_resets import (
     resets_of_running_requests,
     resets_of_the_second_tier,
 )
-from coldproof.harness.workload.generators.sessions import sessions, sessions_beyond_the_context
+from coldproof.harness.workload.generators.sessions import (
+    sessions,
+    sessions_beyond_the_context,
+    sessions_that_switch,
+)
 from coldproof.harness.workload.generators.tiers import (
     aborted_loads,
     evicted_and_sent_again,
@@ -174,6 +178,8 @@ USUAL: dict[str, Family] = {
     "traffic for vectors": lambda on: pooled_traffic(on, with_adapter=True),
     "traffic for vectors of each token": lambda on: pooled_traffic(on, with_adapter=True, each_token=True),
     "sessions": lambda on: sessions(on, with_adapter=True),
+    "streaming sessions": lambda on: sessions(on, with_adapter=True, streaming=True),
+    "sessions that switch": sessions_that_switch,
     "sessions beyond the context": sessions_beyond_the_context,
     "mixed": mixed,
 }

@@ -209,6 +209,7 @@ class CurlScript:
             prompt=tokenised(messages) if messages and as_ids else ",".join([*self.before(request.prompt), *parts]),
             messages=None if as_ids else messages,
             at=self.at_door(request, messages) if request.door in doors.BODIES or request.surface.pooled else None,
+            door=request.door or None,
             options=curl_options(request),
         )
 

@@ -114,6 +114,8 @@ def reproducer(case: Case) -> str:
         ends="self.url" in of_engine and may_have_ended(case, row),
         hangs=case.failure_class is FailureClass.HANG,
         doors=any(request.door for _, _, request in workload.requests()),
+        sessions=any(request.session for _, _, request in workload.requests()),
+        chats=any(request.chat for _, _, request in workload.requests()),
         drafts=case.signature.endswith(FEWER_DRAFTS),
         vectors=any(request.surface.pooled for _, _, request in workload.requests()),
         rounding=ROUNDING if case.vector is None else case.vector.tolerance,
@@ -298,7 +300,7 @@ def request_call(number: int, request: Request) -> str:
     if request.surface.pooled is not None:
         fields += f", pooled={request.surface.pooled.value!r}"
     if request.session:
-        fields += f", session={request.session!r}"
+        fields += f", session={request.session!r}{', streaming=True' if request.streaming else ''}"
     if request.abort is not None:
         fields += f", abort=({request.abort.after_tokens}, {request.abort.after_ms})"
     if extra := extra_fields(request):

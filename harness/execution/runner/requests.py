@@ -53,6 +53,7 @@ class RunRequests:
             prompt=self.prompt(number, request),
             hidden=self.hidden(request),
             session=request.session,
+            streaming=request.streaming,
             max_tokens=request.max_tokens,
             surface=request.surface,
             identities=(Identity(self.adapters.digest(request.adapter), salt, self.weights.digest, self.difference),),
@@ -99,6 +100,7 @@ class RunRequests:
             hand_over_ms=request.hand_over_ms or 0,
             session=self.session(request),
             held=held_tokens(plan, request),
+            streaming=bool(request.streaming),
             tag=request_tag(self.nonce, plan.request) if self.tagged else "",
         )
         return Arrival(sent, request.offset_ms)

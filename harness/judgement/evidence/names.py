@@ -101,6 +101,8 @@ class Evidence(enum.StrEnum):
     POOLED_NEAR = "pooled answers to prompts that differ in one or two tokens from an earlier one"
     POOLED_TOKENS = "answers with a vector for each token of a prompt of which blocks were cached"
     SESSION_TURNS = "later turns of a session"
+    SESSION_HELD = "later turns of a session that hit what it held"
+    SESSION_SWITCHES = "turns with another adapter than the turn before"
     SESSION_HITS = "hits on what only a later turn of a session computed"
     SESSION_DROPS = "requests that begin with a block whose last token a session had dropped"
     FETCHED = "prompts of which the decoder fetched KV from the prefiller"

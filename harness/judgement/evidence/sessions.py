@@ -7,11 +7,15 @@ from coldproof.harness.judgement.evidence.names import Evidence
 
 
 def session_facts(history: History) -> dict[str, float]:
-    """Return the counters of later turns, of hits on what they computed, and of blocks with a dropped token."""
+    """Return the counters of later turns, of their hits, of changes of the adapter between turns, of hits on what later
+    turns computed, and of blocks with a dropped token.
+    """
     pairs = successive_turns(history)
     others = [outcome for outcome in history.outcomes if outcome.answered and not outcome.session]
     return {
         Evidence.SESSION_TURNS: len(pairs),
+        Evidence.SESSION_HELD: sum(turn.hit_at_least > 0 for _, turn in pairs),
+        Evidence.SESSION_SWITCHES: sum(other_adapter(*pair) for pair in pairs),
         Evidence.SESSION_HITS: sum(any(hit_turn(o, *pair) for pair in pairs) for o in others),
         Evidence.SESSION_DROPS: sum(any(could_hit_dropped(history, o, *pair) for pair in pairs) for o in others),
     }
@@ -28,6 +32,11 @@ def successive_turns(history: History) -> list[tuple[Outcome, Outcome]]:
                 found.append((before, outcome))
             latest[outcome.session] = outcome
     return found
+
+
+def other_adapter(before: Outcome, turn: Outcome) -> bool:
+    """Return whether a turn has another adapter, or none, than the turn before."""
+    return before.residence.name != turn.residence.name
 
 
 def may_share(outcome: Outcome, turn: Outcome) -> bool:

@@ -6,10 +6,12 @@ session that waits for input. The first choice of every draw is the simplest: on
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 from hypothesis import strategies as st
 
-from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
 from coldproof.harness.workload.generators.salts import AdapterAndSalt
 from coldproof.harness.workload.steps import (
     Burst,
@@ -24,6 +26,7 @@ from coldproof.harness.workload.steps import (
     Workload,
 )
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
+from coldproof.harness.workload.transform import change_requests
 
 PLAIN: AdapterAndSalt = (None, None)
 SALTED: AdapterAndSalt = (None, "red")
@@ -43,10 +46,10 @@ class DrawnSession(msgspec.Struct):
 
 
 class SessionBuilder:
-    """Builds a workload of sessions and other requests."""
+    """Builds a workload of sessions and other requests. `streaming`: of sessions that keep whole answers."""
 
-    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> None:
-        self.draw, self.limits = draw, limits
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, streaming: bool = False) -> None:
+        self.draw, self.limits, self.streaming = draw, limits, streaming
         self.steps: list[Step] = []
         self.requests: list[Request] = []
         self.open: list[DrawnSession] = []
@@ -74,18 +77,24 @@ class SessionBuilder:
             session = DrawnSession(NAMES[len(self.known)], (adapter, salt), [len(self.requests)], length)
             self.open.append(session)
             self.known.append(session)
-            self.send([msgspec.structs.replace(request, session=session.name)])
+            self.send([self.in_session(request, session)])
 
     def turn(self, session: DrawnSession) -> Request | None:
         """Return the next turn of a session; None if there is no room."""
-        own, answer = self.input(session.length - 1)
-        more = own.length - 1 + answer
+        dropped = 0 if self.streaming else 1
+        own, answer = self.input(session.length - dropped)
+        more = own.length - dropped + answer
         if not self.fits(more):
             return None
         session.length += more
-        prompt = Prompt((own,), continues=session.turns[-1], start=0, end=-1)
+        prompt = Prompt((own,), continues=session.turns[-1], start=0, end=None if self.streaming else -1)
         adapter, salt = session.identity
-        return Request(prompt=prompt, adapter=adapter, salt=salt, session=session.name, max_tokens=answer)
+        return self.in_session(Request(prompt=prompt, adapter=adapter, salt=salt, max_tokens=answer), session)
+
+    def in_session(self, request: Request, session: DrawnSession) -> Request:
+        """Return a request as a turn of a session."""
+        streaming = True if self.streaming else msgspec.UNSET
+        return msgspec.structs.replace(request, session=session.name, streaming=streaming)
 
     def beside(self, session: DrawnSession) -> Request:
         """Return a request with what a session had: up to its latest answer, up to one that it went on from, or a
@@ -160,15 +169,38 @@ class SessionBuilder:
         if burst:
             self.send(burst)
             if burst[-1].session and self.draw(st.sampled_from((True, False))):
-                self.send([msgspec.structs.replace(burst[-1], session=msgspec.UNSET)])
+                self.send([msgspec.structs.replace(burst[-1], session=msgspec.UNSET, streaming=msgspec.UNSET)])
 
 
 @st.composite
-def sessions(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
+def sessions_that_switch(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw streaming sessions. If an adapter is loaded, every second or third turn of a session is with the adapter and
+    the others without, or the other way round.
+    """
+    workload = draw(sessions(limits, with_adapter=True, streaming=True))
+    names = [step.name for step in workload.steps if isinstance(step, SetAdapter)]
+    if not names or not limits.may_mix(BASE_WITH_ADAPTER):
+        return workload
+    every = draw(st.sampled_from((2, 3)))
+    turns: Counter[str] = Counter()
+
+    def with_other_adapter(request: Request) -> Request:
+        if not request.session:
+            return request
+        turns[request.session] += 1
+        if turns[request.session] % every:
+            return request
+        return msgspec.structs.replace(request, adapter=None if request.adapter else names[0])
+
+    return change_requests(workload, with_other_adapter)
+
+
+@st.composite
+def sessions(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, streaming: bool = False) -> Workload:
     """Draw up to three sessions whose turns interleave, with requests that hit what they hold, and what they leave
     once they are closed. At the end all are closed, the engine is idle, and others begin with what they dropped.
     """
-    builder = SessionBuilder(draw, limits, with_adapter=with_adapter)
+    builder = SessionBuilder(draw, limits, with_adapter=with_adapter, streaming=streaming)
     builder.begin()
     if not builder.known:  # no session fits
         return Workload((Burst(requests=(Request(prompt=Prompt((Segment("stem", 1),))),)),))

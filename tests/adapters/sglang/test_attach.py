@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +10,33 @@ import msgspec
 import pytest
 from support import fake_server, report_samples
 from support.fake_reply import answer
-from support.fake_sglang import LONGEST, MODEL, ROOT, VERSION, FakeSglang, Fault, Manners, load, serving
+from support.fake_sglang import MODEL, ROOT, Fault, Manners, serving
+from support.fake_sglang_pages import LONGEST, VERSION, load
 from support.histories import ask, burst, put
+from support.scripts import played
 from support.weights import SGLANG_CONTROLS
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError, MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.requests import Abort, CompletionRequest, Message, ResponseOptions, Stage
+from coldproof.adapters.protocol.requests import Abort, CompletionRequest, ResponseOptions, Stage
 from coldproof.adapters.registry import attached
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.spec import attach
 from coldproof.harness.case.reproducer.curl import CurlScript
-from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.execution.calibration.calibrate import lengths
-from coldproof.harness.execution.models.lora import tiny_model
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.workload.generators.prompts import whole_unit
 from coldproof.harness.workload.steps import Reset, Workload
-from coldproof.reports.schema.case import Case
 
 PROMPT = tuple(range(40, 80))
 REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
+DOORS = {Capability.DOORS, Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR}
 ALWAYS_ABSENT = {
-    Capability.CHAT,
     Capability.SEVERAL_ANSWERS,
     Capability.LORA_IN_PLACE,
     Capability.ADAPTER_SWITCH,
@@ -50,7 +46,7 @@ ALWAYS_ABSENT = {
     Capability.SEVERAL_GROUPS,
     Capability.SECOND_TIER,
     *OPTIONAL_ABSENT,
-} - {Capability.SESSIONS, *SGLANG_CONTROLS}
+} - {Capability.SESSIONS, Capability.STREAMING_SESSIONS, *DOORS, *SGLANG_CONTROLS}
 OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS}
 
 
@@ -91,7 +87,9 @@ def test_a_server_that_offers_everything_is_seen_to() -> None:
     ("changes", "missing"),
     [
         ({"lora": False}, OF_ADAPTERS),
-        ({"counts": False}, {Capability.CACHED_TOKENS, Capability.CACHE_SALT}),
+        ({"counts": False}, {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *DOORS}),
+        ({"reports": False}, DOORS),
+        ({"chats": False}, {Capability.CHAT, *DOORS}),
         ({"salts": ()}, {Capability.CACHE_SALT}),
         ({"salts": ("extra_key",)}, set()),
         ({"counters": False}, {Capability.METRICS, Capability.HIT_COUNTERS, Capability.PREEMPTION_COUNTS}),
@@ -138,6 +136,7 @@ def test_the_shape_is_what_the_server_says() -> None:
     shape = tried(Manners()).shape
     assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens) == (16, 62, LONGEST)
     assert (shape.adapter_slots, shape.prefix_caching, shape.uniform, shape.most_requests) == (4, True, True, 16)
+    assert shape.evicts_leaves
     assert tried(Manners(lora=False)).shape.adapter_slots is None
     assert tried(Manners(server={"disable_radix_cache": True})).shape.prefix_caching is False
 
@@ -231,12 +230,9 @@ def test_an_answer_that_may_end_early_is_let_end() -> None:
         assert client("http://h:1").body(asked)["sampling_params"].items() >= {"ignore_eos": False, **told}.items()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"messages": (Message("user", "Hi"),)}, {"surface": ResponseOptions(answers=2)}], ids=str
-)
-def test_what_the_wire_cannot_say_is_refused_before_it_is_sent(changes: dict[str, Any]) -> None:
+def test_what_the_wire_cannot_say_is_refused_before_it_is_sent() -> None:
     """Rather than asked in part."""
-    asked = CompletionRequest(**{"model": MODEL, "prompt": PROMPT, "max_tokens": 4, **changes})
+    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(answers=2))
     with serving() as fake:
         with pytest.raises(RequestRefused):
             client(fake.url).complete(asked)
@@ -398,21 +394,6 @@ def test_pages_of_one_token_are_no_prompts_of_none() -> None:
 WRONG_ON_A_HIT = (burst(ask(("stem", 40))), burst(ask(("stem", 40)), ask(("stem", 40), salt="red")))
 
 
-def played(folder: Path, case: Case, fake: FakeSglang) -> tuple[int, str]:
-    """A case's script against a stand-in: its exit code, and what it said."""
-    model, script = tiny_model(folder), folder / "case.py"
-    script.write_text(reproducer(case))
-    done = subprocess.run(
-        [sys.executable, str(script), fake.url],
-        cwd=folder,
-        env={**os.environ, "MODEL_CONFIG": str(model / "config.json")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(("nats", "code"), [(0.3, 0), (0.2, 1)])
 def test_a_reproducer_from_a_noisy_server_goes_by_scores(tmp_path: Path, nats: float, code: int) -> None:
     """The stand-in scores its tokens -0.5 each, and those of a prompt -0.25. A pattern's scores are not comparable."""
@@ -428,7 +409,7 @@ def test_a_reproducer_from_a_noisy_server_goes_by_scores(tmp_path: Path, nats: f
         band=report_samples.band(score_nats=nats),
     )
     with serving() as fake:
-        got, said = played(tmp_path, case, fake)
+        got, said = played(tmp_path, case, fake.url)
         bodies = fake.asked("/generate")
     assert (got, "score difference 0.25 nats" in said) == (code, True), said
     assert any(body["sampling_params"].get("regex") == "[ab]" for body in bodies)
@@ -447,7 +428,7 @@ def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
         first_difference=0,
     )
     with serving() as fake:
-        code, said = played(tmp_path, case, fake)
+        code, said = played(tmp_path, case, fake.url)
     assert code == 0, said
     assert said.count(": correct") == 5
     assert len(fake.asked("/load_lora_adapter")) == 2 * 5  # A, and B in its place, in each attempt

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from support import report_samples
 from support.fake_reply import answer
 from support.fake_sglang import MODEL, SESSION_ROUTES, FakeSglang, Fault, Manners, serving
+from support.histories import ask, burst, contents, put
+from support.scripts import played
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.capabilities import Capability, Support
@@ -14,8 +22,14 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import Abort, CompletionRequest
 from coldproof.adapters.sglang.spec import attach
+from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
+from coldproof.harness.workload.generators.sessions import sessions_that_switch
+from coldproof.harness.workload.steps import CloseSession, Prompt, Request, Segment, Workload
 
 OPEN, CLOSE = SESSION_ROUTES
+LIMITS = WorkloadLimits(block=16, slots=4, contents=("A", "B"), mixtures=frozenset({BASE_WITH_ADAPTER}))
 FIRST, MORE = tuple(range(40, 50)), (60, 61, 62)
 
 
@@ -39,15 +53,16 @@ def attached(fake: FakeSglang) -> CheckedEngine:
     return engine
 
 
-def turn(prompt: tuple[int, ...], held: int = 0, abort: Abort | None = None) -> CompletionRequest:
+def turn(prompt: tuple[int, ...], held: int = 0, **more: Any) -> CompletionRequest:
     """A turn of the session `talk` with three tokens of answer."""
-    return CompletionRequest(model=MODEL, prompt=prompt, max_tokens=3, session="talk", held=held, abort=abort)
+    facts = {"model": MODEL, "prompt": prompt, "max_tokens": 3, "session": "talk", "held": held}
+    return CompletionRequest(**{**facts, **more})
 
 
-def sessions_of(manners: Manners) -> Support:
+def sessions_of(manners: Manners, kind: Capability = Capability.SESSIONS) -> Support:
     """What attaching finds about the sessions of a server."""
     with serving(manners) as made:
-        return attach(made.url, adapter_for=lambda _: None).capabilities[Capability.SESSIONS]
+        return attach(made.url, adapter_for=lambda _: None).capabilities[kind]
 
 
 def test_a_turn_is_sent_as_its_new_tokens_and_answered_over_all(fake: FakeSglang) -> None:
@@ -110,3 +125,90 @@ def test_sessions_are_there_if_a_second_turn_is_answered_as_its_whole_prompt() -
     assert (found.present, found.evidence) == (False, f"the server does not list {OPEN} and {CLOSE} in /openapi.json")
     found = sessions_of(Manners(refuses=("session_params",)))
     assert (found.present, "session_params is off" in found.evidence) == (False, True)
+
+
+def test_a_turn_of_a_streaming_session_is_appended(fake: FakeSglang) -> None:
+    """It names no turn and no offset, keeps the whole answer before it, and may have another adapter."""
+    engine = attached(fake)
+    fake.adapters["tenant"] = "/adapters/A"
+    said = [token.id for token in engine.complete(turn(FIRST, streaming=True)).tokens]
+    prompt = (*FIRST, *said, *MORE)
+    later = engine.complete(turn(prompt, len(prompt) - len(MORE), streaming=True, model="tenant"))
+    assert [token.id for token in later.tokens] == answer("/adapters/A", prompt, 3)
+    assert fake.asked(OPEN)[0]["streaming"] is True
+    assert [body["session_params"] for body in fake.asked("/generate")] == [{"id": "talk"}] * 2
+    assert [body["input_ids"] for body in fake.asked("/generate")] == [list(FIRST), list(MORE)]
+
+
+def test_streaming_sessions_are_there_if_the_server_has_them_on() -> None:
+    """Otherwise the reason says what the server reports, or what was seen."""
+    kind = Capability.STREAMING_SESSIONS
+    found = sessions_of(Manners(), kind)
+    assert (found.present, "a streaming turn gets the same answer as" in found.evidence) == (True, True)
+    found = sessions_of(Manners(streams=False), kind)
+    assert (found.present, found.evidence) == (False, "/server_info: enable_streaming_session False")
+    assert sessions_of(Manners(forgets=True), kind).present is False
+
+
+def in_session(prompt: Prompt, adapter: str | None = None) -> Request:
+    """A turn of a streaming session."""
+    return Request(prompt=prompt, adapter=adapter, max_tokens=4, session="a", streaming=True)
+
+
+@pytest.mark.parametrize("careless", [False, True])
+def test_a_script_sends_the_turns_of_sessions(careless: bool, tmp_path: Path) -> None:
+    """And finds the turn that is answered with the KV of another adapter."""
+    first, more, own = Segment("stem", 40), Segment("more", 5), Segment("own", 9)
+    offset = Request(prompt=Prompt((more,), continues=2, start=0, end=-1), max_tokens=4, session="b")
+    story = (
+        put("A"),
+        burst(in_session(Prompt((first,)))),
+        burst(in_session(Prompt((more,), continues=0), "tenant")),
+        CloseSession("a"),
+        burst(Request(prompt=Prompt((own,)), max_tokens=4, session="b")),
+        burst(offset),
+        CloseSession("b"),
+        burst(ask(("stem", 40))),
+    )
+    case = report_samples.case(
+        engine="sglang",
+        workload=msgspec.to_builtins(Workload(story)),
+        recipes={"A": {"seed": 1, "rank": 4}},
+        engine_config={"url": "http://somewhere"},
+        failing_request=1,
+        first_difference=0,
+    )
+    with serving(careless=careless, page=1) as fake:
+        code, said = played(tmp_path, case, fake.url)
+    assert code == int(careless), said
+    assert len(fake.asked(OPEN)) == len(fake.asked(CLOSE)) == 2 * (1 if careless else 5)
+    turns = [body["session_params"] for body in fake.asked("/generate") if "session_params" in body]
+    assert [turn.get("offset") for turn in turns[:4]] == [None, None, None, 4 + 9 + 3]
+
+
+def judged(manners: Manners, workload: Workload, folder: Path) -> list[int | None]:
+    """The requests that hit what was never computed for them."""
+    with serving(manners) as made:
+        engine = CheckedEngine(attach(made.url, adapter_for=lambda _: None))
+        run = WorkloadRun(engine, workload, "n", contents(folder), folder / "run", settle_seconds=0.0).history()
+    assert all(one.error is None for one in run.outcomes)
+    return [found.request for found in check_bounds(run)]
+
+
+@pytest.mark.parametrize(("careless", "wrong"), [(False, []), (True, [1, 2])])
+def test_a_session_that_keeps_its_kv_over_adapters_is_found(careless: bool, wrong: list[int], tmp_path: Path) -> None:
+    """By its hit: a turn with an adapter hits what the base model wrote, and the next one, without, what it wrote."""
+    first, more = Prompt((Segment("stem", 40),)), Segment("more", 5)
+    turns = [in_session(Prompt((more,), continues=0), "tenant"), in_session(Prompt((more,), continues=1))]
+    story = (put("A"), burst(in_session(first)), *map(burst, turns), CloseSession("a"))
+    assert judged(Manners(careless=careless), Workload(story), tmp_path) == wrong
+
+
+@given(data=st.data())
+@settings(max_examples=4, deadline=None, database=None, phases=[Phase.generate])
+def test_sessions_that_switch_find_nothing_on_an_honest_server(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever is drawn."""
+    workload = data.draw(sessions_that_switch(LIMITS))
+    assert judged(Manners(), workload, tmp_path_factory.mktemp("run")) == []

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from support.case_samples import stale
 from support.paths import ROOT
 
-from coldproof.adapters.registry import CELLS, ENGINES
+from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES
 from coldproof.harness.case.finding_folder import issue_text, portable
 from coldproof.harness.case.finding_records import (
     FOLDER,
@@ -58,7 +58,10 @@ def test_each_case_is_that_of_its_record_and_can_be_replayed(record: FindingReco
     finding = read_finding(record)
     case = finding.case
     assert case is not None
-    assert CELLS[case.cell].fits(case.engine, record.found.worker)
+    if case.cell == ATTACHED.name:
+        assert case.replay.startswith(f"coldproof replay findings/{record.id}/case.json ")
+    else:
+        assert CELLS[case.cell].fits(case.engine, record.found.worker)
     assert case.known_issue is None
     assert not case.history_dependent
     ast.parse((finding.folder / REPRODUCER).read_text())

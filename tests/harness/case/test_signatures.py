@@ -52,6 +52,9 @@ FEATURES = {
     "aborted": asked(abort=Abort(after_tokens=2)),
     "chat": asked(chat=True),
     "priorities": asked(priority=-5),
+    "another adapter in a session": ran(
+        *(burst(ask(session="a", streaming=True, adapter=adapter)) for adapter in (None, "tenant"))
+    ),
     "several answers": asked(surface=ResponseOptions(answers=2)),
     "prompt logprobs": asked(surface=ResponseOptions(prompt_logprobs=True)),
     "stop string": asked(surface=ResponseOptions(stop=("a",))),

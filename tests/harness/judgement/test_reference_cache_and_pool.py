@@ -82,6 +82,19 @@ def test_what_is_owed_tells_the_order_of_eviction(beginnings_first: bool) -> Non
     assert (hit >= owed) is not beginnings_first
 
 
+@pytest.mark.parametrize(
+    ("leaves", "pool", "least"), [(False, 20, 6), (True, 20, 0), (True, 23, 0), (True, 24, 9), (False, 24, 9)]
+)
+def test_where_leaves_are_evicted_a_prompt_is_owed_whole_or_not_at_all(leaves: bool, pool: int, least: int) -> None:
+    """One of 10 blocks, then one of 11: a pool of 20 keeps a part of the first or, where it goes as one, nothing."""
+    first, other, again = (
+        outcome(number, STEMS[stem][: length * BLOCK], answer=(7,), max_tokens=1)
+        for number, (stem, length) in enumerate((("a", 10), ("b", 11), ("a", 10)))
+    )
+    known = history(first, other, again, shape=shape(pool_blocks=pool, evicts_leaves=leaves))
+    assert (bounds(known)[2].at_least or 0) == least * BLOCK
+
+
 def sequences(*outcomes: Outcome) -> dict[int, int | None]:
     """What is owed to each where two whole sequences are kept, token by token."""
     kept = history(*outcomes, shape=shape(block_size=1, pool_blocks=4096, sequences=2))

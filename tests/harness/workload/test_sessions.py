@@ -30,6 +30,7 @@ from coldproof.harness.workload.tokens import NONCE_TOKENS
 from coldproof.harness.workload.validity import is_valid
 
 FIRST = ask(("stem", 40), session="a")
+STREAMING = ask(("stem", 40), session="a", streaming=True)
 CLOSE = CloseSession("a")
 
 
@@ -37,6 +38,11 @@ def turn(before: int = 0, *, start: int = 0, end: int | None = -1, **more: Any) 
     """The next turn of session a."""
     prompt = Prompt((Segment("input", 5),), continues=before, start=start, end=end)
     return Request(**{"prompt": prompt, "session": "a", **more})
+
+
+def appended(before: int = 0, *, end: int | None = None, **more: Any) -> Request:
+    """The next turn of session a, which is a streaming one."""
+    return turn(before, end=end, streaming=True, **more)
 
 
 def alone(*steps: Step | Request) -> Workload:
@@ -67,6 +73,14 @@ def alone(*steps: Step | Request) -> Workload:
         (alone(FIRST, Burst(requests=(ask(("x", 9)),), meanwhile=Meanwhile(change=Reset(), after_tokens=1))), False),
         (Workload((burst(FIRST, FIRST),)), False),
         (alone(turn(before=None)), False),  # type: ignore[arg-type]
+        (alone(STREAMING, appended(), CLOSE, Idle(10)), True),
+        (alone(put("A"), STREAMING, appended(adapter="tenant"), appended(1), CLOSE), True),
+        (alone(put("A"), FIRST, turn(adapter="tenant")), False),
+        (alone(STREAMING, appended(salt="red")), False),
+        (alone(STREAMING, appended(end=-1)), False),  # nothing is dropped
+        (alone(STREAMING, turn()), False),
+        (alone(FIRST, appended()), False),
+        (alone(ask(("stem", 40), streaming=True)), False),  # of no session
     ],
 )
 def test_a_session_goes_on_from_its_latest_turn_until_it_is_closed(workload: Workload, valid: bool) -> None:
@@ -77,6 +91,7 @@ def test_a_session_goes_on_from_its_latest_turn_until_it_is_closed(workload: Wor
 def test_a_request_says_its_session() -> None:
     """And so does the step that closes it."""
     assert "request 1 to the base model in session 'a'" in describe(burst(turn()), 1)
+    assert "request 1 to the base model in streaming session 'a'" in describe(burst(appended()), 1)
     assert describe(CLOSE, 0) == "close session 'a'"
     assert describe(CloseSession("a", aborted=True), 0) == "abort session 'a'"
 

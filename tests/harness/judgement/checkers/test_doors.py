@@ -81,7 +81,8 @@ def test_a_salt_that_gets_lost_at_one_door_is_found(door: Door, tmp_path: Path) 
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.STALE_STATE, 1)
     assert one.evidence[Evidence.DOOR_CHANCES] == 1
-    assert "several doors" in signature(one.history, found.failure_class, found.request)
+    said = signature(one.history, found.failure_class, found.request)
+    assert said.endswith(f"; chat; beside /v1/chat/completions; at {door.value} under a salt")
 
 
 def test_salts_that_two_doors_read_differently_are_found(tmp_path: Path) -> None:
@@ -101,7 +102,8 @@ def test_a_priority_that_one_door_ignores_is_found(tmp_path: Path) -> None:
     assert (found.checker, found.failure_class, found.request) == ("doors", FailureClass.API, 4)
     assert "/v1/messages was answered" in found.sentence
     assert "which /v1/completions refuses" in found.sentence
-    assert signature(one.history, FailureClass.API, 4) == "api; no reload; chat; impossible priority; several doors"
+    said = "api; no reload; chat; impossible priority; several doors; at /v1/messages"
+    assert signature(one.history, FailureClass.API, 4) == said
 
 
 def odd_history(*refused: bool, priority: int = IMPOSSIBLE_PRIORITY) -> History:

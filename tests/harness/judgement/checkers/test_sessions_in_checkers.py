@@ -75,3 +75,15 @@ def test_sparse_layers_promise_nothing_for_the_turn_of_a_session(session: str | 
     first: Outcome = outcome(0, OPENED.prompt, **({"session": session} if session else {}))
     known = history(first, outcome(1, OPENED.prompt), shape=sparse)
     assert (bounds(known)[1].at_least or None) == least
+
+
+@pytest.mark.parametrize(("one", "other", "least"), [(False, False, 8 * BLOCK), (True, False, 0), (False, True, 0)])
+def test_a_streaming_session_keeps_its_kv_to_itself(one: bool, other: bool, least: int) -> None:
+    """It owes nothing to others, and others owe it nothing; what it may hit is what was computed."""
+    prompt = range(8 * BLOCK + 5)
+    first, then = (
+        outcome(number, prompt, **({"session": "a", "streaming": True} if streams else {}))
+        for number, streams in enumerate((one, other))
+    )
+    found = bounds(history(first, then))[1]
+    assert (found.at_least or 0, found.at_most) == (least, len(prompt) - 1)

@@ -32,6 +32,20 @@ def test_a_later_turn_counts_if_it_was_answered() -> None:
     assert counted(Evidence.SESSION_TURNS, OPENED, later(error="no"), other) == 0
 
 
+def test_a_turn_counts_that_hit_what_its_session_held() -> None:
+    """As far as the engine reports it."""
+    assert counted(Evidence.SESSION_HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=5)) == 1
+    assert counted(Evidence.SESSION_HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=0)) == 0
+
+
+def test_a_turn_counts_if_the_one_before_had_another_adapter() -> None:
+    """It came, or went; a turn that keeps it does not count."""
+    first, second = later(adapter="digest"), later(2, adapter="digest")
+    assert counted(Evidence.SESSION_SWITCHES, OPENED, first, second) == 1
+    assert counted(Evidence.SESSION_SWITCHES, OPENED, first, second, later(3)) == 2
+    assert counted(Evidence.SESSION_SWITCHES, OPENED, later()) == 0
+
+
 @pytest.mark.parametrize(("cached", "hits"), [(48, 1), (BLOCK, 1), (0, 0), (len(HELD), 0)])
 def test_a_hit_counts_if_only_a_later_turn_had_computed_it(cached: int, hits: int) -> None:
     """Not one on what the first turn had computed."""
