@@ -28,15 +28,16 @@ UNPROVEN_ALONE = (FailureClass.CORRUPT, FailureClass.CRASH, FailureClass.HANG)
 def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     """Return the verdict of a counterexample and the reason, before any waiver.
 
-    A counterexample that does not reproduce on a fresh engine depends on a longer history. It still counts if a
-    positive match or a token count proves it. A corrupt answer, a crash, a hang, or lost reuse that no single
-    request shows (a gauge, or a sum over requests that may be published late), seen once, does not count unless it
-    reproduced on a fresh engine that had run the prior workloads.
+    A counterexample that does not reproduce on a fresh engine, or on an attached server, depends on a longer history.
+    It still counts if a positive match or a token count proves it. A corrupt answer, a crash, a hang, or lost reuse
+    that no single request shows (a gauge, or a sum over requests that may be published late), seen once, does not
+    count unless it reproduced on a fresh engine that had run the prior workloads.
     """
     alone = case.history_dependent and not case.reproduction.workloads_before
     of_no_request = case.failure_class is FailureClass.LOST_REUSE and case.failing_request is None
     if alone and (of_no_request or case.failure_class in UNPROVEN_ALONE):
-        return Verdict.INCONCLUSIVE, f"observed once, did not reproduce on a fresh engine: {case.sentence}"
+        where = "the attached server" if case.reproduction.fresh_tries is None else "a fresh engine"
+        return Verdict.INCONCLUSIVE, f"observed once, did not reproduce on {where}: {case.sentence}"
     # A computed answer needs no engine: if the engine is wrong without its cache too, it is wrong about the request.
     stands = case.oracle == CLOSED_FORM and case.failure_class is FailureClass.NOT_THE_CACHE
     if case.reproduction.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):

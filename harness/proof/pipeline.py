@@ -75,7 +75,7 @@ class ProofPipeline:
             engine, problem = another()
             control, own_control = engines.control(cold=cold)
             confirmed = self.confirm(requirement, failing, engine, control)
-            if confirmed.history_dependent:
+            if confirmed.history_dependent and engine is not None:
                 confirmed = self.confirm_further(found, confirmed, another, control)
             elif engine is not None and not found.replayed:
                 seen = self.case(requirement, confirmed, problem=problem)

@@ -105,7 +105,7 @@ def confirm(
             fresh_oracle_agrees=agrees if fresh is not None else None,
             note=note,
         ),
-        history_dependent=fresh is not None and not failed,
+        history_dependent=bool(replayed) and not failed,
         replays=tuple(replayed),
         caching_off=tuple(off),
     )

@@ -166,6 +166,16 @@ def test_what_failed_again_behind_the_same_workloads_counts() -> None:
     assert verdict_of_case(msgspec.structs.replace(case, reproduction=again))[0] is Verdict.VIOLATED
 
 
+@pytest.mark.parametrize(("tries", "where"), [(3, "on a fresh engine"), (None, "on the attached server")])
+def test_what_was_seen_once_says_where_it_was_tried_again(tries: int | None, where: str) -> None:
+    """An attached server is never a fresh engine."""
+    case = report_samples.case(failure_class=FailureClass.HANG, history_dependent=True)
+    again = msgspec.structs.replace(case.reproduction, fresh_tries=tries)
+    verdict, reason = verdict_of_case(msgspec.structs.replace(case, reproduction=again))
+    assert verdict is Verdict.INCONCLUSIVE
+    assert where in reason
+
+
 def test_an_oracle_in_doubt_makes_a_case_inconclusive() -> None:
     """Not known is no doubt."""
     assert of_case(FailureClass.STALE_STATE, agrees=False) is Verdict.INCONCLUSIVE

@@ -74,6 +74,15 @@ def test_neither_is_one_that_is_attached() -> None:
     assert observe.seen == [("attached", None)] * 3
     assert "3 of 3" in made.reproduction.note
     assert made.reproduction.fresh_failed is None
+    assert not made.history_dependent
+
+
+def test_what_an_attached_server_does_once_depends_on_its_history() -> None:
+    """On the machine, for example: a stall of a busy server looks like a hang."""
+    made = confirmed(Tried(), attached=ATTACHED)
+    assert "0 of 3" in made.reproduction.note
+    assert made.history_dependent
+    assert not confirmed(Tried()).history_dependent  # nothing was tried again
 
 
 def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
