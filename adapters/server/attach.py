@@ -17,6 +17,7 @@ from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import ProbeResult
 
 ATTACH_SECONDS = 10
+ANSWER_SECONDS = 30  # a server without enough CPU time has taken more than 20 s for an answer
 
 AnyClient = TypeVar("AnyClient", bound=HttpClient)
 
@@ -73,5 +74,5 @@ def is_server_url(url: str) -> bool:
     reraise=True,
 )
 def wait_until_reachable(client: HttpClient) -> None:
-    """Wait up to ATTACH_SECONDS for the server's first answer."""
-    client.session().get(f"{client.url}/v1/models", timeout=5)
+    """Wait up to ATTACH_SECONDS for a server that accepts a connection, and ANSWER_SECONDS for its first answer."""
+    client.session().get(f"{client.url}/v1/models", timeout=(5, ANSWER_SECONDS))
