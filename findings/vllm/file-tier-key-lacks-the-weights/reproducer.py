@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""TIER-6-0b9494aa: Request 1 to 'base' differs from the cold answer at token 0 (64 of its 64 prompt tokens came from the cache): its cached prefix was written by request 0 for base model with other weights at the same path, while this request is for base model.
+"""TIER-6-8a9ec4c8: Request 1 to 'base' differs from the cold answer at token 0 (64 of its 65 prompt tokens came from the cache): its cached prefix was written by request 0 for base model with other weights at the same path, while this request is for base model.
 
 Stand-alone script: needs Python 3.11 and `requests`, not Coldproof.
 
-  1.  python TIER-6-0b9494aa.py          writes a tiny random model and the adapters to ./coldproof-files
+  1.  python TIER-6-8a9ec4c8.py          writes a tiny random model and the adapters to ./coldproof-files
   2.  start the server with COMMAND (below)
 
-  3.  python TIER-6-0b9494aa.py http://127.0.0.1:8000
+  3.  python TIER-6-8a9ec4c8.py http://127.0.0.1:8000
 
 
 Exit code: 1 if the bug occurs, 0 if it does not, 2 if the script could not test it.
@@ -36,7 +36,7 @@ STALL_SECONDS = 60
 SCORE_NATS = 0.02  # tolerance for the order of additions; a wrong block changes scores by tenths
 FILES = Path("coldproof-files").resolve()
 NOISE = None  # None: cold answers are deterministic
-COMMAND = 'DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_NO_USAGE_STATS=1 VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model coldproof-files/model --served-model-name base --host 127.0.0.1 --port 8000 --enforce-eager --dtype float32 --block-size 32 --max-model-len 2048 --enable-prompt-tokens-details --enable-lora --max-loras 4 --max-lora-rank 16 --worker-cls coldproof.adapters.vllm.fingerprint.worker.FingerprintWorker --additional-config \'{"coldproof": {"topology": [{"kind": "full attention"}]}}\' --kv-transfer-config \'{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"spec_name": "HostTieringSpec", "spec_module_path": "coldproof.adapters.vllm.fingerprint.connectors.tiering", "cpu_bytes_to_use": 1048576, "offload_prompt_only": false, "secondary_tiers": [{"type": "fs", "root_dir": "engine-08-tested.tier", "n_read_threads": 1, "n_write_threads": 1}]}, "kv_load_failure_policy": "recompute"}\' --enable-prefix-caching --num-gpu-blocks-override 17 --max-model-len 512 --max-num-batched-tokens 64'
+COMMAND = 'DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_NO_USAGE_STATS=1 VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model coldproof-files/model --served-model-name base --host 127.0.0.1 --port 8000 --enforce-eager --dtype float32 --block-size 32 --max-model-len 2048 --enable-prompt-tokens-details --enable-lora --max-loras 4 --max-lora-rank 16 --enable-scale-out --kv-transfer-config \'{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"spec_name": "HostTieringSpec", "spec_module_path": "coldproof.adapters.vllm.fingerprint.connectors.tiering", "cpu_bytes_to_use": 1048576, "offload_prompt_only": false, "secondary_tiers": [{"type": "fs", "root_dir": "engine-02-tested.tier", "n_read_threads": 1, "n_write_threads": 1}]}, "kv_load_failure_policy": "recompute"}\' --enable-prefix-caching --num-gpu-blocks-override 17 --max-model-len 512'
 RECIPES = {}
 
 
@@ -45,9 +45,9 @@ def scenario(server):
 
     A fourth number is the position of a token that is swapped with the next one.
     """
-    server.ask([dict(n=0, to=None, prompt=[('stem', 60, None)], continues=None, tokens=8)])
+    server.ask([dict(n=0, to=None, prompt=[('stem', 61, None)], continues=None, tokens=8)])
     server.restart('other weights at the same path')
-    server.ask([dict(n=1, to=None, prompt=[('stem', 60, None)], continues=None, tokens=8)])
+    server.ask([dict(n=1, to=None, prompt=[('stem', 61, None)], continues=None, tokens=8)])
 
 
 def is_wrong(server):
