@@ -113,11 +113,16 @@ class Ranks(msgspec.Struct, frozen=True):
     results: tuple[Rank]
 
 
+def read_score(content: bytes) -> Rows:
+    """Return a score as a vector of one value. Raises the errors of decoding or indexing."""
+    return ((msgspec.json.decode(content, type=Scores).data[0].score,),)
+
+
 READERS: dict[Task, Callable[[bytes], Rows]] = {
     Task.EMBED: lambda content: (msgspec.json.decode(content, type=Embeddings).data[0].embedding,),
     Task.CLASSIFY: lambda content: (msgspec.json.decode(content, type=Classifications).data[0].probs,),
     Task.TOKEN_EMBED: lambda content: msgspec.json.decode(content, type=VectorsOfTokens).data[0].data,
-    Task.SCORE: lambda content: ((msgspec.json.decode(content, type=Scores).data[0].score,),),
-    Task.COSINE: lambda content: ((msgspec.json.decode(content, type=Scores).data[0].score,),),
+    Task.SCORE: read_score,
+    Task.COSINE: read_score,
     Task.RERANK: lambda content: ((msgspec.json.decode(content, type=Ranks).results[0].relevance_score,),),
 }

@@ -39,13 +39,7 @@ from coldproof.harness.execution.runner.requests import RunRequests, outcome
 from coldproof.harness.execution.runner.served_weights import ServedWeights
 from coldproof.harness.execution.runner.step_log import StepLog
 from coldproof.harness.history.kv_events import RunEvents
-from coldproof.harness.history.records import (
-    History,
-    Outcome,
-    QueueSample,
-    ResetRecord,
-    StepRecord,
-)
+from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord, StepRecord
 from coldproof.harness.workload.steps import (
     START_WEIGHTS,
     Burst,

@@ -22,7 +22,7 @@ from coldproof.adapters.vllm.inproc.engine import InprocEngine
 from coldproof.adapters.vllm.server import VllmOptions
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import tiny_model
-from coldproof.harness.execution.oracles.closed_form import ClosedForm, computed
+from coldproof.harness.execution.oracles.closed_form import ClosedForm, computed, same
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
 
@@ -121,6 +121,23 @@ def test_classes_are_other_values_than_embeddings() -> None:
     assert (classes == np.floor(classes)).all()
     assert (embedding * 256 == np.floor(embedding * 256)).all()
     assert (pooled_rows(states[1:2], "embed") == embedding[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("task", "further", "equal"),
+    [
+        (Task.EMBED, 0.0, True),
+        (Task.EMBED, 1e-6, False),
+        (Task.COSINE, 1e-6, True),
+        (Task.COSINE, 1e-2, False),
+    ],
+)
+def test_only_a_cosine_is_compared_up_to_rounding(task: Task, further: float, equal: bool) -> None:
+    """All other vectors of the worker are exact."""
+    question = Question((40, 41), None, 0, ResponseOptions(pooled=task))
+    left, right = (Answer(tokens=(), pooled=((0.5 + more,),)) for more in (0.0, further))
+    assert same(question, left, right) is equal
+    assert not same(question, left, Answer(tokens=()))
 
 
 def test_a_worker_that_pools_otherwise_is_no_ground_to_judge_on(tmp_path: Path) -> None:
