@@ -211,7 +211,8 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             loop.hooks.forget(name)
         for output in loop.outputs():
             if one := self._live.get(output.request_id.partition(CHILD)[0]):
-                one.take(output, self.steps)
+                margins = loop.hooks.gaps.get(output.request_id, len(output.generated_tokens))
+                one.take(output, self.steps, margins)
         for one in list(self._live.values()):
             seen, before = loop.hooks.preemptions(one.name), len(one.preempted_at)
             one.note(cached=loop.hooks.hits.get(one.name, 0), preemptions=seen, step=self.steps)

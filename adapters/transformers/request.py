@@ -42,14 +42,15 @@ class TransformersRequest(SteppedRequest):
         """Return the engine's names of the request and of the children that it forks for further answers."""
         return [self.name, *(f"{self.name}{CHILD}{i}" for i in range(len(self.answers) - 1))]
 
-    def take(self, output: Any, step: int) -> None:
-        """Add the output of a step, which contains one whole answer so far."""
+    def take(self, output: Any, step: int, gaps: Sequence[float | None] = ()) -> None:
+        """Add the output of a step, which contains one whole answer so far. `gaps`: the margins of its tokens."""
         number = self.names.index(output.request_id)
         tokens = self.answers[number]
         scores: Sequence[float | None] = output.logprobs or [None] * len(output.generated_tokens)
+        margins = gaps or [None] * len(output.generated_tokens)
         since = seconds(step - self.step)
-        for token, score in list(zip(output.generated_tokens, scores, strict=True))[len(tokens) :]:
-            tokens.append(Token(id=int(token), at=since, logprob=score))
+        for token, score, gap in list(zip(output.generated_tokens, scores, margins, strict=True))[len(tokens) :]:
+            tokens.append(Token(id=int(token), at=since, logprob=score, gap=gap))
         if number == 0:
             self.used = tuple(output.prompt_ids)
         if output.error is not None:
