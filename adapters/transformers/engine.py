@@ -26,6 +26,7 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Driver
 from coldproof.adapters.transformers.lora import PeftAdapters
 from coldproof.adapters.transformers.request import CHILD, TransformersRequest
+from coldproof.adapters.transformers.scores import prompt_scores
 from coldproof.adapters.transformers.setup import (
     PipelineParts,
     build,
@@ -68,7 +69,7 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
         self.shape = shape(parts)
         self._recorder = parts.loop.hooks.steps
         self._recorder.pool_blocks = self.shape.pool_blocks
-        self.capabilities = capabilities(parts)
+        self.capabilities = capabilities(parts, caching=options.caching)
         self._adapters = PeftAdapters(parts.model, self.base_model)
         self._failure = ""  # why the engine has terminated
         self._stopped = self._silent = False
@@ -235,6 +236,8 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
                 self._adapters.switch(wanted)
             self._queue.popleft()
             one.inside = True
+            if one.request.surface.prompt_logprobs:
+                one.scores = prompt_scores(self.parts.model, one.prompt)
             self.parts.loop.manager.num_return_sequences = one.request.surface.answers
             self.parts.loop.manager.add_request(
                 list(one.prompt),

@@ -8,6 +8,7 @@ from typing import Any
 from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
+from coldproof.adapters.transformers.scores import PromptScores
 
 CHILD = "__child#"  # between the name of a request and the number of a child
 
@@ -36,6 +37,7 @@ class TransformersRequest(SteppedRequest):
         self.problem: EngineError | None = None
         self.cached: int | None = None
         self.preempted_at: list[float] = []
+        self.scores: PromptScores | None = None  # of the prompt, if the request wants them
 
     @property
     def names(self) -> list[str]:
@@ -85,4 +87,6 @@ class TransformersRequest(SteppedRequest):
             aborted=self.aborted,
             preemptions=len(self.preempted_at),
             preempted_at=tuple(self.preempted_at),
+            prompt_logprobs=None if self.scores is None else self.scores.own,
+            prompt_best=None if self.scores is None else self.scores.best,
         )
