@@ -40,6 +40,7 @@ ORACLE_BATCH = 32  # questions that the oracle answers in one batch
 CALIBRATED_FOR = (
     "20m"  # the run for which the engine is calibrated: a slow model answers fewer prompts for a shorter one
 )
+STORE_SECONDS = 10  # between two times that a measurement is stored: what ends it early costs no more
 MAX_EXCESS_VALUES = 300  # largest deviations kept in the summary
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 
@@ -86,7 +87,7 @@ class JudgedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleanMeasurement(msgspec.Struct, kw_only=True):
-    """The measurement so far. It is stored every minute, so that an interrupted measurement can be resumed.
+    """The measurement so far. It is stored every ten seconds, so that an interrupted measurement can be resumed.
 
     `rows` are relative to `band`, the tolerance found at the first start of the engine.
     """
@@ -153,14 +154,14 @@ def judge_workloads(
     say: Callable[[str], None],
     file: Path,
 ) -> None:
-    """Judge workloads until there are enough requests. Store and report the progress every minute."""
+    """Judge workloads until there are enough requests. Store and report the progress every ten seconds."""
     began, before, at_first, reported_at = time.monotonic(), measurement.seconds, len(measurement.rows), 0.0
     source = random.Random(seed + at_first)
     while len(measurement.rows) < level.requests:
         judgement = judge_workload(engines, rule, draw_workload(source, tails=level.tails), batch_size=level.batch_size)
         measurement.rows += judged_requests(judgement, rule)
         measurement.seconds = round(before + time.monotonic() - began, 1)
-        if time.monotonic() - reported_at > 60:
+        if time.monotonic() - reported_at > STORE_SECONDS:
             reported_at = time.monotonic()
             rate = (len(measurement.rows) - at_first) / (reported_at - began)
             left = (level.requests - len(measurement.rows)) / rate
