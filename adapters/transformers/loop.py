@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent
-from coldproof.adapters.transformers.releases import fatal_error, pause_of, usage
 from coldproof.adapters.transformers.margins import MarginRecorder
+from coldproof.adapters.transformers.releases import fatal_error, pause_of, usage
 from coldproof.adapters.transformers.request import CHILD
 from coldproof.adapters.transformers.steps import StepRecorder
 

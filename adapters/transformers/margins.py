@@ -41,7 +41,7 @@ class MarginRecorder:
                 self.of[name].append(float(margin))
 
     def get(self, name: str, tokens: int) -> list[float] | list[None]:
-        """Return the margins of an answer with so many tokens. A forked request has none: its first tokens are another's."""
+        """Return the margins of an answer with so many tokens. A forked request has none: it begins as another one."""
         found = self.of.get(name, [])
         return found[:tokens] if len(found) >= tokens else [None] * tokens
 

@@ -83,7 +83,7 @@ def pack(order: Order, say: Callable[[str], None]) -> list[Path]:
 
 
 def pinned(wanted: Pack, name: str, version: str) -> tuple[str, ...]:
-    """Return the plan's requirements with the engine's version. Raises PlanError if the plan does not name the engine."""
+    """Return the plan's requirements with the engine's version. Raises PlanError if the plan does not require it."""
     if not version:
         return wanted.requires
     if name not in wanted.requires:
@@ -91,9 +91,7 @@ def pinned(wanted: Pack, name: str, version: str) -> tuple[str, ...]:
     return tuple(f"{one}=={version}" if one == name else one for one in wanted.requires)
 
 
-def gather(
-    order: Order, plan: Plan, requires: Sequence[str], folder: Path, say: Callable[[str], None]
-) -> list[Path]:
+def gather(order: Order, plan: Plan, requires: Sequence[str], folder: Path, say: Callable[[str], None]) -> list[Path]:
     """Return the wheels to bring, Coldproof's first."""
     own = kit_wheels.build_own(ROOT, folder)
     target = order.target

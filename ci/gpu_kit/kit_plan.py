@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A whole plan. `budget`: seconds for the whole run. `drop`: distribution -> patterns of files left out of its wheel."""
+    """A whole plan. `budget`: seconds of a run. `drop`: distribution -> patterns of files left out of its wheel."""
 
     about: str = ""
     budget: float

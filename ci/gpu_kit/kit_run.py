@@ -36,7 +36,7 @@ class InstallError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The options of a run. `budget`: None for the plan's own. `stretch`: all times of the plan are multiplied by it."""
+    """The options of a run. `budget`: None for the plan's own. `stretch`: multiplies all times of the plan."""
 
     parts: tuple[Path, ...]
     out: Path
@@ -105,7 +105,8 @@ def run(options: Run, say: Callable[[str], None]) -> int:
 def row(one: Result) -> str:
     """Return a result as a line of the table at the end."""
     code = "-" if one.exit_code is None else str(one.exit_code)
-    return f"  {one.name:32} {one.state.value:8} {one.seconds:7.1f} s of {one.deadline:5.0f}  exit {code:4} {one.reason}"
+    seconds = f"{one.seconds:7.1f} s of {one.deadline:5.0f}"
+    return f"  {one.name:48} {one.state.value:8} {seconds}  exit {code:4} {one.reason}"
 
 
 def cards_in_words(here: dict[str, Any]) -> str:
@@ -116,8 +117,7 @@ def cards_in_words(here: dict[str, Any]) -> str:
 def versions(site: Path, packages: dict[str, str]) -> dict[str, str]:
     """Return the versions of the packages that matter. What is in the kit's folder comes before what was there."""
     brought = {
-        normal(name): version
-        for name, _, version in (one.stem.partition("-") for one in site.glob("*.dist-info"))
+        normal(name): version for name, _, version in (one.stem.partition("-") for one in site.glob("*.dist-info"))
     }
     found = {name: brought.get(name) or packages.get(name) for name in NOTED}
     return {name: version for name, version in found.items() if version}

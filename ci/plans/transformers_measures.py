@@ -1,7 +1,7 @@
-"""What the plan for Transformers measures beside the suites: tokens in a second, and tables over the reports of steps.
+"""What the plan for Transformers measures beside the suites: tokens in a second, and tables over reports of steps.
 
-`speed DEVICE`, `faults STEPS` (which injected faults were detected) and `noise STEPS` (false positives among all answers
-of an engine without a fault). STEPS is the folder of all steps. Each writes a JSON file in the current folder.
+`speed DEVICE`, `faults STEPS` (which injected faults were detected) and `noise STEPS` (false positives among all
+answers of an engine without a fault). STEPS is the folder of all steps. Each writes a JSON file in the current folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def speed(device: str) -> dict[str, Any]:
         for graphs in (False, True) if device == "cuda" else (False,):
             for requests in (1, 64):
                 fields = {"num_blocks": 1024, "max_batch_tokens": 4096, "use_cuda_graph": graphs}
-                prompts = [[10 + (i * 7 + j) % (model.config.vocab_size - 10) for j in range(PROMPT)] for i in range(requests)]
+                most = model.config.vocab_size - 10
+                prompts = [[10 + (i * 7 + j) % most for j in range(PROMPT)] for i in range(requests)]
                 rows.append(measured(model, prompts, generation, ContinuousBatchingConfig(**fields)))
                 rows[-1] |= {"numbers": numbers, "graphs": graphs, "requests": requests}
                 print(rows[-1], flush=True)  # noqa: T201 - the step's log
@@ -47,7 +48,7 @@ def measured(model: Any, prompts: list[list[int]], generation: Any, config: Any)
     for _ in range(2):
         began = time.perf_counter()
         try:
-            model.generate_batch(prompts, generation_config=generation, continuous_batching_config=config, progress_bar=False)
+            model.generate_batch(prompts, generation_config=generation, continuous_batching_config=config)
         except Exception as problem:  # noqa: BLE001 - one way of running that fails is a row of the table
             return {"problem": f"{type(problem).__name__}: {problem}"[:300]}
         seconds = time.perf_counter() - began

@@ -48,7 +48,7 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 class Level(msgspec.Struct, frozen=True, kw_only=True):
     """One level of noise to measure. `requests`: how many requests in total.
 
-    `tails`: the prompts behind each prelude. An engine that computes large batches at once is measured faster with more.
+    `tails`: the prompts behind each prelude. More of them are faster on an engine that computes large batches.
     """
 
     worker: str
