@@ -347,9 +347,7 @@ def wheel(folder: Path, name: str, version: str, requires: tuple[str, ...] = (),
         for file, content in contents.items():
             archive.writestr(file, content)
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\n" + "\n".join(metadata) + "\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
     return path
 

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from kit_plan import Step
 
-GRACE = 8.0  # seconds between SIGTERM and SIGKILL
-RESERVE = 12.0  # seconds at the end of the budget: the grace, and packing
+GRACE = 12.0  # seconds between SIGTERM and SIGKILL
+RESERVE = 16.0  # seconds at the end of the budget: the grace, and packing
 LEAST = 3.0  # a step with less time than this is not started
 TICK = 0.25
 

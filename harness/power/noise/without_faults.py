@@ -136,7 +136,7 @@ def measure_clean(
         measurement = stored or CleanMeasurement(rows=[], band=rule.band, rule=str(rule), none="", seconds=0.0)
         if measurement.band is not None:
             rule = Rule(exact=False, noise=measurement.band.margin_nats, band=measurement.band)
-        if rule.band is None:
+        if rule.band is None and not rule.exact:
             measurement.none = str(rule)
         else:
             judge_workloads(engines, rule, measurement, level, seed=seed, say=say, file=file)
@@ -228,19 +228,18 @@ def draw_workload(source: random.Random, *, tails: int = TAILS) -> Workload:
 
 
 def judged_requests(judgement: Judgement, rule: Rule) -> list[JudgedRequest]:
-    """Return the result of each request that was judged by its scores."""
+    """Return the result of each request that was judged: by its scores, or by its tokens if they repeat exactly."""
     band, history = rule.band, judgement.history
-    assert band is not None
     accused = {found.request for found in judgement.findings if found.checker != COUNTS}
     parted = {found.request for found in judgement.noise}
     rows = []
     for outcome in comparable_outcomes(history):
-        one = measure_deviation(history, outcome, judgement.answers, band)
-        if one is not None:
+        one = measure_deviation(history, outcome, judgement.answers, band) if band is not None else None
+        if one is not None or rule.exact:
             rows.append(
                 JudgedRequest(
-                    excess=round(excess(one, band), 5),
-                    flips=one.flips,
+                    excess=round(excess(one, band), 5) if one is not None and band is not None else 0.0,
+                    flips=one.flips if one is not None else 0,
                     parted=outcome.request in parted,
                     hit=outcome.hit_at_least > 0,
                     accused=outcome.request in accused or None in accused,
