@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from support.histories import BLOCK, history, outcome, read_config, shape
 from support.start_options import start_options
@@ -30,7 +32,7 @@ from coldproof.adapters.protocol.requests import (
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import CHUNKS, POOL
 from coldproof.adapters.transformers import engine as transformers
-from coldproof.adapters.transformers import setup
+from coldproof.adapters.transformers import faults, setup
 from coldproof.adapters.transformers.engine import TransformersEngine
 from coldproof.adapters.transformers.loop import Driver, EngineHooks
 from coldproof.adapters.transformers.lora import PeftAdapters
@@ -107,6 +109,7 @@ class Scheduling:
             search_prefix_match=lambda _name, _ids: self.found.pop(0), get_num_free_blocks=lambda: 20, num_blocks=24
         )
         self.batches: list[list[Any] | None] = []
+        self.model_runner, self.inputs_and_outputs = SimpleNamespace(pad_inputs=True), None  # CUDA graphs: no margins
         self.scheduler = SimpleNamespace(
             add_waiting_request=lambda state: self.added.append(state.request_id),
             schedule_batch=lambda *_limits: (self.batches.pop(0), False, 0, 0),
@@ -160,6 +163,7 @@ class Model:
     def __init__(self) -> None:
         self.loaded: dict[str, str] = {}
         self.on: str | None = None
+        self.device = SimpleNamespace(type="cpu")
 
     def load_adapter(self, path: str, *, adapter_name: str, hotswap: bool) -> Any:
         """As Transformers does, it switches on what it loads."""
@@ -660,3 +664,86 @@ class TestEngine:
         assert (warm.shape.max_model_tokens, warm.shape.uniform) == (4096, True)
         assert warm.capabilities[Capability.ADAPTER_CHOICE].present
         assert not warm.capabilities[Capability.MIXED_ADAPTERS].present
+
+    def test_a_cold_engine_scores_prompts_with_the_scores_of_its_answers(
+        self, cold: TransformersEngine, warm: TransformersEngine
+    ) -> None:
+        """An engine under test does not: it would be credited with what it does not compute."""
+        assert cold.capabilities[Capability.PROMPT_LOGPROBS].present
+        assert not warm.capabilities[Capability.PROMPT_LOGPROBS].present
+        question = asked(4, 60, 12)
+        answer = cold.complete(question)
+        whole = msgspec.structs.replace(question, prompt=(*question.prompt, *ids(answer)), max_tokens=1)
+        scored = cold.complete(msgspec.structs.replace(whole, surface=ResponseOptions(prompt_logprobs=True)))
+        assert scored.prompt_logprobs is not None
+        assert scored.prompt_logprobs[0] is None
+        assert len(scored.prompt_logprobs) == len(whole.prompt)
+        said = [token.logprob for token in answer.tokens]
+        assert list(scored.prompt_logprobs[60:]) == pytest.approx(said, abs=1e-4)
+        assert scored.prompt_best is not None
+        assert list(scored.prompt_best[60:]) == pytest.approx(said, abs=1e-4)
+        assert ids(cold.complete(question)) == ids(answer)
+
+    def test_each_token_has_its_margin(self, warm: TransformersEngine) -> None:
+        """By how much it is better than the next best one: the same alone and beside others, as its scores are."""
+        alone = warm.complete(asked(5, 60, 12))
+        beside = completed(serve(warm, *(Arrival(asked(seed, 60, 12)) for seed in (5, 6, 7))))
+        margins = [token.gap for token in alone.tokens]
+        assert all(margin is not None and margin >= 0 for margin in margins)
+        assert [token.gap for token in beside[0].tokens] == pytest.approx(margins, abs=1e-4)
+
+    def test_a_scored_prompt_is_scored_with_its_adapter(self, cold: TransformersEngine) -> None:
+        """The one that is on when the engine takes the request."""
+        cold.load_adapter("scored", str(adapter(5).folder), in_place=False)
+        wanted = ResponseOptions(prompt_logprobs=True)
+        plain, adapted = (
+            cold.complete(asked(8, 60, 1, model=model, surface=wanted)).prompt_logprobs for model in ("base", "scored")
+        )
+        assert plain is not None
+        assert adapted is not None
+        assert plain[1:] != pytest.approx(adapted[1:], abs=1e-3)
+
+
+def changed(prompt: tuple[int, ...], *places: int) -> tuple[int, ...]:
+    """The prompt with other tokens at these places."""
+    return tuple(126 - token % 7 if i in places else token for i, token in enumerate(prompt))
+
+
+FIRST = asked(1, 60, 4).prompt
+OTHER = asked(2, 60, 4).prompt
+LEADS = {  # fault -> what is sent, and the cached tokens of the last prompt with the fault and without
+    "half-a-block-is-hashed": ((FIRST, changed(FIRST, 30)), 48, 16),
+    "the-first-token-is-not-hashed": ((FIRST, changed(FIRST, 16)), 48, 16),
+    "blocks-forget-what-stands-before": ((FIRST, OTHER, (*OTHER[:16], *FIRST[16:])), 48, 16),
+    "a-match-is-one-block-too-long": ((FIRST, (*FIRST[:16], *OTHER[16:])), 32, 16),
+}
+
+
+@needs_package
+class TestFaults:
+    """Each is what it says, and is gone with its context."""
+
+    @pytest.mark.parametrize("name", LEADS)
+    def test_a_prompt_hits_what_another_one_computed(self, start: Start, tmp_path: Path, name: str) -> None:
+        """The engine counts the hit, so that the answer comes from other tokens."""
+        prompts, with_fault, without = LEADS[name]
+        for number, hits in enumerate((without, with_fault, without)):
+            folder = tmp_path / str(number)
+            with faults.injected(name, folder) if number == 1 else contextlib.nullcontext():
+                engine = start()
+                requests = [CompletionRequest(model="base", prompt=prompt, max_tokens=4) for prompt in prompts]
+                found = [engine.complete(one) for one in requests]
+            assert found[-1].cached_tokens == hits
+            assert faults.has_acted(folder) == (number == 1)
+
+    def test_evicted_blocks_are_found(self, start: Start, tmp_path: Path) -> None:
+        """After a burst that needs the whole pool, which leaves nothing of an earlier prompt on an engine without it."""
+        with faults.injected("evicted-blocks-stay-in-the-index", tmp_path):
+            engine = start("num_blocks=24", "max_batch_tokens=64")
+            completed(serve(engine, *crowd()))
+            assert faults.has_acted(tmp_path)
+
+    def test_all_faults_are_in_the_list(self) -> None:
+        """With what they do."""
+        assert set(faults.FAULTS) == {*LEADS, "evicted-blocks-stay-in-the-index"}
+        assert all(one.summary in faults.listing() for one in faults.FAULTS.values())

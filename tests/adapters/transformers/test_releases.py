@@ -127,3 +127,9 @@ def test_an_older_cache_is_read_by_its_counts() -> None:
         0.25,
         True,
     )
+
+
+def test_the_error_of_a_manager_without_pauses_may_be_in_its_status() -> None:
+    """Release 5.17 has the status of its thread, and no pause yet."""
+    status = Stand(fatal_error=ValueError("out of blocks"))
+    assert str(fatal_error(Stand(background_thread_status=status))) == "out of blocks"
