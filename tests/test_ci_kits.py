@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import json
 import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,57 +131,6 @@ def test_the_image_has_the_extras_and_files_that_it_names() -> None:
 def test_the_matrix_can_be_started() -> None:
     """It is one that a fleet takes."""
     assert len(units_of(read_matrix(CI / "fleet.toml"), CI)) == 7
-
-
-STUB = """#!{python}
-import json, pathlib, sys
-words = sys.argv[1:]
-if words[0] == "-":
-    sys.argv = words
-    exec(sys.stdin.read(), {{"__name__": "__main__"}})
-    raise SystemExit
-log = pathlib.Path({log!r})
-log.write_text(log.read_text() + json.dumps(words) + "\\n")
-folder = pathlib.Path(words[words.index("--report-dir") + 1])
-folder.mkdir(parents=True)
-if folder.name == "float16":
-    raise SystemExit(3)
-band = dict(positions=6912, half_nats=0.03, most_nats=0.1, all_nats=0.19, flips=0.041)
-found = dict(rule="token-exact") if folder.name == "float32" else dict(rule="by scores", band=band)
-(folder / "results.json").write_text(json.dumps(dict(calibration=found)))
-"""
-
-
-def test_the_gpu_script_runs_each_kind_of_numbers_and_says_how_far_answers_lay_apart(tmp_path: Path) -> None:
-    """A kind that fails ends neither the others nor the summary, and the exit code is its own."""
-    log = tmp_path / "log"
-    log.touch()
-    stub = tmp_path / "python"
-    stub.write_text(STUB.format(python=sys.executable, log=str(log)))
-    stub.chmod(0o755)
-    asked = [str(CI / "gpu.sh"), str(tmp_path / "out"), "cuda:1", "--budget", "20m"]
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    ended = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
-    runs = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [words[words.index("--engine-args") + 1] for words in runs] == [
-        f"device=cuda:1 dtype={numbers}" for numbers in ("float32", "float16", "bfloat16")
-    ]
-    assert all(words[-2:] == ["--budget", "20m"] for words in runs)
-    assert ended.returncode == 3
-    assert ended.stdout.splitlines() == [
-        "float32: token-exact",
-        "float16: no comparison rule was found: see the log",
-        "bfloat16: by scores",
-        "  6912 scores of cold answers: half within 0.03 nats, 99 % within 0.1, all within 0.19; at most 4.10% of the "
-        "tokens flip",
-    ]
-
-
-def test_the_gpu_script_says_how_it_is_called() -> None:
-    """Without a folder there is nothing to do."""
-    ended = subprocess.run([str(CI / "gpu.sh")], capture_output=True, text=True, check=False)
-    assert ended.returncode != 0
-    assert "usage: ci/gpu.sh OUT" in ended.stderr
 
 
 STUB_ENGINE = """#!/bin/sh

@@ -737,7 +737,7 @@ class TestFaults:
             assert faults.has_acted(folder) == (number == 1)
 
     def test_evicted_blocks_are_found(self, start: Start, tmp_path: Path) -> None:
-        """After a burst that needs the whole pool, which leaves nothing of an earlier prompt on an engine without it."""
+        """After a burst that needs the whole pool."""
         with faults.injected("evicted-blocks-stay-in-the-index", tmp_path):
             engine = start("num_blocks=24", "max_batch_tokens=64")
             completed(serve(engine, *crowd()))
