@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 from support.histories import BLOCK, history, outcome, read_config, shape
 from support.start_options import start_options
@@ -109,7 +108,6 @@ class Scheduling:
             search_prefix_match=lambda _name, _ids: self.found.pop(0), get_num_free_blocks=lambda: 20, num_blocks=24
         )
         self.batches: list[list[Any] | None] = []
-        self.model_runner, self.inputs_and_outputs = SimpleNamespace(pad_inputs=True), None  # CUDA graphs: no margins
         self.scheduler = SimpleNamespace(
             add_waiting_request=lambda state: self.added.append(state.request_id),
             schedule_batch=lambda *_limits: (self.batches.pop(0), False, 0, 0),
@@ -664,44 +662,6 @@ class TestEngine:
         assert (warm.shape.max_model_tokens, warm.shape.uniform) == (4096, True)
         assert warm.capabilities[Capability.ADAPTER_CHOICE].present
         assert not warm.capabilities[Capability.MIXED_ADAPTERS].present
-
-    def test_a_cold_engine_scores_prompts_with_the_scores_of_its_answers(
-        self, cold: TransformersEngine, warm: TransformersEngine
-    ) -> None:
-        """An engine under test does not: it would be credited with what it does not compute."""
-        assert cold.capabilities[Capability.PROMPT_LOGPROBS].present
-        assert not warm.capabilities[Capability.PROMPT_LOGPROBS].present
-        question = asked(4, 60, 12)
-        answer = cold.complete(question)
-        whole = msgspec.structs.replace(question, prompt=(*question.prompt, *ids(answer)), max_tokens=1)
-        scored = cold.complete(msgspec.structs.replace(whole, surface=ResponseOptions(prompt_logprobs=True)))
-        assert scored.prompt_logprobs is not None
-        assert scored.prompt_logprobs[0] is None
-        assert len(scored.prompt_logprobs) == len(whole.prompt)
-        said = [token.logprob for token in answer.tokens]
-        assert list(scored.prompt_logprobs[60:]) == pytest.approx(said, abs=1e-4)
-        assert scored.prompt_best is not None
-        assert list(scored.prompt_best[60:]) == pytest.approx(said, abs=1e-4)
-        assert ids(cold.complete(question)) == ids(answer)
-
-    def test_each_token_has_its_margin(self, warm: TransformersEngine) -> None:
-        """By how much it is better than the next best one: the same alone and beside others, as its scores are."""
-        alone = warm.complete(asked(5, 60, 12))
-        beside = completed(serve(warm, *(Arrival(asked(seed, 60, 12)) for seed in (5, 6, 7))))
-        margins = [token.gap for token in alone.tokens]
-        assert all(margin is not None and margin >= 0 for margin in margins)
-        assert [token.gap for token in beside[0].tokens] == pytest.approx(margins, abs=1e-4)
-
-    def test_a_scored_prompt_is_scored_with_its_adapter(self, cold: TransformersEngine) -> None:
-        """The one that is on when the engine takes the request."""
-        cold.load_adapter("scored", str(adapter(5).folder), in_place=False)
-        wanted = ResponseOptions(prompt_logprobs=True)
-        plain, adapted = (
-            cold.complete(asked(8, 60, 1, model=model, surface=wanted)).prompt_logprobs for model in ("base", "scored")
-        )
-        assert plain is not None
-        assert adapted is not None
-        assert plain[1:] != pytest.approx(adapted[1:], abs=1e-3)
 
 
 def changed(prompt: tuple[int, ...], *places: int) -> tuple[int, ...]:
