@@ -29,6 +29,7 @@ class Capability(enum.StrEnum):
     PRIORITY = "request priorities"
     ABORT = "client aborts"
     PROMPT_LOGPROBS = "prompt logprobs"
+    DIRECT_SCORES = "scores of texts outside the scheduler"
     SEVERAL_ANSWERS = "several sampled answers to a prompt"
     STOP_STRINGS = "stop strings"
     STRUCTURED_OUTPUT = "structured output"
@@ -124,6 +125,7 @@ OPTIONAL_ABSENT = {
     Capability.SESSIONS: "a request ends with its answer",
     Capability.STREAMING_SESSIONS: "no session of the engine keeps the last token of an answer",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
+    Capability.DIRECT_SCORES: "texts are scored by requests only",
     Capability.DRAFT_COUNTS: "the adapter reads no counts of drafted tokens",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",
     **dict.fromkeys(

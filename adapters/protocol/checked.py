@@ -14,6 +14,7 @@ from typing import Any
 
 from coldproof.adapters.protocol import violations
 from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.direct_scores import ScoresDirectly
 from coldproof.adapters.protocol.engine import (
     Engine,
     EngineDied,
@@ -112,6 +113,14 @@ class CheckedEngine:
             if isinstance(one.result, Completion):
                 self._check(violations.of_answer(one.result, arrival.request))
         return served
+
+    def score(self, request: CompletionRequest) -> Completion:
+        """Score a prompt outside the scheduler. Raises RequestRefused if the engine cannot."""
+        engine = self._with(ScoresDirectly, Capability.DIRECT_SCORES)
+        with self._engine_errors_only("score"):
+            answer: Completion = engine.score(request)
+        self._check(violations.of_answer(answer, request))
+        return answer
 
     def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         with self._engine_errors_only("render"):

@@ -26,6 +26,7 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Driver
 from coldproof.adapters.transformers.lora import PeftAdapters
 from coldproof.adapters.transformers.request import CHILD, TransformersRequest
+from coldproof.adapters.transformers.scoring import score
 from coldproof.adapters.transformers.setup import (
     PipelineParts,
     build,
@@ -91,6 +92,19 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
         except (ValueError, TypeError) as problem:
             raise RequestRefused(400, str(problem)) from problem
         return tuple(ids)
+
+    def score(self, request: CompletionRequest) -> Completion:
+        """Score a prompt with the model alone. Raises RequestRefused while requests run."""
+        with self.entered():
+            self._settle()
+            if self._queue or self._live:
+                raise RequestRefused(409, "requests are running")
+            return self.driver.do(lambda: self._scored(request))
+
+    def _scored(self, request: CompletionRequest) -> Completion:
+        """Activate the adapter and score. Runs in the driver's thread."""
+        self._adapters.switch(self._adapters.known(request.model))
+        return score(self.parts.model, request)
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Load or replace an adapter while the loop is paused. Running requests of that name then use the new one."""

@@ -63,6 +63,7 @@ PRESENT = {
     Capability.PREEMPTION_COUNTS: "not reported; counted per request in Scheduler.add_waiting_request",
     Capability.POOL_USAGE: "PagedAttentionCache.compute_free_capacity, without cached blocks that no request uses",
     Capability.SPAWNABLE: "started by Coldproof, in its own process",
+    Capability.DIRECT_SCORES: "one forward pass of the model beside the paused loop",
     Capability.WEIGHT_UPDATES: "the model's parameters are shared, and can be changed under pause()",
     Capability.WEIGHTS_IN_PLACE: "copied into the model's parameters under pause()",
     Capability.WEIGHT_CHECKSUM: "computed from the model's parameters",

@@ -98,7 +98,7 @@ def measure_band(
     """
     for need in NEEDED:
         support = oracle.engine.capabilities[need]
-        if support.present is not True:
+        if support.present is not True and not (need is Capability.PROMPT_LOGPROBS and oracle.scores_directly):
             return f"the engine does not report {need.value} ({support.evidence})"
     questions = 3 * WAYS * len(identities)  # each answer is scored alone and in a batch
     each = prompts_of_each(pace, identities, questions)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.direct_scores import ScoresDirectly
 from coldproof.adapters.protocol.engine import Engine, EngineError
 from coldproof.adapters.protocol.requests import PLAIN, Arrival, Completion, CompletionRequest
 from coldproof.adapters.protocol.weights import ChangesWeights, WeightRoute
@@ -53,7 +54,9 @@ class EngineOracle(Oracle):
         # Requests to a fresh engine stay as plain as possible. An engine without scores may refuse a request for them.
         self.scores = name != "fresh-engine" and engine.capabilities[Capability.LOGPROBS].present is not False
         # Engines with a server report their margins. OpenVINO GenAI reports no margins, but it scores a prompt.
-        self.scores_prompts = self.scores and engine.capabilities[Capability.PROMPT_LOGPROBS].present is True
+        reports = engine.capabilities[Capability.PROMPT_LOGPROBS].present is True
+        self.scores_directly = not reports and engine.capabilities[Capability.DIRECT_SCORES].present is True
+        self.scores_prompts = self.scores and (reports or self.scores_directly)
         self.loaded: dict[str, str] = {}
         self.of_weights: Callable[[str], Engine] | None = None  # returns a cold engine that was started with a version
         self.of_version: dict[str, EngineOracle] = {}
@@ -93,9 +96,16 @@ class EngineOracle(Oracle):
             if self.of_weights is not None:
                 return self.version_oracle(question.weights).ask_without_memo(of_start)
             with self.oracle_errors(), self.serving(question.weights):
-                return self.answer(of_start, self.engine.complete(self.request(of_start)))
+                return self.complete(of_start)
         with self.oracle_errors():
-            return self.answer(question, self.engine.complete(self.request(question)))
+            return self.complete(question)
+
+    def complete(self, question: Question) -> Answer:
+        """Send one question. Raises EngineError."""
+        request = self.request(question)
+        if question.surface.prompt_logprobs and isinstance(self.engine, ScoresDirectly) and self.scores_directly:
+            return self.answer(question, self.engine.score(request))
+        return self.answer(question, self.engine.complete(request))
 
     def version_oracle(self, weights: str) -> EngineOracle:
         """Return the oracle of another version of the weights. Raises OracleError without one."""
@@ -127,6 +137,8 @@ class EngineOracle(Oracle):
     def ask_together(self, batch: list[Question]) -> list[Answer]:
         """Send a batch at once, without using the memory, and return its answers. Raises OracleError."""
         with self.oracle_errors():
+            if self.scores_directly and any(question.surface.prompt_logprobs for question in batch):
+                return [self.complete(question) for question in batch]  # a direct score knows no batch
             arrivals = [Arrival(self.request(question)) for question in batch]
             served = self.engine.serve(arrivals, lambda *_: None, lambda: None)
             answers = []

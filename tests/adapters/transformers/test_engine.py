@@ -624,6 +624,38 @@ class TestEngine:
         assert len(said) > 3
         assert engine.complete(asked(1, 60, 5)).cached_tokens == 0
 
+    def test_direct_scores_equal_those_of_the_answer(self, cold: TransformersEngine) -> None:
+        """The model alone scores an answer as the engine did, for the base model and for an adapter, and changes no
+        later answer. (With its cache on, this release answers an adapter from the base model's KV.)"""
+        cold.load_adapter("scored", str(adapter(4).folder), in_place=False)
+        for model in ("base", "scored", "base"):
+            request = asked(14, 40, 12, model=model)
+            answer = cold.complete(request)
+            text = CompletionRequest(model=model, prompt=(*request.prompt, *ids(answer)), max_tokens=1)
+            scored = cold.score(text)
+            assert scored.prompt_logprobs is not None
+            assert scored.prompt_best is not None
+            own = [token.logprob for token in answer.tokens]
+            assert scored.prompt_logprobs[-12:] == pytest.approx(own, abs=1e-4)
+            assert scored.prompt_best[-12:] == pytest.approx(own, abs=1e-4)
+            assert (len(scored.prompt_logprobs), scored.prompt_logprobs[0]) == (len(text.prompt), None)
+            assert min(one for one in scored.prompt_logprobs[1:-12] if one is not None) < min(map(float, own)) - 1
+            assert ids(cold.complete(request)) == ids(answer)
+        cold.unload_adapter("scored")
+
+    def test_nothing_is_scored_while_requests_run(self, warm: TransformersEngine) -> None:
+        """The pass would use the model's attention, which the running requests need."""
+        refused = list[int]()
+
+        def between() -> None:
+            if not refused and warm.metrics().running:
+                with pytest.raises(RequestRefused) as refusal:
+                    warm.score(asked(15, 20, 1))
+                refused.append(refusal.value.status)
+
+        serve(warm, Arrival(asked(1, 60, 5)), between=between)
+        assert refused == [409]
+
     def test_a_chat_is_its_rendered_prompt(self, warm: TransformersEngine) -> None:
         """Asking with the ids of the template gives the same answer."""
         messages = (Message("system", "Be brief."), Message("user", "Hello."))

@@ -397,6 +397,35 @@ def test_an_engine_that_tells_no_scores_has_no_band(lacking: Capability, tmp_pat
     assert engine.queried == 0
 
 
+class ScoredBesideTheScheduler(Tampered):
+    """An engine that reports no prompt logprobs, and whose model scores a text directly."""
+
+    scored = 0
+
+    def score(self, request: CompletionRequest) -> Completion:
+        """Return the scores."""
+        self.scored += 1
+        return super().complete(request)
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Refuse to score prompts."""
+        assert not request.surface.prompt_logprobs
+        return super().complete(request)
+
+
+def test_direct_scores_make_a_band_where_no_request_gets_prompt_logprobs(tmp_path: Path) -> None:
+    """Alone and in batches: no request for scores is sent to the engine, and its answers are judged by scores."""
+    plain = noisy(1)
+    assert isinstance(plain, Tampered)
+    engine = ScoredBesideTheScheduler(plain.tamper, caching=False)
+    engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "this engine says no")
+    engine.capabilities[Capability.DIRECT_SCORES] = Support(True, "a forward pass")
+    found = band(engine, tmp_path)
+    assert isinstance(found, NoiseBand)
+    assert found.all_nats > 0
+    assert engine.scored >= PROMPTS
+
+
 def test_calibration_takes_the_band_for_its_rule(tmp_path: Path) -> None:
     """And the report says what noise there is, and what is lost by it."""
     oracle = oracle_over(noisy(2), tmp_path)
