@@ -184,6 +184,12 @@ NOISE = Subcommand(
         metavar="N",
         help="with clean: prompts behind each shared prelude, of which a burst has twice as many (default: 6)",
     ),
+    argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="with clean: take the comparison rule from the results.json of an earlier run in that cell",
+    ),
     argument("--faults", metavar="NAME,...", help="with faults: faults or mechanisms (default: all)"),
     argument("--missed", action="store_true", help="with faults: measure missed faults again; use a larger --budget"),
     argument(
@@ -209,6 +215,7 @@ def measure_clean(options: argparse.Namespace) -> int:
         requests=options.requests,
         served=served(options),
         tails=options.tails,
+        calibration=options.calibration,
     )
     found = without_faults.measure(level, out=options.out.resolve(), seed=options.seed, say=say)
     (options.out / "clean" / f"{level.name}.level.json").write_bytes(msgspec.json.encode(found))

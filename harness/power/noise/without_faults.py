@@ -49,6 +49,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     """One level of noise to measure. `requests`: how many requests in total.
 
     `tails`: the prompts behind each prelude. More of them are faster on an engine that computes large batches.
+    `calibration`: results.json of a run whose comparison rule is used; None: the engine is calibrated.
     """
 
     worker: str
@@ -57,6 +58,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     served: Served = GENERATED
     tails: int = TAILS
+    calibration: Path | None = None
 
     @property
     def batch_size(self) -> int:
@@ -126,6 +128,7 @@ def measure_clean(
         engine_args=flags,
         model=level.served.model,
         budget=CALIBRATED_FOR,
+        calibration=level.calibration,
     )
     check_options(options)
     with contextlib.closing(EnginePool(options, EventLog(folder / "events.ndjson"))) as session:
