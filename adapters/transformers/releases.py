@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -15,6 +17,10 @@ from typing import Any
 PAGE, BLOCK = "page_size", "block_size"  # the field with the tokens of a block: up to 5.15 it is the second one
 SWITCH = "auto_switch_to_flash"  # up to 5.15 there is no such field
 NO_RESET = "the cache of this release cannot be emptied: free_all_requests keeps the blocks of prefixes"
+PACKAGE = "transformers.generation.continuous_batching"
+CACHE = f"{PACKAGE}.cache"
+ALLOCATOR = f"{PACKAGE}.cache_allocators.cache_allocator"  # not there up to 5.17: BlockManager does its work
+MANAGER = f"{PACKAGE}.cache_manager"
 POLL_SECONDS = 0.5  # between two looks whether the loop still runs
 
 Pause = Callable[[], AbstractContextManager[None]]
@@ -121,5 +127,29 @@ def can_reset(cache: Any) -> bool:
 
 def fatal_error(manager: Any) -> Any:
     """Return the error that ended the loop, or None. Up to 5.15, the manager has it, and not its thread's status."""
-    holder = manager.background_thread_status if hasattr(manager, "pause") else manager
-    return holder.fatal_error
+    return getattr(manager, "background_thread_status", manager).fatal_error
+
+
+def has_allocators() -> bool:
+    """Return whether the cache has an allocator with a ledger for each kind of attention. Up to 5.17 it has not."""
+    return importlib.util.find_spec(f"{PACKAGE}.cache_allocators") is not None
+
+
+def hash_of() -> tuple[Any, str, int]:
+    """Return what hashes a block, the name of that function there, and the place of its first argument, the parent."""
+    if has_allocators():
+        return importlib.import_module(ALLOCATOR), "compute_block_hash", 0
+    return importlib.import_module(MANAGER).BlockManager, "compute_hash", 1
+
+
+def eviction_of() -> tuple[Any, str, str]:
+    """Return the class that evicts blocks, the name of that method, and that of its index from hashes to blocks."""
+    if has_allocators():
+        return importlib.import_module(ALLOCATOR).BlockLedger, "evict_cached_blocks", "hash_to_block"
+    return importlib.import_module(MANAGER).BlockManager, "has_enough_free_blocks", "_hash_to_id"
+
+
+def registration_of(cache: Any) -> str:
+    """Return the name of the method with which a cache registers the blocks that a request has filled."""
+    known = ("mark_complete_blocks", "mark_shareable_blocks_as_complete")
+    return next(name for name in known if hasattr(cache, name))

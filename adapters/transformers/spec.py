@@ -9,7 +9,7 @@ import msgspec
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant, ModelLayers
-from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.spec.engine_spec import EngineSpec, FaultCatalogue
 from coldproof.adapters.spec.layer import MODEL_LAYER
 from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.weight_promise import WeightPromise
@@ -62,11 +62,24 @@ def variants(cell: Cell, _shape: EngineShape, arguments: tuple[str, ...]) -> Ite
             yield EngineVariant(name=name, removes=removes, cell=changed)
 
 
+def faults() -> FaultCatalogue:
+    """Return the catalogue of faults, which patch the cache in Coldproof's process."""
+    from coldproof.adapters.transformers import faults as catalogue
+
+    return FaultCatalogue(
+        faults=catalogue.FAULTS,
+        listing=catalogue.listing,
+        injected=catalogue.injected,
+        acted=catalogue.has_acted,
+    )
+
+
 ENGINE = EngineSpec(
     name="transformers",
     about="Transformers' continuous batching",
     cells=CELLS,
     start=engine.start,
+    faults=faults,
     layer=MODEL_LAYER,
     package="transformers peft",
     releases=ReleasePackage(name="transformers", dependencies=True),
