@@ -44,7 +44,7 @@ POLL_SECONDS = 0.0002  # a step takes some milliseconds
 
 
 def preload() -> None:
-    """Import vLLM without starting an engine, a thread or a process group; on a GPU nothing, whose driver no fork has."""
+    """Import vLLM without starting an engine, a thread or a process group. Not on a GPU: CUDA and forks do not mix."""
     if importlib.util.find_spec("vllm") is None or not is_cpu_build():
         return
     with contextlib.suppress(ImportError):  # it names processes, but not if the environment was changed before
