@@ -24,6 +24,7 @@ from pathlib import Path
 MODEL = "LLM"
 LIBRARIES = ("_C_stable_libtorch", "_moe_C_stable_libtorch", "vllm_flash_attn._vllm_fa3_C")
 SHOWN = ("ANSWER", "STARTED", "backend", "Model Runner", "Asynchronous", "raph")  # of an engine's log
+GRAPHS = {"dtype": "bfloat16", "enforce_eager": False, "max_cudagraph_capture_size": 32}
 ANSWER = """
 import json, sys, time
 if __name__ == "__main__":
@@ -146,7 +147,7 @@ STEPS: dict[str, Callable[[], str]] = {
     f"{MODEL} bfloat16": partial(answer, 120, {"dtype": "bfloat16"}),
     f"{MODEL} float32": partial(answer, 60, {"dtype": "float32"}),
     f"{MODEL} Triton's attention": partial(answer, 60, {"dtype": "bfloat16", "attention_backend": "TRITON_ATTN"}),
-    f"{MODEL} CUDA graphs": partial(answer, 120, {"dtype": "bfloat16", "enforce_eager": False}),
+    f"{MODEL} CUDA graphs": partial(answer, 120, GRAPHS),
 }
 
 
