@@ -26,6 +26,7 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.transformers.loop import Driver
 from coldproof.adapters.transformers.lora import PeftAdapters
 from coldproof.adapters.transformers.request import CHILD, TransformersRequest
+from coldproof.adapters.transformers.scores import prompt_scores
 from coldproof.adapters.transformers.setup import (
     PipelineParts,
     build,
@@ -68,7 +69,7 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
         self.shape = shape(parts)
         self._recorder = parts.loop.hooks.steps
         self._recorder.pool_blocks = self.shape.pool_blocks
-        self.capabilities = capabilities(parts)
+        self.capabilities = capabilities(parts, caching=options.caching)
         self._adapters = PeftAdapters(parts.model, self.base_model)
         self._failure = ""  # why the engine has terminated
         self._stopped = self._silent = False
@@ -211,7 +212,8 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             loop.hooks.forget(name)
         for output in loop.outputs():
             if one := self._live.get(output.request_id.partition(CHILD)[0]):
-                one.take(output, self.steps)
+                margins = loop.hooks.gaps.get(output.request_id, len(output.generated_tokens))
+                one.take(output, self.steps, margins)
         for one in list(self._live.values()):
             seen, before = loop.hooks.preemptions(one.name), len(one.preempted_at)
             one.note(cached=loop.hooks.hits.get(one.name, 0), preemptions=seen, step=self.steps)
@@ -234,6 +236,8 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
                 self._adapters.switch(wanted)
             self._queue.popleft()
             one.inside = True
+            if one.request.surface.prompt_logprobs:
+                one.scores = prompt_scores(self.parts.model, one.prompt)
             self.parts.loop.manager.num_return_sequences = one.request.surface.answers
             self.parts.loop.manager.add_request(
                 list(one.prompt),

@@ -1,4 +1,4 @@
-"""Injectable faults of Transformers' prefix cache. Engines run in Coldproof's process, so a fault ends with its context.
+"""Injectable faults of Transformers' prefix cache. Engines run in this process, so that a fault ends with its context.
 
 Only code that runs with block sharing is changed: cold answers come from an engine without it, in the same process.
 """
@@ -140,4 +140,3 @@ def injected(name: str, folder: Path) -> Iterator[None]:
 def has_acted(folder: Path) -> bool:
     """Return whether the fault changed anything."""
     return (folder / ACTED).exists()
-

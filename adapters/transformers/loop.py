@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent
+from coldproof.adapters.transformers.margins import MarginRecorder
 from coldproof.adapters.transformers.releases import fatal_error, pause_of, usage
 from coldproof.adapters.transformers.request import CHILD
 from coldproof.adapters.transformers.steps import StepRecorder
@@ -97,6 +98,7 @@ class EngineHooks:
             self.started |= begun
             return chosen
 
+        self.gaps = MarginRecorder(processor)
         processor.scheduler.schedule_batch = schedule_batch
         processor.cache.search_prefix_match = search_prefix_match
         processor.scheduler.add_waiting_request = add_waiting_request
@@ -109,6 +111,7 @@ class EngineHooks:
         """Remove the records of a request."""
         self.hits.pop(request_id, None)
         self.queued.pop(request_id, None)
+        self.gaps.forget(request_id)
         self.started.discard(request_id)
         self.steps.forget(request_id)
 

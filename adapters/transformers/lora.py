@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.transformers.weights import wait_for_device
 
 REFUSALS = (OSError, KeyError, ValueError, RuntimeError, TypeError)  # raised for invalid files, names and shapes
 
@@ -62,6 +63,7 @@ class PeftAdapters:
             self.delete(name)
             self.switch(was_on if was_on in self.names else None)
             raise RequestRefused(400, f"{type(problem).__name__}: {problem}") from problem
+        wait_for_device(self.model)
         self.names.add(name)
         self.switch(was_on)
         missing = [key for key in report.missing_keys if f".{name}." in key]

@@ -8,6 +8,7 @@ from typing import Any
 from coldproof.adapters.common.stepping import SteppedRequest, seconds
 from coldproof.adapters.protocol.engine import EngineError, RequestRefused
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
+from coldproof.adapters.transformers.scores import PromptScores
 
 CHILD = "__child#"  # between the name of a request and the number of a child
 
@@ -36,20 +37,22 @@ class TransformersRequest(SteppedRequest):
         self.problem: EngineError | None = None
         self.cached: int | None = None
         self.preempted_at: list[float] = []
+        self.scores: PromptScores | None = None  # of the prompt, if the request wants them
 
     @property
     def names(self) -> list[str]:
         """Return the engine's names of the request and of the children that it forks for further answers."""
         return [self.name, *(f"{self.name}{CHILD}{i}" for i in range(len(self.answers) - 1))]
 
-    def take(self, output: Any, step: int) -> None:
-        """Add the output of a step, which contains one whole answer so far."""
+    def take(self, output: Any, step: int, gaps: Sequence[float | None] = ()) -> None:
+        """Add the output of a step, which contains one whole answer so far. `gaps`: the margins of its tokens."""
         number = self.names.index(output.request_id)
         tokens = self.answers[number]
         scores: Sequence[float | None] = output.logprobs or [None] * len(output.generated_tokens)
+        margins = gaps or [None] * len(output.generated_tokens)
         since = seconds(step - self.step)
-        for token, score in list(zip(output.generated_tokens, scores, strict=True))[len(tokens) :]:
-            tokens.append(Token(id=int(token), at=since, logprob=score))
+        for token, score, gap in list(zip(output.generated_tokens, scores, margins, strict=True))[len(tokens) :]:
+            tokens.append(Token(id=int(token), at=since, logprob=score, gap=gap))
         if number == 0:
             self.used = tuple(output.prompt_ids)
         if output.error is not None:
@@ -84,4 +87,6 @@ class TransformersRequest(SteppedRequest):
             aborted=self.aborted,
             preemptions=len(self.preempted_at),
             preempted_at=tuple(self.preempted_at),
+            prompt_logprobs=None if self.scores is None else self.scores.own,
+            prompt_best=None if self.scores is None else self.scores.best,
         )

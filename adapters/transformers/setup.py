@@ -67,6 +67,7 @@ PRESENT = {
     Capability.WEIGHTS_IN_PLACE: "copied into the model's parameters under pause()",
     Capability.WEIGHT_CHECKSUM: "computed from the model's parameters",
 }
+OWN_SCORES = "computed with the model's own forward pass, beside continuous batching"
 NO_ROUTE = "Transformers loads no weights into a live model: a trainer changes the shared parameters under pause()"
 NO_MODES = "pause() only stops the loop for the thread that calls it; it has no modes"
 ABSENT = {
@@ -217,8 +218,8 @@ def version() -> str:
     return str(importlib.import_module("transformers").__version__)
 
 
-def capabilities(parts: PipelineParts) -> dict[Capability, Support]:
-    """Return the support of each capability, with its evidence."""
+def capabilities(parts: PipelineParts, *, caching: bool) -> dict[Capability, Support]:
+    """Return the support of each capability, with its evidence. Only an engine for cold answers scores prompts."""
     config, cache = parts.loop.manager.continuous_batching_config, parts.loop.processor.cache
     kinds, peft = attention_kinds(cache), importlib.util.find_spec("peft") is not None
     chats = parts.tokenizer is not None and parts.tokenizer.chat_template is not None
@@ -229,6 +230,7 @@ def capabilities(parts: PipelineParts) -> dict[Capability, Support]:
         Capability.LOGPROBS: Support(
             config.return_logprobs, f"return_logprobs={config.return_logprobs}: of each token, without alternatives"
         ),
+        **({} if caching else {Capability.PROMPT_LOGPROBS: Support(True, OWN_SCORES)}),
         Capability.CHAT: Support(
             chats, "the tokenizer's chat template" if chats else "the tokenizer has no chat template"
         ),

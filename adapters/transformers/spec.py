@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -81,6 +82,7 @@ ENGINE = EngineSpec(
     start=engine.start,
     faults=faults,
     layer=MODEL_LAYER,
+    past_issues=Path(__file__).with_name("past_issues.toml"),
     package="transformers peft",
     releases=ReleasePackage(name="transformers", dependencies=True),
     variants=variants,

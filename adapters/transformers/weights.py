@@ -41,12 +41,21 @@ def load_weights(model: Any, path: str) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
+    wait_for_device(model)
+
+
+def wait_for_device(model: Any) -> None:
+    """Wait until a GPU has done what was started. Continuous batching computes in a stream of its own, which does not
+    wait for copies of new weights.
+    """
+    if model.device.type == "cuda":
+        importlib.import_module("torch").cuda.synchronize(model.device)
 
 
 def checksum(model: Any) -> str:
     """Return a digest of the base model's parameters."""
-    state = hashlib.sha256()
+    state, torch = hashlib.sha256(), importlib.import_module("torch")
     for name, parameter in sorted(base_parameters(model).items()):
         state.update(name.encode())
-        state.update(parameter.detach().cpu().contiguous().view(-1).numpy().tobytes())
+        state.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return state.hexdigest()

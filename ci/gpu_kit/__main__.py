@@ -66,6 +66,13 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--plan", type=Path, metavar="FILE", help="another plan than the packed one")
     one.add_argument("--only", type=names, default=(), metavar="STEP,...", help="run these steps of the plan")
     one.add_argument("--budget", type=float, metavar="SECONDS", help="for everything (default: the plan's)")
+    one.add_argument(
+        "--stretch",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="multiply all times, to rehearse on a slow machine",
+    )
     one.set_defaults(do=do_run)
     one = commands.add_parser("inventory", help="print what this machine has, as JSON")
     one.set_defaults(do=do_inventory)
@@ -139,6 +146,7 @@ def do_run(options: argparse.Namespace) -> int:
             plan=options.plan,
             only=options.only,
             budget=options.budget,
+            stretch=options.stretch,
         ),
         say,
     )

@@ -83,7 +83,7 @@ def pack(order: Order, say: Callable[[str], None]) -> list[Path]:
 
 
 def pinned(wanted: Pack, name: str, version: str) -> tuple[str, ...]:
-    """Return the plan's requirements with the engine's version. Raises PlanError if the plan does not name the engine."""
+    """Return the plan's requirements with the engine's version. Raises PlanError if the plan does not require it."""
     if not version:
         return wanted.requires
     if name not in wanted.requires:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A whole plan. `budget`: seconds for the whole run. `drop`: distribution -> patterns of files left out of its wheel.
+    """A whole plan. `budget`: seconds of a run. `drop`: distribution -> patterns of files left out of its wheel.
 
     `gpu`: distribution -> the only kind of GPU for which its libraries keep device code, such as 90 for Hopper.
     """
@@ -74,6 +74,11 @@ class Plan:
             raise PlanError(f"the plan has no step {', '.join(sorted(unknown))}")
         named = [step for step in self.steps if not only or step.name in only]
         return tuple(step for step in named if not step.devices or device in step.devices)
+
+    def stretched(self, factor: float) -> Plan:
+        """Return the plan for a machine that is so many times slower."""
+        steps = tuple(replace(step, seconds=step.seconds * factor) for step in self.steps)
+        return replace(self, budget=self.budget * factor, steps=steps)
 
 
 def read_plan(path: Path) -> Plan:

@@ -145,5 +145,10 @@ class Packer:
 
     def write(self) -> None:
         """Write `kit.json`."""
-        rows = [vars(one) | {"state": one.state.value, "headline": headline(self.work / one.name)} for one in self.results()]
+        rows = [self.row(one) for one in self.results()]
         write_json(self.out / "kit.json", self.facts | {"steps": rows})
+
+    def row(self, one: Any) -> dict[str, Any]:
+        """Return a result as plain data, with the first line of its report."""
+        found = {name: round(value, 1) if isinstance(value, float) else value for name, value in vars(one).items()}
+        return found | {"state": one.state.value, "headline": headline(self.work / one.name)}

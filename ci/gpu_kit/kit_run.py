@@ -22,8 +22,8 @@ from typing import Any
 import kit_parts
 from kit_inventory import inventory
 from kit_pack import unpack
-from kit_plan import BUDGET_SHARE, Plan, Step, read_plan, substituted
-from kit_results import Packer
+from kit_plan import BUDGET_SHARE, Plan, Step, normal, read_plan, substituted
+from kit_results import Packer, headline
 from kit_steps import Lanes, Process, Result, State, StepProcess
 
 DONE_MARK = "installed"  # the digest of the kit that is installed in the work folder
@@ -36,7 +36,7 @@ class InstallError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The options of a run. `budget`: None for the plan's own."""
+    """The options of a run. `budget`: None for the plan's own. `stretch`: multiplies all times of the plan."""
 
     parts: tuple[Path, ...]
     out: Path
@@ -45,6 +45,7 @@ class Run:
     plan: Path | None
     only: tuple[str, ...]
     budget: float | None
+    stretch: float = 1.0
 
 
 def run(options: Run, say: Callable[[str], None]) -> int:
@@ -53,7 +54,7 @@ def run(options: Run, say: Callable[[str], None]) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     install(options, say)
     installed = time.monotonic() - began
-    plan = read_plan(options.plan or options.work / "kit" / "plan.toml")
+    plan = read_plan(options.plan or options.work / "kit" / "plan.toml").stretched(options.stretch)
     steps = plan.chosen(options.device, options.only)
     budget = options.budget or plan.budget
     here = inventory()
@@ -88,7 +89,7 @@ def run(options: Run, say: Callable[[str], None]) -> int:
     def ended(step: Step) -> None:
         facts["seconds"] = round(time.monotonic() - began, 1)
         packer.ended(step.group)
-        if line := packer_headline(options.work / "steps" / step.name):
+        if line := headline(options.work / "steps" / step.name):
             say(f"{step.name}: {line}")
 
     packer.write()
@@ -101,17 +102,11 @@ def run(options: Run, say: Callable[[str], None]) -> int:
     return 0 if all(one.state is State.DONE for one in lanes.results.values()) else 1
 
 
-def packer_headline(folder: Path) -> str:
-    """Return what a step's report says in one line."""
-    from kit_results import headline
-
-    return headline(folder)
-
-
 def row(one: Result) -> str:
     """Return a result as a line of the table at the end."""
     code = "-" if one.exit_code is None else str(one.exit_code)
-    return f"  {one.name:32} {one.state.value:8} {one.seconds:7.1f} s of {one.deadline:5.0f}  exit {code:4} {one.reason}"
+    seconds = f"{one.seconds:7.1f} s of {one.deadline:5.0f}"
+    return f"  {one.name:48} {one.state.value:8} {seconds}  exit {code:4} {one.reason}"
 
 
 def cards_in_words(here: dict[str, Any]) -> str:
@@ -122,10 +117,8 @@ def cards_in_words(here: dict[str, Any]) -> str:
 def versions(site: Path, packages: dict[str, str]) -> dict[str, str]:
     """Return the versions of the packages that matter. What is in the kit's folder comes before what was there."""
     brought = {
-        one.name.partition("-")[0].lower().replace("_", "-"): one.name.split("-")[1].removesuffix(".dist")
-        for one in site.glob("*.dist-info")
+        normal(name): version for name, _, version in (one.stem.partition("-") for one in site.glob("*.dist-info"))
     }
-    brought = {name: version.removesuffix(".dist") for name, version in brought.items()}
     found = {name: brought.get(name) or packages.get(name) for name in NOTED}
     return {name: version for name, version in found.items() if version}
 

@@ -1,7 +1,7 @@
-"""Runs the steps of a plan in lanes, each with its own deadline. A step that fails, hangs or is late costs only itself.
+"""Runs the steps of a plan in lanes, each with its own deadline. A step that fails, hangs or is late delays no other.
 
-At its deadline a step gets SIGTERM, at which Coldproof writes its report. What is left after a grace is killed, with its
-whole process group. The clock, the sleep and the start of processes are given, so that a test needs no time.
+At its deadline a step gets SIGTERM, at which Coldproof writes its report. What is left after a grace is killed, with
+its whole process group. The clock, the sleep and the start of processes are given, so that a test needs no time.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ class Lanes:
         """Record a result, report it and hand it on."""
         self.results[step.name] = result
         code = "" if result.exit_code is None else f", exit code {result.exit_code}"
-        self.say(f"{step.name} {result.state.value} after {result.seconds:.1f} s{code}{result.reason and ': '}{result.reason}")
+        why = f": {result.reason}" if result.reason else ""
+        self.say(f"{step.name} {result.state.value} after {result.seconds:.1f} s{code}{why}")
         self.ended(step, result)
 
     def interrupt(self, waiting: Sequence[Step]) -> None:

@@ -81,7 +81,7 @@ def target_of(inventory: Mapping[str, Any]) -> Target:
 
 
 def build_own(root: Path, folder: Path) -> Path:
-    """Build the wheel of a checkout, from a copy, so that nothing of earlier builds gets into it. Raises WheelsError."""
+    """Build the wheel of a checkout, from a copy: nothing of earlier builds gets into it. Raises WheelsError."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch, "checkout")
         copy.mkdir()

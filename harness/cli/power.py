@@ -17,7 +17,8 @@ import msgspec
 
 from coldproof.adapters.common.score_noise import parse
 from coldproof.adapters.protocol.engine import EngineError
-from coldproof.adapters.registry import CELLS
+from coldproof.adapters.registry import CELLS, measured_engine
+from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, out_folder, say
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.options import FINGERPRINT, INVALID_DURATION, SMOKE, UsageError, parse_duration
@@ -130,6 +131,12 @@ def worker_of(options: argparse.Namespace) -> str:
     return options.worker or (FINGERPRINT if options.model is None else MODEL_WORKER)
 
 
+def worker_in(cell: Cell, options: argparse.Namespace) -> str:
+    """Return the chosen worker; an engine that faults are not measured on has a model. Raises UsageError."""
+    worker = worker_of(options)
+    return worker if cell.fits(measured_engine().name, worker) else MODEL_WORKER
+
+
 def run_noise(options: argparse.Namespace) -> int:
     """Measure or draw, and return the exit code: 1 if there was a false positive. Raises Refusal or UsageError."""
     try:
@@ -170,6 +177,13 @@ NOISE = Subcommand(
     argument(
         "--requests", type=int, default=100_000, metavar="N", help="with clean: number of requests (default: 100000)"
     ),
+    argument(
+        "--tails",
+        type=int,
+        default=without_faults.TAILS,
+        metavar="N",
+        help="with clean: prompts behind each shared prelude, of which a burst has twice as many (default: 6)",
+    ),
     argument("--faults", metavar="NAME,...", help="with faults: faults or mechanisms (default: all)"),
     argument("--missed", action="store_true", help="with faults: measure missed faults again; use a larger --budget"),
     argument(
@@ -189,7 +203,12 @@ def measure_clean(options: argparse.Namespace) -> int:
         raise UsageError(f"unknown cell {options.cell!r}; `coldproof cells` prints all cells")
     noise = None if options.noise in (None, with_faults.NO_NOISE) else str(parse(options.noise))
     level = without_faults.Level(
-        worker=worker_of(options), noise=noise, cell=options.cell, requests=options.requests, served=served(options)
+        worker=worker_in(CELLS[options.cell], options),
+        noise=noise,
+        cell=options.cell,
+        requests=options.requests,
+        served=served(options),
+        tails=options.tails,
     )
     found = without_faults.measure(level, out=options.out.resolve(), seed=options.seed, say=say)
     (options.out / "clean" / f"{level.name}.level.json").write_bytes(msgspec.json.encode(found))

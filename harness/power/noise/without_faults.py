@@ -35,22 +35,39 @@ from coldproof.reports.schema.case import NoiseBand
 from coldproof.reports.schema.noise import FACTORS, CleanLevel
 
 PRELUDES, TAILS = 2, 6  # for each identity; all requests are sent twice, so that half of them hit completely
+COUNTS = "bounds"  # the checker of cached-token counts: an engine may lose a hit, which no tolerance decides
 ORACLE_BATCH = 32  # questions that the oracle answers in one batch
 CALIBRATED_FOR = (
     "20m"  # the run for which the engine is calibrated: a slow model answers fewer prompts for a shorter one
 )
+STORE_SECONDS = 10  # between two times that a measurement is stored: what ends it early costs no more
 MAX_EXCESS_VALUES = 300  # largest deviations kept in the summary
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """One level of noise to measure. `requests`: how many requests in total."""
+    """One level of noise to measure. `requests`: how many requests in total.
+
+    `tails`: the prompts behind each prelude. More of them are faster on an engine that computes large batches.
+    """
 
     worker: str
     noise: str | None
     cell: str
     requests: int
     served: Served = GENERATED
+    tails: int = TAILS
+
+    @property
+    def batch_size(self) -> int:
+        """How many questions the oracle answers in one batch: those of one identity, if they are many."""
+        return max(ORACLE_BATCH, PRELUDES * self.tails)
+
+    @property
+    def engine(self) -> str:
+        """The engine that is measured: that of the cell, if it is another one than faults are injected into."""
+        measured, cell = measured_engine().name, CELLS[self.cell]
+        return measured if cell.fits(measured, self.worker) else cell.engine
 
     @property
     def name(self) -> str:
@@ -70,7 +87,7 @@ class JudgedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleanMeasurement(msgspec.Struct, kw_only=True):
-    """The measurement so far. It is stored every minute, so that an interrupted measurement can be resumed.
+    """The measurement so far. It is stored every ten seconds, so that an interrupted measurement can be resumed.
 
     `rows` are relative to `band`, the tolerance found at the first start of the engine.
     """
@@ -99,9 +116,10 @@ def measure_clean(
     folder.mkdir(parents=True, exist_ok=True)
     file.parent.mkdir(parents=True, exist_ok=True)
     # Text is not used here, and decoding each prompt token takes longer than everything else.
-    flags = ("--skip-tokenizer-init", *shlex.split(level.served.engine_args))
+    quick = ("--skip-tokenizer-init",) if level.engine == measured_engine().name else ()
+    flags = (*quick, *shlex.split(level.served.engine_args))
     options = Options(
-        engine=measured_engine().name,
+        engine=level.engine,
         report_dir=folder,
         worker=level.worker,
         noise=level.noise,
@@ -136,14 +154,14 @@ def judge_workloads(
     say: Callable[[str], None],
     file: Path,
 ) -> None:
-    """Judge workloads until there are enough requests. Store and report the progress every minute."""
+    """Judge workloads until there are enough requests. Store and report the progress every ten seconds."""
     began, before, at_first, reported_at = time.monotonic(), measurement.seconds, len(measurement.rows), 0.0
     source = random.Random(seed + at_first)
     while len(measurement.rows) < level.requests:
-        judgement = judge_workload(engines, rule, draw_workload(source))
+        judgement = judge_workload(engines, rule, draw_workload(source, tails=level.tails), batch_size=level.batch_size)
         measurement.rows += judged_requests(judgement, rule)
         measurement.seconds = round(before + time.monotonic() - began, 1)
-        if time.monotonic() - reported_at > 60:
+        if time.monotonic() - reported_at > STORE_SECONDS:
             reported_at = time.monotonic()
             rate = (len(measurement.rows) - at_first) / (reported_at - began)
             left = (level.requests - len(measurement.rows)) / rate
@@ -155,7 +173,9 @@ def judge_workloads(
             file.write_bytes(msgspec.json.encode(measurement))
 
 
-def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload, *, caching: bool = True) -> Judgement:
+def judge_workload(
+    engines: CellEngines, rule: Rule, drawn: Workload, *, caching: bool = True, batch_size: int = ORACLE_BATCH
+) -> Judgement:
     """Run a workload on the engine under test and judge it. Cold answers are fetched first, in batches.
 
     Without `caching`, it is run on the engine that gives the cold answers, if there is one.
@@ -173,14 +193,14 @@ def judge_workload(engines: CellEngines, rule: Rule, drawn: Workload, *, caching
         scored=True,
     ).history()
     new = [question for question in dict.fromkeys(needed_questions(history, rule)) if question not in oracle.memo]
-    for batch in batches(new, ORACLE_BATCH):
+    for batch in batches(new, batch_size):
         oracle.memo |= dict(zip(batch, oracle.ask_together(batch), strict=True))
     judgement = judge(history, oracle, rule, exclusive=True)
     oracle.memo.clear()
     return judgement
 
 
-def draw_workload(source: random.Random) -> Workload:
+def draw_workload(source: random.Random, *, tails: int = TAILS) -> Workload:
     """Return a workload of shared prefixes with tails, for the base model and two adapters, sent twice."""
     names: tuple[str | None, ...] = (None, "left", "right")
     loads = [
@@ -201,7 +221,7 @@ def draw_workload(source: random.Random) -> Workload:
                 max_tokens=source.choice((4, 8, 8, 8, 16)),
             )
             for prelude in range(PRELUDES)
-            for tail in range(TAILS)
+            for tail in range(tails)
         )
         bursts += [Burst(requests=requests), Burst(requests=requests)]
     return Workload((*loads, *bursts))
@@ -211,7 +231,7 @@ def judged_requests(judgement: Judgement, rule: Rule) -> list[JudgedRequest]:
     """Return the result of each request that was judged by its scores."""
     band, history = rule.band, judgement.history
     assert band is not None
-    accused = {found.request for found in judgement.findings}
+    accused = {found.request for found in judgement.findings if found.checker != COUNTS}
     parted = {found.request for found in judgement.noise}
     rows = []
     for outcome in comparable_outcomes(history):
