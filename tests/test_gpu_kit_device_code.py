@@ -1,12 +1,17 @@
 """A library that was cut to one kind of GPU has that GPU's code at the same addresses, and no other."""
 
+import importlib
 import struct
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ci" / "gpu_kit"))
 
 import kit_device_code as cut
+
+kit_wheels: Any = importlib.import_module("kit_wheels")
 
 HOST = b"host code"
 HOPPER, AMPERE, BLACKWELL = 90, 80, 120
@@ -90,3 +95,15 @@ def test_a_file_without_device_code_is_no_cuda_library() -> None:
     assert cut.is_cuda_library(library(fat(entry(HOPPER, b"H" * 8))))
     assert not cut.is_cuda_library(b"text")
     assert not cut.is_cuda_library(b"PK\3\4" + bytes(100))
+
+
+def test_the_libraries_of_a_slim_wheel_have_the_code_for_one_kind_of_gpu(tmp_path: Path) -> None:
+    """Other files stay as they are."""
+    before, text = library(fat(entry(AMPERE, b"A" * 16), entry(HOPPER, b"H" * 8))), b"print()"
+    with zipfile.ZipFile(tmp_path / "a-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("a/kernels.so", before)
+        wheel.writestr("a/text.py", text)
+    kit_wheels.slim(tmp_path / "a-1-py3-none-any.whl", (), tmp_path / "slim.whl", gpu=HOPPER)
+    with zipfile.ZipFile(tmp_path / "slim.whl") as wheel:
+        assert wheel.read("a/kernels.so") == cut.only_for(before, HOPPER)
+        assert wheel.read("a/text.py") == text
