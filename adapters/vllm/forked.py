@@ -20,7 +20,7 @@ from typing import Any
 from coldproof.adapters.vllm.fingerprint.topology import WORKER
 from coldproof.adapters.vllm.inproc.process import replace_kernels, vllm_module
 from coldproof.adapters.vllm.inproc.setup import start_environment, triton_for_runner_v2
-from coldproof.adapters.vllm.releases import PARSERS
+from coldproof.adapters.vllm.releases import PARSERS, is_cpu_build
 
 MODULES = (
     *PARSERS,
@@ -44,8 +44,8 @@ POLL_SECONDS = 0.0002  # a step takes some milliseconds
 
 
 def preload() -> None:
-    """Import vLLM without starting an engine, a thread or a process group."""
-    if importlib.util.find_spec("vllm") is None:
+    """Import vLLM without starting an engine, a thread or a process group. Not on a GPU: CUDA and forks do not mix."""
+    if importlib.util.find_spec("vllm") is None or not is_cpu_build():
         return
     with contextlib.suppress(ImportError):  # it names processes, but not if the environment was changed before
         importlib.import_module("setproctitle").getproctitle()

@@ -135,6 +135,11 @@ def installed_version() -> str:
         return ""
 
 
+def is_cpu_build() -> bool:
+    """Return whether vLLM runs on a CPU: it is the package for CPUs, or a wheel for GPUs that is told to."""
+    return package() == CPU_PACKAGE or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+
+
 def thread_binding(version: str) -> str:
     """Return on which cores a CPU engine of one rank computes: on any. Up to 0.20, it does not start without a list."""
     if released_from(version, STARTS_UNBOUND):

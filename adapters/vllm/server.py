@@ -39,9 +39,8 @@ from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
 from coldproof.adapters.vllm.pair_support import of_pair
 from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, digest_plugin, transfer_plugin
 from coldproof.adapters.vllm.releases import (
-    CPU_PACKAGE,
     installed_version,
-    package,
+    is_cpu_build,
     released_from,
     thread_binding,
 )
@@ -73,6 +72,9 @@ HASH_SEED = "PYTHONHASHSEED"
 FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldproof.adapters.vllm.forked:serve")
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
+# Of a generated model, as on a CPU: a quarter of a GPU would be a million blocks. With a size, vLLM does not measure
+# how much memory is free either, which fails while another engine starts or stops ("Error in memory profiling").
+GENERATED_KV_BYTES = str(1 << 30)
 SLEEP_MODE = "--enable-sleep-mode"
 CLOSES_A_DOOR = Version("0.32.dev0")  # the first version that is known to open /inference/v1 only with a flag
 LORA_VOCABULARY = 258_048  # tokens; "When using LoRA, vocab size must be <= 258048" (LogitsProcessorWithLoRA)
@@ -95,6 +97,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to start one server. `arguments` come last on its command line, so they override the other flags."""
 
     model: str
+    generated: bool = False  # a model of Coldproof's, which needs little memory
     prefix_caching: bool = True
     arguments: tuple[str, ...] = ()
     log: Path
@@ -219,6 +222,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     command += content_support.flags(options.arguments)
     if not is_cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
+        command += ["--kv-cache-memory-bytes", GENERATED_KV_BYTES] if options.generated else []
     if options.topology is not None:
         command += topology_flags(options.topology, options.changed)
     command += events
@@ -260,11 +264,6 @@ def lora_rank(adapters: Iterable[Path]) -> int:
         with contextlib.suppress(OSError, msgspec.MsgspecError):  # the engine refuses an adapter without a valid file
             ranks.append(msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=AdapterConfig).r)
     return next((rank for rank in LORA_RANKS if rank >= max(ranks)), LORA_RANKS[-1])
-
-
-def is_cpu_build() -> bool:
-    """Return whether vLLM runs on a CPU: it is the package for CPUs, or a wheel for GPUs that is told to."""
-    return package() == CPU_PACKAGE or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
 
 
 def added_environment(*, events: bool = False) -> dict[str, str]:

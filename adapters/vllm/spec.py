@@ -111,6 +111,7 @@ def vllm_options(
     model = served_model(options, cell)
     return server.VllmOptions(
         model=model,
+        generated=options.generated_model,
         prefix_caching=options.caching,
         arguments=(*draft_flags(cell, model), *arguments),
         log=options.log,

@@ -126,9 +126,9 @@ class EverythingBut(dict[str, None]):
 
 
 def shorten(plan: Plan, wheel: Path, target: Path, say: Callable[[str], None]) -> None:
-    """Write a wheel without the files that the plan drops."""
-    drop = plan.drop.get(normal(wheel.name.partition("-")[0]), ())
-    gone = kit_wheels.slim(wheel, drop, target)
+    """Write a wheel without the files, and the device code, that the plan drops."""
+    name = normal(wheel.name.partition("-")[0])
+    gone = kit_wheels.slim(wheel, plan.drop.get(name, ()), target, gpu=plan.gpu.get(name))
     if gone:
         say(f"{wheel.name}: {len(gone)} files left out")
 

@@ -55,12 +55,16 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A whole plan. `budget`: seconds of a run. `drop`: distribution -> patterns of files left out of its wheel."""
+    """A whole plan. `budget`: seconds of a run. `drop`: distribution -> patterns of files left out of its wheel.
+
+    `gpu`: distribution -> the only kind of GPU for which its libraries keep device code, such as 90 for Hopper.
+    """
 
     about: str = ""
     budget: float
     pack: Pack = Pack()
     drop: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gpu: Mapping[str, int] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
 
@@ -95,6 +99,7 @@ def plan_of(table: dict[str, Any]) -> Plan:
         budget=float(table.get("budget", 0)),
         pack=made(Pack, table.get("pack", {}), "[pack]"),
         drop={normal(name): tuple(one.get("drop", ())) for name, one in table.get("wheels", {}).items()},
+        gpu={normal(name): int(one["gpu"]) for name, one in table.get("wheels", {}).items() if "gpu" in one},
         env=dict(table.get("env", {})),
         steps=tuple(made(Step, one, f"step {one.get('name', '?')}") for one in table.get("step", [])),
     )

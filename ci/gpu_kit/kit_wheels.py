@@ -20,6 +20,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import kit_device_code
 from kit_plan import normal
 
 ROOMS = ("adapters", "findings", "harness", "reports", "src", "suites", "LICENSE", "README.md", "pyproject.toml")
@@ -186,10 +187,11 @@ def metadata(wheel: Path) -> Any:
         return email.message_from_bytes(archive.read(name))
 
 
-def slim(wheel: Path, drop: Sequence[str], target: Path) -> list[str]:
+def slim(wheel: Path, drop: Sequence[str], target: Path, *, gpu: int | None = None) -> list[str]:
     """Write a wheel again without the files that match, and uncompressed, since the kit is compressed as a whole.
 
-    Return the names that were left out. Raises WheelsError for a pattern that matches nothing.
+    `gpu`: the only kind of GPU for which its libraries keep code; pip does not compare their digests. Return the names
+    that were left out. Raises WheelsError for a pattern that matches nothing.
     """
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as slimmed:
         names = source.namelist()
@@ -202,6 +204,8 @@ def slim(wheel: Path, drop: Sequence[str], target: Path) -> list[str]:
             content = source.read(entry)
             if entry.filename.endswith(".dist-info/RECORD") and gone:
                 content = without(content, set(gone))
+            elif gpu is not None and kit_device_code.is_cuda_library(content):
+                content = kit_device_code.only_for(content, gpu)
             copy = zipfile.ZipInfo(entry.filename, entry.date_time)
             copy.external_attr = entry.external_attr
             slimmed.writestr(copy, content)

@@ -117,5 +117,6 @@ BASE_CELLS = (
         areas=("LORA-1", "SALT", "CHAT", "REUSE", "SESS-1", *ROOM),
         environment=RUNNER_V2,
         only_fingerprint=True,
+        on_gpu=True,
     ),
 )

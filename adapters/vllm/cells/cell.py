@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.vllm.releases import is_cpu_build
 
 SERVER, IN_PROCESS = "vllm", "vllm-inproc"  # both adapters start these cells
 FINGERPRINT = "fingerprint"  # the name of the worker that computes digests instead of a model
@@ -31,11 +32,12 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     prefill_apart: bool = False  # two servers: one computes prompts, the other one decodes (see prefill_decode.py)
     pools: bool = False  # the engine returns vectors, and no tokens
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it
+    on_gpu: bool = False  # but on a GPU, the generated model does
     engine: str = SERVER
 
     def obstacle(self, engine: str, worker: str) -> str:
         """Return why an engine with this worker cannot be started in this cell; an empty string if it can."""
-        if self.only_fingerprint and worker != FINGERPRINT:
+        if self.only_fingerprint and worker != FINGERPRINT and not (self.on_gpu and not is_cpu_build()):
             return f"cell {self.name!r} runs no model on a CPU: add --worker fingerprint"
         if self.numeric and worker == FINGERPRINT:
             return f"cell {self.name!r} tests a model's arithmetic, and the fingerprint worker has none"

@@ -3,6 +3,7 @@
 Without this, the second engine in this process would use the connector of the first one, and a cold engine would have a
 connector. An engine with another hash algorithm would change the root of the first one's hashes: what that one has
 cached would not be hit again, and its events would have hashes that do not follow from their fields.
+On a GPU, the first one would compute in the scratch memory of the second one, which may be too small for it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from typing import Any
 
 CONNECTOR = ("vllm.distributed.kv_transfer.kv_transfer_state", "_KV_CONNECTOR_AGENT")
 ROOT_HASH = ("vllm.v1.core.kv_cache_utils", "NONE_HASH")  # not set before the first engine starts
+SCRATCH = ("vllm.v1.worker.workspace", "_manager")
 ABSENT = object()
 
 
 class OwnGlobals:
-    """The values of one engine. Before its start it has no connector, and takes the root that its start computes."""
+    """The values of one engine. Before its start it has no connector and no scratch memory, and takes the root that its
+    start computes.
+    """
 
     def __init__(self) -> None:
-        self.values: dict[tuple[str, str], Any] = {CONNECTOR: None, ROOT_HASH: ABSENT}
+        self.values: dict[tuple[str, str], Any] = {CONNECTOR: None, ROOT_HASH: ABSENT, SCRATCH: None}
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

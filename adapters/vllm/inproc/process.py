@@ -9,7 +9,7 @@ import os
 import types
 from typing import Any
 
-from coldproof.adapters.vllm.server import is_cpu_build
+from coldproof.adapters.vllm.releases import is_cpu_build
 
 KERNELS = "register_triton_kernel_overrides"
 

@@ -20,7 +20,8 @@ from coldproof.adapters.common.process import EngineProcess, port_is_taken
 from coldproof.adapters.common.stepping import STEP_MS
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.kv_tiers import LMCACHE_PORT, LMCACHE_START, TIERS, Tier, connector_config
-from coldproof.adapters.vllm.server import FORKING, START_SECONDS, VllmOptions, environment, is_cpu_build, tier_folder
+from coldproof.adapters.vllm.releases import is_cpu_build
+from coldproof.adapters.vllm.server import FORKING, START_SECONDS, VllmOptions, environment, tier_folder
 
 POLL_SECONDS = 0.001
 DOWN_SECONDS = 3.0  # as in prefill_decode.py

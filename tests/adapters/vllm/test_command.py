@@ -9,6 +9,7 @@ import socket
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from support.paths import ROOT
@@ -18,6 +19,8 @@ from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.vllm import server
+from coldproof.adapters.vllm.cells import cell
+from coldproof.adapters.vllm.cells.every import CELLS
 from coldproof.adapters.vllm.server import (
     VllmOptions,
     added_environment,
@@ -152,6 +155,30 @@ def test_engines_share_a_gpu_but_need_not_share_a_cpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr(server, "is_cpu_build", lambda: cpu)
     assert ("--gpu-memory-utilization" in command()) is shares
     assert ("VLLM_CPU_KVCACHE_SPACE" in added_environment()) is cpu
+
+
+@pytest.mark.parametrize(
+    ("cpu", "generated", "fixed"), [(False, True, True), (False, False, False), (True, True, False)]
+)
+def test_a_generated_model_takes_little_of_a_gpu(
+    options: VllmOptions, monkeypatch: pytest.MonkeyPatch, cpu: bool, generated: bool, fixed: bool
+) -> None:
+    """The pool of a user's model may need the whole share."""
+    monkeypatch.setattr(server, "is_cpu_build", lambda: cpu)
+    words = server_command(msgspec.structs.replace(options, generated=generated), 1)
+    assert ("--kv-cache-memory-bytes" in words) is fixed
+
+
+@pytest.mark.parametrize(
+    ("cpu", "worker", "starts"), [(True, "model", False), (False, "model", True), (True, "fingerprint", True)]
+)
+def test_a_model_runs_in_the_second_runner_on_a_gpu_only(
+    monkeypatch: pytest.MonkeyPatch, cpu: bool, worker: str, starts: bool
+) -> None:
+    """The CPU build has no kernels for it."""
+    monkeypatch.setattr(cell, "is_cpu_build", lambda: cpu)
+    (runner,) = (one for one in CELLS if one.name == "runner-v2")
+    assert (runner.obstacle("vllm", worker) == "") is starts
 
 
 def test_the_users_variables_win(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,14 @@ from types import ModuleType
 import pytest
 
 from coldproof.adapters.vllm.inproc import own_globals
-from coldproof.adapters.vllm.inproc.own_globals import CONNECTOR, ROOT_HASH, OwnGlobals
+from coldproof.adapters.vllm.inproc.own_globals import CONNECTOR, ROOT_HASH, SCRATCH, OwnGlobals
 
 
 class State(ModuleType):
     """A module with vLLM's variables."""
 
     _KV_CONNECTOR_AGENT: str | None = None
+    _manager: str | None = None
     NONE_HASH: bytes
 
 
@@ -25,6 +26,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> State:
     monkeypatch.setitem(sys.modules, "state_of_a_test", module)
     monkeypatch.setattr(own_globals, "CONNECTOR", ("state_of_a_test", CONNECTOR[1]))
     monkeypatch.setattr(own_globals, "ROOT_HASH", ("state_of_a_test", ROOT_HASH[1]))
+    monkeypatch.setattr(own_globals, "SCRATCH", ("state_of_a_test", SCRATCH[1]))
     return module
 
 
@@ -38,6 +40,16 @@ def test_each_engine_keeps_what_its_start_has_created(state: State) -> None:
         with tiered.active():
             assert state._KV_CONNECTOR_AGENT == "files"
     assert state._KV_CONNECTOR_AGENT is None
+
+
+def test_each_engine_computes_in_its_own_scratch_memory(state: State) -> None:
+    """The start of the second one replaces the global manager, whose memory a start locks at its size."""
+    first, second = OwnGlobals(), OwnGlobals()
+    for engine, memory in ((first, "large"), (second, "small")):
+        with engine.active():
+            state._manager = memory
+    with first.active():
+        assert state._manager == "large"
 
 
 def test_an_engine_with_another_hash_algorithm_leaves_the_others_root_alone(state: State) -> None:

@@ -1,0 +1,46 @@
+"""The plan for vLLM with CUDA fits Coldproof: its requirements, cells, faults and flags are there."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import pytest
+from support.paths import ROOT
+
+from coldproof.adapters.vllm.cells.every import CELLS
+from coldproof.adapters.vllm.faults.catalogue import FAULTS
+
+sys.path.insert(0, str(ROOT / "ci" / "gpu_kit"))
+kit_plan: Any = importlib.import_module("kit_plan")
+PLAN = kit_plan.read_plan(ROOT / "ci" / "plans" / "vllm.toml")
+RUNS = [step for step in PLAN.steps if "coldproof" in step.run]
+
+
+def after(step: Any, option: str) -> list[str]:
+    """Return the values of an option of a run."""
+    words = list(step.run)
+    return words[words.index(option) + 1].split(",") if option in words else []
+
+
+@pytest.mark.parametrize("step", RUNS, ids=lambda step: step.name)
+def test_a_run_starts_cells_in_which_a_model_runs_on_a_gpu(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coldproof.adapters.vllm.cells.cell.is_cpu_build", lambda: False)
+    known = {cell.name: cell for cell in CELLS}
+    (engine,) = after(step, "--engine")
+    assert [known[name].obstacle(engine, "model") for name in after(step, "--cells")] == [""] * len(
+        after(step, "--cells")
+    )
+
+
+def test_each_fault_is_looked_for_by_a_requirement_that_must_detect_it() -> None:
+    injected = {after(step, "--fault")[0]: after(step, "--requirements") for step in RUNS if "--fault" in step.run}
+    assert len(injected) == 10
+    assert {name for name, ids in injected.items() if set(ids) <= set(FAULTS[name].about)} == set(injected)
+
+
+def test_only_what_must_be_violated_has_to_be() -> None:
+    """Elsewhere both exit codes are results."""
+    must = {step.name for step in RUNS if step.expect == (1,)}
+    assert must == {"lora-server-bfloat16", *(step.name for step in RUNS if "--fault" in step.run)}
