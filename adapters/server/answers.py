@@ -12,13 +12,15 @@ from coldproof.adapters.protocol.engine import MalformedAnswer, printable
 
 SHOWN = 200  # the number of characters of a body in a message
 Decoded = TypeVar("Decoded")
+# What decoding a body of any content raises, a deeply nested one included, and reading a field that it lacks.
+UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 def decoded(response: requests.Response, kind: type[Decoded], expected: str) -> Decoded:
     """Decode a JSON body. Raises MalformedAnswer if it has another form. `expected`: describes the right form."""
     try:
         return msgspec.json.decode(response.content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+    except UNREADABLE as problem:
         raise malformed(response, response.text, expected) from problem
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import secrets
 from collections.abc import Callable
 
@@ -10,13 +11,15 @@ import msgspec
 
 from coldproof.adapters.common.reset_route import RESET_PARAMETERS, RESET_PATH
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
-from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.engine import RequestRefused, printable
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.server.client import Families, HttpClient
+from coldproof.adapters.server.answers import UNREADABLE
+from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import RANK_HEADER
+from coldproof.adapters.server.metrics_page import Families
 from coldproof.adapters.server.probe_doors import probe_doors
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
 from coldproof.adapters.server.probe_pooling import probe_pooling
@@ -26,8 +29,10 @@ from coldproof.adapters.server.weights import probe_weights
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 OPENAPI = "/openapi.json"  # the description of all routes, where a server has it
+SIZE = re.compile(r"[0-9]{1,12}")  # of blocks, tokens or slots
 CACHE_CONFIG = "cache."  # before the names of what vLLM's metrics report about its cache
 PROBE_TOKENS = 512  # at least two blocks of any usual size (16 ... 256), so that the second request must hit
+LONGEST_LABEL = 200  # characters of a label of the metrics that a report shows
 NO_ADAPTER = "no adapter to try: give the folder of the served model with --model, or two adapters with --adapter"
 NO_SWITCH = "each request names its adapter; no adapter can be switched on for all requests"
 NO_EVENTS = "Coldproof reads KV events only from servers that it starts with KV events on: use the cell `events`"
@@ -115,7 +120,11 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             counts_first_lookups=found[Capability.METRICS].present is True and counts_first_lookups(version),
         ),
         capabilities=found,
-        cache_config={f"{CACHE_CONFIG}{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
+        cache_config={
+            f"{CACHE_CONFIG}{key}": printable(cache_config[key], LONGEST_LABEL)
+            for key in CACHE_FIELDS
+            if key in cache_config
+        },
         null_is_miss=null_is_miss,
     )
 
@@ -271,9 +280,9 @@ def documented_parameters(client: HttpClient) -> list[str]:
     """Return the names of the parameters of the route for resets; none if the server describes no routes."""
     response = client.get(OPENAPI)
     try:
-        parameters = response.json()["paths"][RESET_PATH]["post"]["parameters"] if response.ok else []
-        return [str(one["name"]) for one in parameters]
-    except (ValueError, LookupError, TypeError):
+        page = msgspec.json.decode(response.content) if response.ok else {}
+        return [printable(str(one["name"]), 40) for one in page["paths"][RESET_PATH]["post"]["parameters"]]
+    except UNREADABLE:
         return []
 
 
@@ -318,8 +327,8 @@ def first_labels(families: Families | None, name: str) -> dict[str, str]:
 
 
 def integer_label(text: str | None) -> int | None:
-    """Return the integer of a label, or None if it is missing or not a number."""
-    return int(text) if text is not None and text.isdigit() else None
+    """Return the integer of a label, or None if it is missing or no number that a size can have."""
+    return int(text) if text is not None and SIZE.fullmatch(text) else None
 
 
 def provenance_support(*, digests: bool) -> Support:

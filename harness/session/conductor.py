@@ -19,6 +19,7 @@ import pytest
 
 from coldproof.adapters.common.forked import ForkServerError, stop_imports
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
+from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.registry import fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.finding_records import check_references, read_records
@@ -151,6 +152,7 @@ class ConformanceRun:
             self.stop(f"RUN INVALID: the self-test of the detector gave a wrong result for the injected bug '{missed}'")
         try:
             pool = self.pool = EnginePool(self.options, self.log)
+            pool.time_left = lambda: self.clock.until_cut()
             pool.prepare()
             if self.options.profile == SOAK:
                 self.monitor = ResourceMonitor(self.log, lambda: list(pool.processes), self.options.seconds)
@@ -202,7 +204,7 @@ class ConformanceRun:
             sut = SystemUnderTest(CellEngines.open(self.pool, cell), self.budget)
         except UsageError as problem:
             self.stop(str(problem), usage=True)
-        except (EngineError, OracleError) as problem:
+        except (EngineError, OracleError, RequestOverdue) as problem:
             if len(self.options.cells) == 1:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
@@ -232,7 +234,8 @@ class ConformanceRun:
     @functools.cached_property
     def clock(self) -> RunClock:
         """Return the clock of the run, which begins when the first cell is opened."""
-        starts = self.pool.starts if self.pool is not None else []
+        # To attach is no start: a server that is slow or wrong gets no time for it.
+        starts = self.pool.starts if self.pool is not None and not self.options.attached else []
         return RunClock(self.options.seconds, strict=self.options.budget is not None, starts=lambda: sum(starts))
 
     def release(self) -> None:

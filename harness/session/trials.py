@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter
@@ -12,9 +13,12 @@ import msgspec
 import pytest
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import EngineError
+from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
+from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Absent, Requirement
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import (
@@ -252,7 +256,8 @@ class TrialRunner:
             new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
             if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
                 self.log.emit("phase", words=f"running the controls of {case.id}")
-                case = sut.with_controls(case, confirmed)
+                with contextlib.suppress(RequestOverdue):  # the case is confirmed, with or without its controls
+                    case = sut.with_controls(case, confirmed)
         finally:  # save the case even if its controls were interrupted
             self.save_case(case, trial.statement)
         if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
@@ -332,6 +337,7 @@ def raise_outcome(
             # No traceback: it is not useful, and parsing its sources can end a run on CPython 3.11 (cpython#106905).
             raise pytest.xfail.Exception(message, pytrace=False)
         case Verdict.ERROR:
-            if problem is not None and not isinstance(problem, Violation):
+            # A server's error has no traceback: it is one line, whatever the server did.
+            if problem is not None and not isinstance(problem, Violation | EngineError | OracleError | RequestOverdue):
                 raise problem
     pytest.fail(message, pytrace=False)
