@@ -32,7 +32,7 @@ from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRe
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server import completions, content, doors, pooling
-from coldproof.adapters.server.answers import UNREADABLE, decoded, malformed
+from coldproof.adapters.server.answers import UNREADABLE, decoded, malformed, safe_start
 from coldproof.adapters.server.busy import sent_when_free
 from coldproof.adapters.server.completions import Reader
 from coldproof.adapters.server.disconnect import sent_unless_due, wait_for_disconnect
@@ -174,7 +174,7 @@ class HttpClient:
         except BROKEN as problem:
             raise self._connection_lost(problem) from problem
         if response.status_code >= 400:
-            raise RequestRefused(response.status_code, response.text)
+            raise RequestRefused(response.status_code, safe_start(response.text))
         return response, busy
 
     def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
@@ -319,6 +319,7 @@ class HttpClient:
 
     def _failed(self, status: int, said: str) -> EngineError:
         """Return the error for a status of failure. If the engine crashed, the server may answer for a while."""
+        said = safe_start(said)
         if status >= 500 and self.wait_dead(DEAD_SECONDS if ENGINE_DEAD in said else 2.0):
             return EngineDied(f"the engine terminated while it answered: {said[:200]}")
         return RequestRefused(status, said)
@@ -402,7 +403,7 @@ class HttpClient:
         within = tuple(one for one in scope if one not in SIDE_PATHS)
         body = self.post(reset_path(within) if within else self.reset_path).text
         self.reset_beside(beside)
-        return is_success(body), body
+        return is_success(body), safe_start(body)
 
 
 def is_success(body: str) -> bool:

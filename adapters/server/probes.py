@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.common.reset_route import RESET_PARAMETERS, RESET_PATH
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import RequestRefused, printable
@@ -121,7 +122,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
         ),
         capabilities=found,
         cache_config={
-            f"{CACHE_CONFIG}{key}": printable(cache_config[key], LONGEST_LABEL)
+            f"{CACHE_CONFIG}{key}": printable(redacted(cache_config[key]), LONGEST_LABEL)
             for key in CACHE_FIELDS
             if key in cache_config
         },

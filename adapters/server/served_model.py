@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.common.redact import KEY_VARIABLE, redacted
 from coldproof.adapters.protocol.engine import EngineError, printable
 from coldproof.adapters.server.answers import UNREADABLE, decoded, malformed
 from coldproof.adapters.server.client import HttpClient
@@ -64,6 +64,6 @@ def server_version(client: HttpClient) -> str | None:
     if response.status_code != 200:
         return None
     try:
-        return printable(msgspec.json.decode(response.content, type=Version).version, LONGEST_VERSION)
+        return printable(redacted(msgspec.json.decode(response.content, type=Version).version), LONGEST_VERSION)
     except UNREADABLE:
         return None

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from coldproof.adapters.common.forked import ForkServerError, stop_imports
+from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.registry import fault_of, title_of
@@ -191,7 +192,7 @@ class ConformanceRun:
     def stop(self, message: str, *, usage: bool = False) -> NoReturn:
         """End the whole run with one line. The report shows how far the run came."""
         self.log.emit("problem", message=message, usage=usage)
-        pytest.exit(f"coldproof: {message}", returncode=EXIT_HARNESS)
+        pytest.exit(f"coldproof: {redacted(message)}", returncode=EXIT_HARNESS)
 
     def open_cell(self, cell: Cell) -> SystemUnderTest:
         """Start a cell's engines and calibrate. With only one cell, a failure ends the run. Raises OutOfTime."""
