@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import requests
 
-from coldproof.adapters.protocol.engine import printable
 from coldproof.adapters.protocol.request_time import RequestOverdue, RequestTime
 
 FIRST_WAIT_SECONDS = 1.0  # without a usable Retry-After; it doubles each time
@@ -67,7 +66,7 @@ def wait_seconds(retry_after: str | None, busy: int) -> float:
     usual: float = FIRST_WAIT_SECONDS * 2 ** min(busy, 10)
     if retry_after is None:
         return usual
-    text = printable(retry_after.strip(), 40)
+    text = retry_after.strip()
     if text.isascii() and text.isdecimal():
         return max(LEAST_WAIT_SECONDS, float(text))
     try:

@@ -33,6 +33,7 @@ OPENAPI = "/openapi.json"  # the description of all routes, where a server has i
 SIZE = re.compile(r"[0-9]{1,12}")  # of blocks, tokens or slots
 CACHE_CONFIG = "cache."  # before the names of what vLLM's metrics report about its cache
 PROBE_TOKENS = 512  # at least two blocks of any usual size (16 ... 256), so that the second request must hit
+LARGEST_UNIT = 65536  # tokens; prompts are drawn around it
 LONGEST_LABEL = 200  # characters of a label of the metrics that a report shows
 NO_ADAPTER = "no adapter to try: give the folder of the served model with --model, or two adapters with --adapter"
 NO_SWITCH = "each request names its adapter; no adapter can be switched on for all requests"
@@ -110,9 +111,9 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
         base_model=base_model,
         shape=EngineShape(
             block_size=hit_unit(cache_config),
-            pool_blocks=None if pool is None else pool - 1,  # without vLLM's null block
+            pool_blocks=pool - 1 if pool is not None and pool > 1 else None,  # without vLLM's null block
             max_model_tokens=max_tokens,
-            adapter_slots=integer_label(slots),
+            adapter_slots=integer_label(slots) or None,
             prefix_caching=None if caching is None else caching == "True",
             uniform=is_uniform(cache_config),
             kept_every=kept_every(cache_config),
@@ -158,7 +159,8 @@ def rank_support(ranks: int) -> dict[Capability, Support]:
 def hit_unit(cache_config: dict[str, str]) -> int | None:
     """Return the granularity of hits, in tokens: a block, or several if groups of layers have different block sizes."""
     alignment, block = (integer_label(cache_config.get(key)) for key in ("cache_hit_alignment_tokens", "block_size"))
-    return alignment or block
+    unit = alignment or block or 0
+    return unit if 0 < unit <= LARGEST_UNIT else None
 
 
 def kept_every(cache_config: dict[str, str]) -> int | None:
