@@ -3,7 +3,7 @@ r"""Remove secrets from text that is going to be printed, logged or reported.
 A server may repeat a request's headers, and an engine may log its command and its environment. So everything that a run
 writes passes through here: its events, cases, engine logs and terminal output. A secret is found by what stands before
 it (`Authorization:`, `--hf-token`, `?api_key=`, `"password":`, `HF_TOKEN=`, `user:password@`), by its own form
-(`hf_...`), or because a variable of this process's environment has the same value.
+(`hf_...`), or because a variable of this process's environment, or the URL of the server, has the same value.
 """
 
 from __future__ import annotations
@@ -111,6 +111,14 @@ SUSPECT = re.compile(
 )
 
 
+_HIDDEN_VALUES: set[tuple[str, str]] = set()
+
+
+def hide(name: str, value: str) -> None:
+    """Redact a value from now on, in this process: a secret that is in no variable of the environment."""
+    _HIDDEN_VALUES.add((name, value))
+
+
 def redacted(text: str) -> str:
     """Return the text with every secret replaced by `***`. Redacting twice changes nothing more."""
     secrets = literal_secrets()
@@ -123,8 +131,9 @@ def redacted(text: str) -> str:
 
 
 def literal_secrets() -> re.Pattern[str] | None:
-    """Return a pattern of the secrets in this process's environment; None without any."""
-    return pattern_of(frozenset(name_and_value for name_and_value in os.environ.items() if is_secret(*name_and_value)))
+    """Return a pattern of the secrets in this process's environment, and of the hidden values; None without any."""
+    variables = (pair for pair in os.environ.items() if is_secret(*pair))
+    return pattern_of(frozenset((*variables, *_HIDDEN_VALUES)))
 
 
 def is_secret(name: str, value: str) -> bool:

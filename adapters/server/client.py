@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 import requests
 import tenacity
 import urllib3
 
-from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.common.redact import KEY_VARIABLE, hide
 from coldproof.adapters.common.reset_route import RESET_PATH, SIDE_PATHS, reset_path
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
@@ -90,6 +90,10 @@ class HttpClient:
         self.alive = alive
         self.read_timeout = read_timeout
         self.time = time or RequestTime()
+        parts = urlsplit(self.url)
+        if parts.password:  # a server may repeat it, or the header that it becomes
+            hide("password", unquote(parts.password))
+            hide("user and password", f"{unquote(parts.username or '')}:{unquote(parts.password)}")
         self._local = threading.local()
 
     @property
