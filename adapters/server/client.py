@@ -277,7 +277,7 @@ class HttpClient:
     def read(self, response: requests.Response, reader: Reader, request: CompletionRequest) -> Stage | None:
         """Read the answer. Return None at its end, or the request's stage if the client disconnects before.
 
-        An answer with more tokens than requested is not read further: it may never end.
+        An answer with many more tokens than requested is not read to its end: it may have none.
         """
         abort = visible_abort(request)
         if request.surface.prompt_logprobs:

@@ -19,6 +19,7 @@ HAND_OVER_HEADER = "X-hand-over-ms"  # of the router of a pair: see adapters/vll
 # The largest logprob margin, in nats. A token that a grammar forbids has -inf, which JSON cannot hold; vLLM's server
 # writes -9999.
 LARGEST_GAP = 9999.0
+SPARE_TOKENS = 16  # beyond those requested that are read: a server with a wrong count ends its answer soon, with usage
 TOP_LOGPROBS = 2  # the best token and the second best: the margin rule compares by their difference
 
 
@@ -171,7 +172,7 @@ class Reader:
         self.done = False
         self.most_answers: float = math.inf
         self.most_tokens: float = math.inf  # of each answer
-        self.overlong = False  # whether an answer has more tokens than that
+        self.overlong = False  # whether an answer has so many more that its end is not awaited
 
     def expect(self, request: CompletionRequest) -> None:
         """Expect the answer to a request: no more answers, and no more tokens, than it allows."""
@@ -208,7 +209,8 @@ class Reader:
             self.events += 1
         except UNREADABLE:
             self.malformed = data if self.malformed is None else self.malformed
-        self.overlong = any(len(tokens) > self.most_tokens for tokens in self.answers.values())
+        longest = max(map(len, self.answers.values()), default=0)
+        self.overlong = longest > self.most_tokens + SPARE_TOKENS
 
     def take_event(self, data: str) -> None:
         """Read one event in JSON. Raises the errors of decoding or indexing if it has another form."""

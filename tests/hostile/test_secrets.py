@@ -232,7 +232,8 @@ def test_what_a_server_repeats_in_a_whole_run_is_kept_secret(tmp_path: Path) -> 
 
     def play(exchange: Exchange) -> None:
         answered.append(exchange)
-        if b'"priority"' in exchange.request or len(answered) > FIRST_ANSWERS:
+        of_oracle = b'"cache_salt": "cold-' in exchange.request  # without cold answers there are no findings
+        if b'"priority"' in exchange.request or (len(answered) > FIRST_ANSWERS and not of_oracle):
             echo(b"400 Bad")(exchange)
         else:
             HostileServer.pass_on(server, exchange)
@@ -248,7 +249,8 @@ def test_what_a_server_repeats_in_a_whole_run_is_kept_secret(tmp_path: Path) -> 
     with attacking({"POST /v1/completions": play, "POST /tokenize": echo(b"404 Not Found")}, manners) as server:
         code, output = run_on(server.url, tmp_path, "--requirements", "REUSE-1", **{KEY_VARIABLE: SECRET})
     results = json.loads((tmp_path / "results.json").read_text())
-    assert code in (1, 3), output
+    assert code == 1, output
+    assert {file.suffix for file in (tmp_path / "cases").iterdir()} >= {".json", ".md", ".py"}
     assert results["engine"]["version"] == f"1.0 for {HIDDEN}"
     assert "HTTP 400" in json.dumps(results["requirements"])
     assert_kept(tmp_path, output, SECRET)

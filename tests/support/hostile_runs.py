@@ -11,23 +11,21 @@ from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
 
-# A run gives a request 30 s at least, for the sake of busy machines. These servers never answer, on any machine.
-PROGRAM = """
-import sys
-from coldproof.harness.execution.engines import pool
-pool.LEAST_REQUEST_SECONDS = {least}
-from coldproof.harness.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
+TESTS = ROOT / "tests"
 
 
 def run_on(url: str, folder: Path, *words: str, least: float = 30.0, **environment: str) -> tuple[int, str]:
-    """The exit code and the output of a short run, whose report goes to a folder."""
+    """The exit code and the output of a short run, whose report goes to a folder.
+
+    `least`: the least time of a request, in seconds. The usual one is for busy machines; some servers never answer, on
+    any machine.
+    """
     command = ["run", "--engine-url", url, "--budget", "1s", "--report-dir", str(folder), "--diagnose", "none", *words]
+    path = {"PYTHONPATH": f"{IMPORT_ROOT}{os.pathsep}{TESTS}", "LEAST_REQUEST_SECONDS": str(least)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(least=least), *command],
+        [sys.executable, "-m", "coldproof", *command, "-p", "support.short_requests"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{IMPORT_ROOT}", **environment},
+        env={**os.environ, **path, **environment},
         capture_output=True,
         text=True,
         check=False,
