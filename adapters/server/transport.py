@@ -48,6 +48,8 @@ class Meter:
 
     def overdue(self) -> RequestOverdue:
         """Return the error of an answer that did not end in time."""
+        if not self.deadline.seconds:
+            return RequestOverdue(f"{self.what} was not sent: the run has no time left; give a longer --budget")
         did = f"sent {self.received} bytes without an end" if self.received else "sent nothing"
         return RequestOverdue(
             f"{self.what} got no complete answer within {self.deadline.seconds:.0f} s: the server {did}; a slow server "

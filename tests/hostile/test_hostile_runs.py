@@ -100,7 +100,7 @@ def test_a_server_that_falls_silent_in_a_run_gives_an_error(tmp_path: Path) -> N
     assert "Traceback" not in output
 
 
-def overlong(exchange: Exchange) -> None:
+def endless(exchange: Exchange) -> None:
     """Stream the right answer, and then more and more tokens."""
     body = json.loads(exchange.request.split(b"\r\n\r\n", 1)[1])
     right = answer(body["model"], tuple(body["prompt"]), body["max_tokens"])
@@ -109,16 +109,33 @@ def overlong(exchange: Exchange) -> None:
         exchange.send(b'data: {"choices": [{"index": 0, "token_ids": [%d], "text": "x"}]}\n\n' % token)
 
 
-def test_answers_with_more_tokens_than_requested_violate_a_requirement(tmp_path: Path) -> None:
-    """It is a fault of the API, and the run does not read on for ever."""
+@pytest.mark.parametrize(
+    ("more", "requirement", "failure_class"),
+    [(3, "REUSE-1", "api"), (None, "GROUND-1", "not the cache")],
+    ids=["three more", "endless"],
+)
+def test_answers_with_more_tokens_than_requested_violate_a_requirement(
+    tmp_path: Path, more: int | None, requirement: str, failure_class: str
+) -> None:
+    """It is a fault of the API, and the run does not read on for ever. An answer without an end has no counts."""
 
     def play(exchange: Exchange) -> None:
-        (overlong if b'"stream": true' in exchange.request else server.pass_on)(exchange)
+        if b'"stream": true' not in exchange.request:
+            server.pass_on(exchange)
+        elif more is None:
+            endless(exchange)
+        else:
+            head, content = exchange.request.split(b"\r\n\r\n", 1)
+            body = json.loads(content)
+            content = json.dumps({**body, "max_tokens": body["max_tokens"] + more}).encode()
+            lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length:")]
+            exchange.request = b"\r\n".join([*lines, b"Content-Length: %d" % len(content)]) + b"\r\n\r\n" + content
+            server.pass_on(exchange)
 
     server: HostileServer
     with attacking({COMPLETIONS: play}, Manners(chats=False)) as server:
-        code, output = run_on(server.url, tmp_path, "--requirements", "PRESS-1")
+        code, output = run_on(server.url, tmp_path, "--requirements", requirement)
     found = results(tmp_path)
     assert code == found.exit_code == 1, output
-    assert [case.failure_class for case in found.cases] == ["api"]
+    assert [case.failure_class for case in found.cases] == [failure_class]
     assert "more tokens than requested" in found.cases[0].sentence
