@@ -7,11 +7,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 
+from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.protocol.request_time import RequestOverdue
@@ -35,6 +36,7 @@ from coldproof.harness.session.rounds import in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
+from coldproof.reports.assemble.assemble import EXIT_HARNESS
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.verdict import Verdict
@@ -244,7 +246,14 @@ class TrialRunner:
             self.ended_cells[trial.cell] = case
         sut.end()
         self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
+        if isinstance(problem, RequestOverdue):
+            self.end_run(problem)
         raise_outcome(verdict, trial, reason, problem, allowed_verdicts(self.options))
+
+    def end_run(self, problem: RequestOverdue) -> NoReturn:
+        """End the run after a request was cut off: what the server still does with it would change later answers."""
+        self.log.emit("problem", message=str(problem), usage=False)
+        pytest.exit(f"coldproof: {redacted(str(problem))}", returncode=EXIT_HARNESS)
 
     def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
         """Confirm the counterexample of a trial, run the controls of its case, and save the case."""

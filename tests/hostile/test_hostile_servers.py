@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import tenacity
 from support.fake_reply import MODEL, answer
 from support.fake_server import Manners
-from support.histories import outcome
+from support.histories import ask, burst, outcome, play, put
 from support.hostile_server import JSON, OK, STREAM, Exchange, HostileServer, Script, attacking
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
@@ -28,6 +29,7 @@ from coldproof.adapters.protocol.engine import (
     EngineStartError,
     MalformedAnswer,
     RequestRefused,
+    Served,
 )
 from coldproof.adapters.protocol.request_time import RequestOverdue, RequestTime
 from coldproof.adapters.protocol.requests import CompletionRequest, ResponseOptions
@@ -38,6 +40,7 @@ from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import SPARE_TOKENS
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.harness.execution.runner.requests import answered
+from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 
 PROMPT = tuple(range(40, 60))
 REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
@@ -178,6 +181,23 @@ def test_a_request_that_is_cut_off_is_no_answer_of_a_burst() -> None:
         arrivals = [SimpleNamespace(request=REQUEST, offset_ms=0)]
         with pytest.raises(RequestOverdue):
             engine.serve(arrivals, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+
+
+class CutOff(ScriptedEngine):
+    """A scripted engine whose requests are cut off."""
+
+    def serve(self, *_: Any) -> list[Served]:
+        """Raise what an attached server's client raises."""
+        raise RequestOverdue("the time is over")
+
+
+def test_a_run_that_is_cut_off_undoes_its_changes(tmp_path: Path) -> None:
+    """The server is somebody's: no adapter of ours stays loaded. And there is no history that a checker could judge."""
+    engine = CutOff()
+    before = dict(engine.contents)
+    with pytest.raises(RequestOverdue, match="the time is over"):
+        play(engine, tmp_path, put("A"), burst(ask(adapter="tenant")))
+    assert engine.contents == before
 
 
 @pytest.mark.parametrize(
