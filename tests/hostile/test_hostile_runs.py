@@ -95,7 +95,7 @@ def test_a_server_that_falls_silent_in_a_run_gives_an_error(tmp_path: Path) -> N
     found = results(tmp_path)
     (requirement,) = found.requirements
     assert code == found.exit_code == 3
-    assert "POST /v1/completions got no complete answer within" in found.problem
+    assert "got no complete answer within" in found.problem  # on a busy machine, perhaps of another request
     assert not found.complete
     assert requirement.verdict in ("ERROR", "NOT EXERCISED")
     assert "Traceback" not in output
@@ -135,7 +135,7 @@ def test_answers_with_more_tokens_than_requested_violate_a_requirement(
 
     server: HostileServer
     with attacking({COMPLETIONS: play}, Manners(chats=False)) as server:
-        code, output = run_on(server.url, tmp_path, "--requirements", requirement)
+        code, output = run_on(server.url, tmp_path, "--requirements", requirement, "--budget", "30s")
     found = results(tmp_path)
     assert code == found.exit_code == 1, output
     assert [case.failure_class for case in found.cases] == [failure_class]

@@ -247,7 +247,9 @@ def test_what_a_server_repeats_in_a_whole_run_is_kept_secret(tmp_path: Path) -> 
         chats=False,
     )
     with attacking({"POST /v1/completions": play, "POST /tokenize": echo(b"404 Not Found")}, manners) as server:
-        code, output = run_on(server.url, tmp_path, "--requirements", "REUSE-1", **{KEY_VARIABLE: SECRET})
+        code, output = run_on(
+            server.url, tmp_path, "--requirements", "REUSE-1", "--budget", "30s", **{KEY_VARIABLE: SECRET}
+        )
     results = json.loads((tmp_path / "results.json").read_text())
     assert code == 1, output
     assert {file.suffix for file in (tmp_path / "cases").iterdir()} >= {".json", ".md", ".py"}
