@@ -1,7 +1,7 @@
 """The run's events, appended to events.ndjson as they happen.
 
 Every report is a view of this file, so an interrupted run has lost nothing up to that moment. Each line is appended
-with one write, so that parallel workers can share a file.
+with one write, so that parallel workers can share a file. No secret is written: see `adapters/common/redact.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+
+from coldproof.adapters.common.redact import redacted_json
 
 CONFIRMING = "confirming"  # the stage of a phase that replays a counterexample; other phases have no stage
 
@@ -32,7 +34,8 @@ class EventLog:
 
     def emit(self, kind: str, **fields: object) -> None:
         """Write one event. Values are plain data or msgspec structs."""
-        line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), **self._layer, **fields}) + b"\n"
+        event = {"event": kind, "at": round(time.time(), 3), **self._layer, **fields}
+        line = redacted_json(msgspec.json.encode(event)) + b"\n"
         while line:  # on a full disk a write may be incomplete; then the next one raises
             line = line[os.write(self._file, line) :]
         for listener in self._listeners:

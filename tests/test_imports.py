@@ -30,9 +30,9 @@ DATA = ("harness/history", "harness/workload")
 DRAWN = ("reports/schema", "reports/format", "reports/assemble", "reports/exports")
 ROOMS: dict[str, tuple[str, ...]] = {
     "adapters/protocol": (),
-    "harness/event_log": (),
     **REPORTS,
     "adapters/common": ("adapters/protocol",),
+    "harness/event_log": ("adapters/common",),
     "adapters/server": ADAPTERS,
     "adapters/spec": ADAPTERS,
     "harness/workload": ("adapters/protocol",),

@@ -20,6 +20,7 @@ import psutil
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.forked import ForkedProcess, ForkServerError, fork_server
+from coldproof.adapters.common.redact import redact_file, redacted
 from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure
 
 GUARD = Path(__file__).with_name("guard.py")
@@ -135,7 +136,10 @@ class EngineProcess:
             with contextlib.suppress(psutil.NoSuchProcess):  # is_running() is False for a reused pid
                 if process.is_running():
                     process.kill()
-        self._sink.close()
+        if not self._sink.closed:
+            self._sink.close()
+            with contextlib.suppress(OSError):  # the disk may be full, and the log may be gone
+                redact_file(self.log)
 
     def tail(self) -> str:
         """Return the last lines of the log, up to the point where a stop was requested.
@@ -146,7 +150,7 @@ class EngineProcess:
 
 
 def log_tail(log: Path, end: int | None = None) -> str:
-    """Return the last lines of a log, or of its first `end` bytes, behind its first error and our own code's.
+    """Return the last lines of a log, or of its first `end` bytes, without secrets, behind its first error and our own.
 
     What follows an error in a server of several processes, and the engine's other messages, may push both out of the
     last lines.
@@ -158,4 +162,5 @@ def log_tail(log: Path, end: int | None = None) -> str:
     where, error = own_failure(text), FIRST_ERROR.search(text)
     last = text.splitlines()[-TAIL_LINES:]
     first = [] if error is None or error[0] in last else [error[0]]
-    return "\n".join([*([f"{OWN_CODE}: {where}"] if where else []), *first, *last])
+    shown = "\n".join([*([f"{OWN_CODE}: {where}"] if where else []), *first, *last])
+    return redacted(shown)

@@ -1,17 +1,198 @@
-"""Remove secrets from text that is going to be printed, logged or reported."""
+r"""Remove secrets from text that is going to be printed, logged or reported.
+
+A server may repeat a request's headers, and an engine may log its command and its environment. So everything that a run
+writes passes through here: its events, cases, engine logs and terminal output. A secret is found by what stands before
+it (`Authorization:`, `--hf-token`, `?api_key=`, `"password":`, `HF_TOKEN=`, `user:password@`), by its own form
+(`hf_...`), or because a variable of this process's environment, or the URL of the server, has the same value.
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
+import json
 import os
 import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
 
 KEY_VARIABLE = "COLDPROOF_API_KEY"
+HIDDEN = "***"
+# Environment variables whose values are secrets, by the ends of their names.
+SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)\Z", re.IGNORECASE)
+LONGEST_LINE = 2**20  # characters of a file that are redacted at once
+LEAST_LENGTH = 8  # of such a value: a shorter one is often a number or a word of ordinary text
+
+# The names of secrets. A token of a model is no secret, so that `token` alone is none of them.
+NAME = (
+    r"(?:api[-_]?key|password|passwd|passphrase|credentials?|secrets?(?:[-_](?:access[-_])?key)?|"
+    r"(?:private|access|signing)[-_]key(?:[-_]id)?|"
+    r"(?:hf|hub|huggingface|auth|access|bearer|refresh|session|security|api|github|gitlab|wandb|csrf|id)[-_]?token)"
+)
+OPTION = rf"--(?:[A-Za-z0-9]+[-_])*(?:{NAME}|token)"
+# A JSON text in a JSON string has backslashes before its quotes. No repetition is without a limit where a text could
+# make the search take the square of its length: a server may have written it.
+QUOTE = r"\\{0,8}[\"']"
+QUOTED = r".{0,8192}?"
+UNQUOTED = r"[^\s\"'\\,;&)\]}]+"
+RULES: tuple[tuple[re.Pattern[str], str], ...] = (
+    # https://user:password@host, also with an @ in the password
+    (
+        re.compile(r"(\w://)[^/\s\"'<>]*@"),
+        rf"\1{HIDDEN}@",
+    ),
+    # ?api_key=...&token=...
+    (
+        re.compile(r"([?&](?:[\w.-]*(?:key|token|secret|password|passwd|auth|sig|signature))=)[^&\s\"'\\#<>]+", re.I),
+        rf"\1{HIDDEN}",
+    ),
+    # Authorization: Bearer ..., also as a JSON field or a Python tuple, and cookies
+    (
+        re.compile(rf"((?:authorization|cookie)(?:{QUOTE})?\s*[:=,]\s*[\[(]?\s*)({QUOTE}){QUOTED}\2", re.I),
+        rf"\1\2{HIDDEN}\2",
+    ),
+    (
+        re.compile(r"(authorization\s*[:=]\s*(?:(?:bearer|basic|digest|token)\s+)?)(?![\"'\\])[^\s\"'\\,;]+", re.I),
+        rf"\1{HIDDEN}",
+    ),
+    (
+        re.compile(r"(cookie\s*[:=]\s*)(?![\"'\\])[^\r\n\"'\\]+", re.I),
+        rf"\1{HIDDEN}",
+    ),
+    (
+        re.compile(r"\b(bearer\s+)(?=[^\s\"'\\]*\d|[^\s\"'\\]{16})[^\s\"'\\,;]{4,}", re.I),
+        rf"\1{HIDDEN}",
+    ),
+    # --hf-token X, --hf-token=X, '--hf-token', 'X'
+    (
+        re.compile(rf"({OPTION}(?:{QUOTE})?(?:=|\s*,\s*|\s+)[\[(]?)({QUOTE}){QUOTED}\2", re.I),
+        rf"\1\2{HIDDEN}\2",
+    ),
+    (
+        re.compile(rf"({OPTION}(?:=|\s+))(?![\"'\\-]){UNQUOTED}", re.I),
+        rf"\1{HIDDEN}",
+    ),
+    # "api_key": "...", 'api_key': ['...'], api_key=...
+    (
+        re.compile(rf"((?<![A-Za-z0-9]){NAME}(?:{QUOTE})?\s*[:=]\s*[\[(]?\s*)({QUOTE}){QUOTED}\2", re.I),
+        rf"\1\2{HIDDEN}\2",
+    ),
+    (
+        re.compile(rf"((?<![A-Za-z0-9]){NAME}\s*[:=]\s*)(?![\"'\\\[({{]|(?:None|null|true|false)\b){UNQUOTED}", re.I),
+        rf"\1{HIDDEN}",
+    ),
+    (
+        re.compile(rf"((?P<t>{QUOTE})token(?P=t)\s*:\s*)({QUOTE})(?=[^\"'\\]*\d)[A-Za-z0-9._~+/=-]{{16,}}\3", re.I),
+        rf"\1\3{HIDDEN}\3",
+    ),
+    # HF_TOKEN=..., of the environment
+    (
+        re.compile(rf"(\b[A-Z][A-Z0-9]*_(?:[A-Z0-9]+_)*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)=)({QUOTE}){QUOTED}\2"),
+        rf"\1\2{HIDDEN}\2",
+    ),
+    (
+        re.compile(rf"(\b[A-Z][A-Z0-9]*_(?:[A-Z0-9]+_)*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)=)(?![\"'\\]){UNQUOTED}"),
+        rf"\1{HIDDEN}",
+    ),
+    # The forms of well-known services
+    (
+        re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,})"),
+        HIDDEN,
+    ),
+)
+# Whether any rule may apply: much faster than all of them, for the many texts without a secret.
+SUSPECT = re.compile(
+    r"://[^/\s]*@|[?&][\w.-]+=|authorization|cookie|bearer|api[-_]?key|passw|passphrase|credential|secret|"
+    r"(?:private|access|signing)[-_]key|[a-z_-]token\b|token\W{0,4}:|_key=|hf_|sk-|gh[pousr]_",
+    re.IGNORECASE,
+)
+
+
+_HIDDEN_VALUES: set[tuple[str, str]] = set()
+
+
+def hide(name: str, value: str) -> None:
+    """Redact a value from now on, in this process: a secret that is in no variable of the environment."""
+    _HIDDEN_VALUES.add((name, value))
 
 
 def redacted(text: str) -> str:
-    """Return the text with URL passwords, `--api-key` values and the API key itself replaced by `***`."""
-    key = os.environ.get(KEY_VARIABLE)
-    if key:
-        text = text.replace(key, "***")
-    text = re.sub(r"(\w://)[^/@\s]+@", r"\1***@", text)
-    return re.sub(r"(--api-key[=\s]+)[^\s'\"]+", r"\1***", text)
+    """Return the text with every secret replaced by `***`. Redacting twice changes nothing more."""
+    secrets = literal_secrets()
+    if secrets is not None:
+        text = secrets.sub(HIDDEN, text)
+    if SUSPECT.search(text):
+        for rule, replacement in RULES:
+            text = rule.sub(replacement, text)
+    return text
+
+
+def literal_secrets() -> re.Pattern[str] | None:
+    """Return a pattern of the secrets in this process's environment, and of the hidden values; None without any."""
+    variables = (pair for pair in os.environ.items() if is_secret(*pair))
+    return pattern_of(frozenset((*variables, *_HIDDEN_VALUES)))
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable of the environment has a secret."""
+    return bool(value) if name == KEY_VARIABLE else len(value) >= LEAST_LENGTH and bool(SECRET_VARIABLE.search(name))
+
+
+@functools.lru_cache(maxsize=8)
+def pattern_of(variables: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
+    """Return a pattern of these values, as they are and as URLs, JSON and basic authentication write them.
+
+    A short one counts only as a word of its own.
+    """
+    forms: set[str] = set()
+    for _, value in variables:
+        encoded = base64.b64encode(value.encode("utf-8", "surrogateescape")).decode()
+        forms |= {value, quote(value, safe=""), json.dumps(value)[1:-1], encoded}
+    words = [
+        re.escape(form) if len(form) >= LEAST_LENGTH else rf"(?<![A-Za-z0-9_]){re.escape(form)}(?![A-Za-z0-9_])"
+        for form in sorted(forms, key=len, reverse=True)
+    ]
+    return re.compile("|".join(words)) if words else None
+
+
+def redacted_data(value: Any) -> Any:
+    """Return plain data with every string redacted, the keys of objects included.
+
+    A short word is left as it is, although it may be the API key: it may also be the name of a field or of a choice.
+    """
+    if isinstance(value, str):
+        return value if len(value) < LEAST_LENGTH and value.isalpha() else redacted(value)
+    if isinstance(value, dict):
+        return {redacted_data(key): redacted_data(item) for key, item in value.items()}
+    return [redacted_data(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def redacted_json(line: bytes) -> bytes:
+    """Return a JSON text with every string redacted."""
+    text = line.decode()
+    secrets = literal_secrets()
+    if not SUSPECT.search(text) and (secrets is None or not secrets.search(text)):
+        return line
+    return msgspec.json.encode(redacted_data(msgspec.json.decode(line)))
+
+
+def redact_file(path: Path) -> None:
+    """Redact a text file of any size in place. Nobody may be writing to it."""
+    clean = path.with_name(f"{path.name}.redacted")
+    changed = False
+    try:
+        with (
+            path.open(errors="surrogateescape", newline="") as before,
+            clean.open("w", errors="surrogateescape", newline="") as after,
+        ):
+            while line := before.readline(LONGEST_LINE):
+                shown = redacted(line)
+                changed = changed or shown != line
+                after.write(shown)
+        if changed:
+            clean.replace(path)
+    finally:
+        clean.unlink(missing_ok=True)

@@ -14,8 +14,9 @@ from coldproof.adapters.llamacpp.content import ImageForm, prompt_with_images
 from coldproof.adapters.protocol.images import has_images
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import CompletionRequest, Token
-from coldproof.adapters.server.client import Families, HttpClient
+from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import Reader, gap
+from coldproof.adapters.server.metrics_page import Families
 
 BASE_MODEL = "base"
 HIT, COMPUTED = "llamacpp:prompt_tokens_cached", "llamacpp:prompt_tokens"

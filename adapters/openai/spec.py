@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.server.attach import attach_server
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.engine import ServerEngine
@@ -10,13 +11,13 @@ from coldproof.adapters.server.served_model import served_model
 from coldproof.adapters.spec.engine_spec import ATTACH, AdapterFor, EngineSpec
 
 
-def attach(url: str, *, adapter_for: AdapterFor) -> ServerEngine:
+def attach(url: str, *, adapter_for: AdapterFor, time: RequestTime | None = None) -> ServerEngine:
     """Return the server at `url` after probing it. Raises EngineStartError if no server answers there."""
 
     def probe_server(client: HttpClient) -> ProbeResult:
         return probe(client, spawned=False, adapter_path=adapter_for(served_model(client).root))
 
-    return attach_server(url, name="endpoint", kind=HttpClient, probe=probe_server)
+    return attach_server(url, name="endpoint", kind=HttpClient, probe=probe_server, time=time or RequestTime())
 
 
 ENGINE = EngineSpec(

@@ -29,6 +29,7 @@ from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure_behind
 from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Message
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES, ResetsBeside, ResetScope, ResetsMore
 from coldproof.adapters.protocol.sessions import HoldsSessions
@@ -314,6 +315,8 @@ class CheckedEngine:
             yield
         except EngineError as problem:
             self._check_own_code(problem)
+            raise
+        except RequestOverdue:
             raise
         except Exception as problem:
             raise AdapterError(

@@ -67,7 +67,8 @@ class Engine(Protocol):
 
     All methods raise EngineDied when the engine terminated or its connection is lost, RequestRefused when it refuses,
     also for a capability that it does not have, and MalformedAnswer when its answer cannot be read. They raise no other
-    exception, except EngineSilent where stated. `tests/contract` tests these rules.
+    exception, except EngineSilent where stated, and RequestOverdue when the run has no time left for a request.
+    `tests/contract` tests these rules.
     """
 
     @property

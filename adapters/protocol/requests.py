@@ -141,6 +141,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     `pooled`: the vectors of a pooled answer.
     `aborted`: the stage in which the client disconnected.
     `preemptions`: the number of preemptions of this request. `preempted_at`: their times, in seconds after it was sent.
+    `busy`: how often the server refused the request as busy before it took it.
     """
 
     tokens: tuple[Token, ...]
@@ -156,6 +157,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     preempted_at: tuple[float, ...] = ()
     prompt_best: tuple[float | None, ...] | None = None
     pooled: Rows | None = None
+    busy: int = 0
 
 
 class Arrival(msgspec.Struct, frozen=True):

@@ -1,42 +1,46 @@
 """The HTTP client of OpenAI-compatible servers, with the extensions of engines that have a prefix cache.
 
-Spawned and attached engines use the same client. A generation is sent exactly once. Only GET requests, which change
-nothing in the engine, are retried. The API key is kept in one header and nowhere else.
+Spawned and attached engines use the same client. A generation is sent exactly once: it is sent again only after the
+server refused it before any processing, and the answer says how often. Only GET requests, which change nothing in the
+engine, are retried otherwise. The API key is kept in one header and nowhere else.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 import requests
 import tenacity
-from prometheus_client.parser import text_string_to_metric_families
+import urllib3
 
-from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.adapters.common.redact import KEY_VARIABLE, hide
 from coldproof.adapters.common.reset_route import RESET_PATH, SIDE_PATHS, reset_path
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.pooling import Task, as_rows
+from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.server import completions, content, doors, pooling
-from coldproof.adapters.server.answers import SHOWN, decoded, malformed
+from coldproof.adapters.server.answers import UNREADABLE, decoded, malformed, safe_start
+from coldproof.adapters.server.busy import sent_when_free
 from coldproof.adapters.server.completions import Reader
 from coldproof.adapters.server.disconnect import sent_unless_due, wait_for_disconnect
+from coldproof.adapters.server.event_stream import events
+from coldproof.adapters.server.metrics_page import Families, families_of
+from coldproof.adapters.server.transport import BROKEN, CONNECT_SECONDS, cannot_connect, metered_session
 from coldproof.adapters.server.vllm_metrics import COUNTERS, COUNTERS_PATH, GAUGES_PATH, METRICS_PATH
 
-CONNECT_SECONDS = 10.0
 # Servers close connections that rest (uvicorn: after 5 s). A request that is sent at that moment gets no answer, and a
 # generation is not sent again.
 IDLE_SECONDS = 2.0
@@ -46,13 +50,12 @@ READ_TIMEOUT_SECONDS = 180.0
 STREAM = "a stream of server-sent events that ends with data: [DONE]"
 ENGINE_DEAD = "EngineCore encountered an issue"  # how vLLM's server says that its engine has ended, before it ends
 DEAD_SECONDS = 20.0
-Families = dict[str, list[tuple[dict[str, str], float]]]
 
 
 class Tokens(msgspec.Struct, frozen=True):
     """The answer of /tokenize."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[completions.Count, ...]
 
 
 def visible_abort(request: CompletionRequest) -> Abort | None:
@@ -75,10 +78,22 @@ class HttpClient:
     reset_path = RESET_PATH
     load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
-    def __init__(self, url: str, *, alive: Callable[[], bool], read_timeout: float = READ_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        alive: Callable[[], bool],
+        read_timeout: float = READ_TIMEOUT_SECONDS,
+        time: RequestTime | None = None,
+    ) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self.alive = alive
         self.read_timeout = read_timeout
+        self.time = time or RequestTime()
+        parts = urlsplit(self.url)
+        if parts.password:  # a server may repeat it, or the header that it becomes
+            hide("password", unquote(parts.password))
+            hide("user and password", f"{unquote(parts.username or '')}:{unquote(parts.password)}")
         self._local = threading.local()
 
     @property
@@ -103,7 +118,7 @@ class HttpClient:
 
     def new_session(self) -> requests.Session:
         """Return a session with the headers of this server."""
-        session = requests.Session()
+        session = metered_session(self.time)
         session.trust_env = urlsplit(self.url).scheme == "https"
         key = os.environ.get(KEY_VARIABLE)
         if key:
@@ -111,10 +126,13 @@ class HttpClient:
         return session
 
     def get(self, path: str) -> requests.Response:
-        """Send a GET request, with retries. Raises EngineDied if no answer can be read."""
+        """Send a GET request, with retries, and return its response.
+
+        Raises EngineDied if no answer can be read, MalformedAnswer, and RequestOverdue.
+        """
         try:
-            return self._get(path)
-        except requests.RequestException as problem:
+            return sent_when_free(lambda: self._get(path), self.time)[0]
+        except BROKEN as problem:
             raise self._connection_lost(problem) from problem
 
     @tenacity.retry(
@@ -134,45 +152,61 @@ class HttpClient:
         body: dict[str, Any] | list[Any] | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> requests.Response:
-        """Send a POST request once.
+        """Send a POST request once, and return its response.
 
-        Raises RequestRefused for an error status, EngineDied if the connection fails, EngineSilent on a read timeout.
+        Raises RequestRefused for an error status, EngineDied if the connection fails, EngineSilent on a read timeout,
+        MalformedAnswer, and RequestOverdue.
+        """
+        return self.posted(path, body, headers, lambda: None)[0]
+
+    def posted(
+        self, path: str, body: Any, headers: Mapping[str, str], on_wait: Callable[[], None]
+    ) -> tuple[requests.Response, int]:
+        """Send a POST request once. Return its response, and how often the server was busy before. Raises as `post`.
+
+        `on_wait` is called while the client waits for a busy server.
         """
         limits = (CONNECT_SECONDS, self.read_timeout)
+
+        def send() -> requests.Response:
+            return self.session().post(self.url + path, json=body, headers=headers, timeout=limits)
+
         try:
-            response = self.session().post(self.url + path, json=body, headers=headers, timeout=limits)
+            response, busy = sent_when_free(send, self.time, on_wait)
         except requests.ReadTimeout as problem:
             raise self._timed_out(path) from problem
-        except requests.RequestException as problem:
+        except BROKEN as problem:
             raise self._connection_lost(problem) from problem
         if response.status_code >= 400:
-            raise RequestRefused(response.status_code, response.text)
-        return response
+            raise RequestRefused(response.status_code, safe_start(response.text))
+        return response, busy
 
     def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
         """Send one generation once and return its answer. Disconnect when the request's `abort` is due.
 
-        Raises RequestRefused, EngineDied, EngineSilent or MalformedAnswer.
+        Raises RequestRefused, EngineDied, EngineSilent, MalformedAnswer or RequestOverdue.
         """
         if request.surface.pooled is not None:
             return self.pool(request, request.surface.pooled, on_token)
         if request.door is not None and request.door in self.whole_doors:
             return self.complete_at(request, request.door, on_token)
         path, reader = self.path(request), self.reader(on_token)
+        reader.expect(request)
         try:
-            sent = self.sent(path, request)
+            sent, busy = sent_when_free(lambda: self.sent(path, request), self.time, waiting(on_token))
             if isinstance(sent, Stage):
-                return reader.completion(sent)
+                return msgspec.structs.replace(reader.completion(sent), busy=busy)
             with sent as response:
                 if response.status_code >= 400:
                     raise self._failed(response.status_code, response.text)
                 aborted = self.read(response, reader, request)
-        except requests.RequestException as problem:
-            # requests raises a timeout in the middle of a stream as a ConnectionError around a ReadTimeoutError.
-            if isinstance(problem, requests.ReadTimeout) or "Read timed out" in str(problem):
+        except BROKEN as problem:
+            # requests raises a timeout in the middle of a body as a ConnectionError around a ReadTimeoutError.
+            silent = isinstance(problem, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError)
+            if silent or "Read timed out" in str(problem):
                 raise self._timed_out(path) from problem
             raise self._connection_lost(problem) from problem
-        answer = self._finished(response, reader, aborted)
+        answer = msgspec.structs.replace(self._finished(response, reader, aborted), busy=busy)
         return content.answer(request, answer) if content.has_content(request) else answer
 
     def path(self, request: CompletionRequest) -> str:
@@ -192,22 +226,21 @@ class HttpClient:
         abort = visible_abort(request)
         if abort is None or abort.after_tokens:
             return send(self.session())
-        return sent_unless_due(send, self.new_session(), abort, self.stage)
+        return sent_unless_due(send, self.new_session(), abort, self.stage, self.time)
 
     def complete_at(self, request: CompletionRequest, door: Door, on_token: Callable[[int], None] | None) -> Completion:
         """Send one generation once at a door whose answers are read as a whole. Raises as `complete`, and NotExact."""
         began = time.monotonic()
-        response = self.post(
-            door.value, self.door_body(request, door), completions.headers(request.rank, request.hand_over_ms)
-        )
+        headers = completions.headers(request.rank, request.hand_over_ms)
+        response, busy = self.posted(door.value, self.door_body(request, door), headers, waiting(on_token))
         at = round(time.monotonic() - began, 6)
         try:
             answer = self.read_door(door, response.content, at, lambda text: self.tokens_of(request.model, text))
-        except (msgspec.MsgspecError, UnicodeDecodeError, LookupError) as problem:
+        except UNREADABLE as problem:
             raise malformed(response, response.text, doors.EXPECTED) from problem
         if on_token is not None and answer.tokens:
             on_token(len(answer.tokens))
-        return answer
+        return msgspec.structs.replace(answer, busy=busy)
 
     def door_body(self, request: CompletionRequest, door: Door) -> dict[str, Any]:
         """Return the JSON body of a request at a door whose answers are read as a whole."""
@@ -222,14 +255,14 @@ class HttpClient:
         token is. Raises as `complete`.
         """
         headers = completions.headers(request.rank, request.hand_over_ms)
-        response = self.post(pooling.PATHS[task], pooling.body(request, task), headers)
+        response, busy = self.posted(pooling.PATHS[task], pooling.body(request, task), headers, waiting(on_token))
         try:
             rows = as_rows(pooling.READERS[task](response.content))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        except UNREADABLE as problem:
             raise malformed(response, response.text, pooling.EXPECTED) from problem
         if on_token is not None:
             on_token(1)
-        return Completion(tokens=(), finish_reason=None, cached_tokens=None, pooled=rows)
+        return Completion(tokens=(), finish_reason=None, cached_tokens=None, pooled=rows, busy=busy)
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a generation request."""
@@ -242,7 +275,10 @@ class HttpClient:
         return Reader(on_token)
 
     def read(self, response: requests.Response, reader: Reader, request: CompletionRequest) -> Stage | None:
-        """Read the answer. Return None at its end, or the request's stage if the client disconnects before."""
+        """Read the answer. Return None at its end, or the request's stage if the client disconnects before.
+
+        An answer with many more tokens than requested is not read to its end: it may have none.
+        """
         abort = visible_abort(request)
         if request.surface.prompt_logprobs:
             reader.take(response.text)
@@ -253,6 +289,8 @@ class HttpClient:
             return stage
         for event in events(response, reader.start):
             reader.take(event)
+            if reader.overlong or reader.malformed is not None:
+                return None
             if abort is not None and reader.count >= max(1, abort.after_tokens) and reader.finish_reason is None:
                 return Stage.DECODE
         return None
@@ -269,7 +307,7 @@ class HttpClient:
             raise self._malformed(response, reader.malformed, reader.expected)
         if reader.error is not None:
             raise self._failed(reader.status, reader.error)
-        if not reader.done and aborted is None:
+        if not reader.done and not reader.overlong and aborted is None:
             problem = self._malformed(response, reader.start.decode("utf-8", "replace"), STREAM)
             raise EngineDied(f"an answer ended early: {problem}") if reader.events else problem
         return reader.completion(aborted)
@@ -285,6 +323,7 @@ class HttpClient:
 
     def _failed(self, status: int, said: str) -> EngineError:
         """Return the error for a status of failure. If the engine crashed, the server may answer for a while."""
+        said = safe_start(said)
         if status >= 500 and self.wait_dead(DEAD_SECONDS if ENGINE_DEAD in said else 2.0):
             return EngineDied(f"the engine terminated while it answered: {said[:200]}")
         return RequestRefused(status, said)
@@ -297,7 +336,8 @@ class HttpClient:
 
     def _connection_lost(self, problem: Exception) -> EngineError:
         dead = self.wait_dead(5.0)
-        what = "the engine's process has ended" if dead else f"cannot connect to {self.printable_url}"
+        lost = "" if cannot_connect(problem) else ", or it broke the connection or sent no HTTP"
+        what = "the engine's process has ended" if dead else f"cannot connect to {self.printable_url}{lost}"
         return EngineDied(f"{what} ({type(problem).__name__})")
 
     def _timed_out(self, path: str) -> EngineError:
@@ -320,17 +360,7 @@ class HttpClient:
         response = self.get(path)
         if response.status_code != 200:
             return None
-        families: Families = {}
-        names = (*self.counters, *self.labelled)
-        # A server publishes hundreds of histogram lines. To parse them all would cost more than a request.
-        wanted = "\n".join(line for line in response.text.splitlines() if any(name in line for name in names))
-        try:
-            for family in text_string_to_metric_families(wanted + "\n"):
-                samples = [(s.labels, s.value) for s in family.samples if not s.name.endswith(("_created", "_bucket"))]
-                families[family.name] = samples
-        except ValueError as problem:
-            raise malformed(response, wanted, "metrics in the text format of Prometheus") from problem
-        return families
+        return families_of(response, (*self.counters, *self.labelled))
 
     def metrics(self) -> Metrics:
         """Return the counters and gauges, summed over engine replicas; None for those that are not published."""
@@ -377,22 +407,18 @@ class HttpClient:
         within = tuple(one for one in scope if one not in SIDE_PATHS)
         body = self.post(reset_path(within) if within else self.reset_path).text
         self.reset_beside(beside)
-        return is_success(body), body
+        return is_success(body), safe_start(body)
 
 
 def is_success(body: str) -> bool:
     """Return whether a body is `{"success": true}`. Older servers answer 200 in any case (vllm PR#12284)."""
     try:
-        answer = json.loads(body)
-    except ValueError:
+        answer = msgspec.json.decode(body)
+    except UNREADABLE:
         return False
     return isinstance(answer, dict) and answer.get("success") is True
 
 
-def events(response: requests.Response, start: bytearray) -> Iterator[str]:
-    """Yield the `data:` payloads of a stream of server-sent events. The first lines of the stream go to `start`."""
-    for line in response.iter_lines(chunk_size=None):  # None: yield each chunk as it arrives
-        if len(start) < SHOWN:
-            start += line + b"\n"
-        if line.startswith(b"data:"):
-            yield line[5:].strip().decode("utf-8", "replace")
+def waiting(on_token: Callable[[int], None] | None) -> Callable[[], None]:
+    """Return what reports, while the client waits for a busy server, that the request is not stalled."""
+    return (lambda: None) if on_token is None else (lambda: on_token(0))

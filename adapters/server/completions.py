@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from coldproof.adapters.protocol.requests import PLAIN, Completion, CompletionRequest, ResponseOptions, Stage, Token
+from coldproof.adapters.server.answers import UNREADABLE
 
 SEED = 0
 RANK_HEADER = "X-data-parallel-rank"  # of vLLM's server, which then does not balance
@@ -16,6 +19,7 @@ HAND_OVER_HEADER = "X-hand-over-ms"  # of the router of a pair: see adapters/vll
 # The largest logprob margin, in nats. A token that a grammar forbids has -inf, which JSON cannot hold; vLLM's server
 # writes -9999.
 LARGEST_GAP = 9999.0
+SPARE_TOKENS = 16  # beyond those requested that are read: a server with a wrong count ends its answer soon, with usage
 TOP_LOGPROBS = 2  # the best token and the second best: the margin rule compares by their difference
 
 
@@ -76,6 +80,9 @@ def option_fields(surface: ResponseOptions, *, chat: bool) -> dict[str, Any]:
     return fields
 
 
+Count = Annotated[int, Meta(ge=0, lt=2**53)]  # a number of tokens or a token's id, exact in every reader of JSON
+
+
 class Score(msgspec.Struct, frozen=True):
     """The score of one candidate token."""
 
@@ -109,21 +116,21 @@ class Part(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct, frozen=True):
     """Some or all tokens of one answer. `index`: the number of the answer."""
 
-    index: int | None = None
-    token_ids: list[int] | None = None
+    index: Count | None = None
+    token_ids: list[Count] | None = None
     text: str | None = None
     delta: Part | None = None
     message: Part | None = None
     finish_reason: str | None = None
     logprobs: Scores | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[Count] | None = None
     prompt_logprobs: PromptScores | None = None
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
     """The number of prompt tokens from the cache."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -138,7 +145,7 @@ class Event(msgspec.Struct, frozen=True):
     choices: list[Choice] = []
     usage: Usage | None = None
     error: Any = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[Count] | None = None
     prompt_logprobs: PromptScores | None = None
 
 
@@ -163,6 +170,13 @@ class Reader:
         self.malformed: str | None = None  # the first event that could not be read
         self.events = 0  # the number of events that could be read
         self.done = False
+        self.most_answers: float = math.inf
+        self.most_tokens: float = math.inf  # of each answer
+        self.overlong = False  # whether an answer has so many more that its end is not awaited
+
+    def expect(self, request: CompletionRequest) -> None:
+        """Expect the answer to a request: no more answers, and no more tokens, than it allows."""
+        self.most_answers, self.most_tokens = request.surface.answers, request.max_tokens
 
     @property
     def count(self) -> int:
@@ -190,9 +204,13 @@ class Reader:
             return
         try:
             self.take_event(data)
+            if (self.cached_tokens or 0) < 0 or any(tokens and tokens[-1].id < 0 for tokens in self.answers.values()):
+                raise ValueError("a negative number of tokens, or token id")
             self.events += 1
-        except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, LookupError):
+        except UNREADABLE:
             self.malformed = data if self.malformed is None else self.malformed
+        longest = max(map(len, self.answers.values()), default=0)
+        self.overlong = longest > self.most_tokens + SPARE_TOKENS
 
     def take_event(self, data: str) -> None:
         """Read one event in JSON. Raises the errors of decoding or indexing if it has another form."""
@@ -224,6 +242,8 @@ class Reader:
     def add(self, choice: Choice) -> None:
         """Add the tokens of one choice."""
         at = round(time.monotonic() - self.start_time, 6)
+        if (choice.index or 0) >= self.most_answers:
+            raise ValueError("an answer that was not requested")
         tokens = self.answers.setdefault(choice.index or 0, [])
         scores = [] if choice.logprobs is None else token_scores(choice.logprobs)
         for i, token in enumerate(choice.token_ids or ()):

@@ -9,41 +9,26 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import requests
-from requests.adapters import HTTPAdapter
 
+from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.requests import Abort, Stage
+from coldproof.adapters.server.transport import MeteredAdapter, MeteredResponse
 
 POLL_SECONDS = 0.002  # between two polls of a request's stage; one poll takes a server about as long
 
 
-class OneConnection(HTTPAdapter):
-    """Keeps the connection that it opens, so that another thread can shut it down while a request waits on it.
+class OneConnection(MeteredAdapter):
+    """Has its connection shut down by another thread while a request waits on it.
 
     `waits`: whether the request was sent and its answer is awaited. Before, the server does not know of the request.
     """
 
-    connection: Any = None
     waits = False
 
-    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
-        """Return the pool for a request. It opens connections that are kept here."""
-        pool: Any = super().get_connection_with_tls_context(*args, **options)
-        opened = type(pool).ConnectionCls
-
-        def kept(*args: Any, **options: Any) -> Any:
-            connection = opened(*args, **options)
-            receive = connection.getresponse
-
-            def received(*args: Any, **options: Any) -> Any:
-                self.waits = True
-                return receive(*args, **options)
-
-            connection.getresponse = received
-            self.connection = connection
-            return connection
-
-        pool.ConnectionCls = kept
-        return pool
+    def response(self, sock: socket.socket, *args: Any, **named: Any) -> MeteredResponse:
+        """Return the response on a socket, which is awaited from now on."""
+        self.waits = True
+        return super().response(sock, *args, **named)
 
     def shut_down(self) -> bool:
         """End the connection. Return whether a request waited on it: the server may have ended it at the same time."""
@@ -62,13 +47,14 @@ def sent_unless_due(
     session: requests.Session,
     abort: Abort,
     stage: Callable[[], Stage],
+    time_of_request: RequestTime,
 ) -> requests.Response | Stage:
     """Send a request and return the response as soon as it has headers, or the stage at which the client disconnected.
 
     Servers that must know whether a request succeeds before they send a status (llama.cpp) send the headers with the
     first token. So a client that waits for headers could never disconnect from their queue.
     """
-    adapter = OneConnection()
+    adapter = OneConnection(time_of_request)
     for scheme in ("http://", "https://"):
         session.mount(scheme, adapter)
     with ThreadPoolExecutor(1) as thread:

@@ -12,7 +12,7 @@ import msgspec
 
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Token
-from coldproof.adapters.server.completions import SEED, PromptDetails, Usage
+from coldproof.adapters.server.completions import SEED, Count, PromptDetails, Usage
 
 Retokenize = Callable[[str], tuple[int, ...]]
 ENDS = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop"}
@@ -72,7 +72,7 @@ def as_dicts(messages: tuple[Message, ...]) -> list[dict[str, str]]:
 class GeneratedChoice(msgspec.Struct, frozen=True):
     """An answer in tokens and text."""
 
-    token_ids: list[int]
+    token_ids: list[Count]
     text: str
     finish_reason: str | None
 
@@ -82,14 +82,14 @@ class GenerateAnswer(msgspec.Struct, frozen=True):
 
     choices: list[GeneratedChoice]
     usage: Usage | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[Count] | None = None
 
 
 class TextAndTokens(msgspec.Struct, frozen=True):
     """A prompt or an answer in text and tokens."""
 
     message: str
-    tokens: list[int]
+    tokens: list[Count]
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
@@ -122,8 +122,8 @@ class TextBlock(msgspec.Struct, frozen=True):
 class MessagesUsage(msgspec.Struct, frozen=True):
     """The counts of messages."""
 
-    output_tokens: int
-    cache_read_input_tokens: int | None = None
+    output_tokens: Count
+    cache_read_input_tokens: Count | None = None
 
 
 class MessagesAnswer(msgspec.Struct, frozen=True):

@@ -16,8 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from coldproof.adapters.protocol.kv_events import EventBatch, read_batch
+from coldproof.adapters.protocol.kv_events import EventBatch, EventFormatError, read_batch
 
+# A batch has the events of one step: 1,000 blocks of 256 tokens have about 2 MiB. The socket drops a longer message
+# with its connection; what is then missing is requested from the replay socket, or remains a gap.
+BATCH_BYTES = 64 * 2**20
+MOST_WAITING = 10_000  # batches that the system keeps until they are taken; as many as vLLM keeps for the replay
+TAKEN_BYTES = 512 * 2**20  # of one call of `take`: a server that never stops to publish ends it with an error
+MESSAGE_BYTES = 1024  # that an empty message counts for
 QUIET_MS = 100  # an idle server publishes its last batches within a few of these
 REPLAY_MS = 5000
 NUMBER_BYTES = 8
@@ -36,13 +42,15 @@ class EventSocket:
         self.replay = f"ipc://{self.folder}/replay"
         self._context = self._zmq.Context()
         self._subscriber = self._context.socket(self._zmq.SUB)
-        self._subscriber.setsockopt(self._zmq.RCVHWM, 0)
+        self._replayer = self._context.socket(self._zmq.DEALER)
+        for one in (self._subscriber, self._replayer):
+            one.setsockopt(self._zmq.RCVHWM, MOST_WAITING)
+            one.setsockopt(self._zmq.MAXMSGSIZE, BATCH_BYTES)
         self._subscriber.setsockopt(self._zmq.SUBSCRIBE, b"")
         self._subscriber.connect(self.stream)
-        self._replayer = self._context.socket(self._zmq.DEALER)
-        self._replayer.setsockopt(self._zmq.RCVHWM, 0)
         self._replayer.connect(self.replay)
         self._next = 0
+        self._taken_bytes = 0
 
     @property
     def flags(self) -> list[str]:
@@ -53,8 +61,10 @@ class EventSocket:
     def take(self) -> tuple[EventBatch, ...]:
         """Return the new batches. Waits until no more batches arrive; call it only when no request is in flight.
 
-        Raises EventFormatError for a message that is not a batch of events.
+        Raises EventFormatError for a message that is not a batch of events, and for a server that does not stop to
+        publish.
         """
+        self._taken_bytes = 0
         found: dict[int, tuple[float, bytes]] = {}
         while True:
             arrived = {**self._arrived(QUIET_MS), **self._missed(found)}
@@ -70,9 +80,18 @@ class EventSocket:
         """Return the payloads that arrive on the stream until nothing arrives for `quiet_ms`."""
         found = {}
         while self._subscriber.poll(quiet_ms):
-            _, number, payload = self._subscriber.recv_multipart()
+            number, payload = self._batch(self._subscriber.recv_multipart())
             found[int.from_bytes(number, "big")] = payload
         return found
+
+    def _batch(self, message: list[bytes]) -> tuple[bytes, bytes]:
+        """Return number and payload of a message. Raises EventFormatError for another form, and for too many bytes."""
+        if len(message) < 2 or len(message[-2]) != NUMBER_BYTES:
+            raise EventFormatError(f"a message on the event socket has {len(message)} parts and no number of a batch")
+        self._taken_bytes += len(message[-1]) + MESSAGE_BYTES
+        if self._taken_bytes > TAKEN_BYTES:
+            raise EventFormatError(f"the server published more than {TAKEN_BYTES // 2**20} MiB of events at once")
+        return message[-2], message[-1]
 
     def _missed(self, found: dict[int, Any]) -> dict[int, bytes]:
         """Return the payloads that the server still has, from the first missing batch on.
@@ -85,7 +104,7 @@ class EventSocket:
         self._replayer.send_multipart([b"", wanted.to_bytes(NUMBER_BYTES, "big")])
         missed = {}
         while self._replayer.poll(REPLAY_MS):
-            *_, number, payload = self._replayer.recv_multipart()
+            number, payload = self._batch(self._replayer.recv_multipart())
             if number == END:
                 break
             missed[int.from_bytes(number, "big")] = payload

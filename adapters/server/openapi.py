@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from coldproof.adapters.protocol.engine import EngineError
+from coldproof.adapters.server.answers import UNREADABLE
 from coldproof.adapters.server.client import HttpClient
 
 OPENAPI = "/openapi.json"
@@ -23,5 +24,5 @@ def listed_routes(client: HttpClient) -> set[str]:
         if answer.status_code != 200:
             return set()
         return set(msgspec.json.decode(answer.content, type=Description).paths)
-    except (EngineError, msgspec.MsgspecError):
+    except (EngineError, *UNREADABLE):
         return set()

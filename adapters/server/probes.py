@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+import re
 import secrets
 from collections.abc import Callable
 
 import msgspec
 
+from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.common.reset_route import RESET_PARAMETERS, RESET_PATH
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
-from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.engine import RequestRefused, printable
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
 from coldproof.adapters.protocol.resets import SCOPE_CAPABILITIES
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.server.client import Families, HttpClient
+from coldproof.adapters.server.answers import UNREADABLE
+from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import RANK_HEADER
+from coldproof.adapters.server.metrics_page import Families
 from coldproof.adapters.server.probe_doors import probe_doors
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
 from coldproof.adapters.server.probe_pooling import probe_pooling
@@ -26,8 +30,11 @@ from coldproof.adapters.server.weights import probe_weights
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
 OPENAPI = "/openapi.json"  # the description of all routes, where a server has it
+SIZE = re.compile(r"[0-9]{1,12}")  # of blocks, tokens or slots
 CACHE_CONFIG = "cache."  # before the names of what vLLM's metrics report about its cache
 PROBE_TOKENS = 512  # at least two blocks of any usual size (16 ... 256), so that the second request must hit
+LARGEST_UNIT = 65536  # tokens; prompts are drawn around it
+LONGEST_LABEL = 200  # characters of a label of the metrics that a report shows
 NO_ADAPTER = "no adapter to try: give the folder of the served model with --model, or two adapters with --adapter"
 NO_SWITCH = "each request names its adapter; no adapter can be switched on for all requests"
 NO_EVENTS = "Coldproof reads KV events only from servers that it starts with KV events on: use the cell `events`"
@@ -104,9 +111,9 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
         base_model=base_model,
         shape=EngineShape(
             block_size=hit_unit(cache_config),
-            pool_blocks=None if pool is None else pool - 1,  # without vLLM's null block
+            pool_blocks=pool - 1 if pool is not None and pool > 1 else None,  # without vLLM's null block
             max_model_tokens=max_tokens,
-            adapter_slots=integer_label(slots),
+            adapter_slots=integer_label(slots) or None,
             prefix_caching=None if caching is None else caching == "True",
             uniform=is_uniform(cache_config),
             kept_every=kept_every(cache_config),
@@ -115,7 +122,11 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             counts_first_lookups=found[Capability.METRICS].present is True and counts_first_lookups(version),
         ),
         capabilities=found,
-        cache_config={f"{CACHE_CONFIG}{key}": cache_config[key] for key in CACHE_FIELDS if key in cache_config},
+        cache_config={
+            f"{CACHE_CONFIG}{key}": printable(redacted(cache_config[key]), LONGEST_LABEL)
+            for key in CACHE_FIELDS
+            if key in cache_config
+        },
         null_is_miss=null_is_miss,
     )
 
@@ -148,7 +159,8 @@ def rank_support(ranks: int) -> dict[Capability, Support]:
 def hit_unit(cache_config: dict[str, str]) -> int | None:
     """Return the granularity of hits, in tokens: a block, or several if groups of layers have different block sizes."""
     alignment, block = (integer_label(cache_config.get(key)) for key in ("cache_hit_alignment_tokens", "block_size"))
-    return alignment or block
+    unit = alignment or block or 0
+    return unit if 0 < unit <= LARGEST_UNIT else None
 
 
 def kept_every(cache_config: dict[str, str]) -> int | None:
@@ -271,9 +283,9 @@ def documented_parameters(client: HttpClient) -> list[str]:
     """Return the names of the parameters of the route for resets; none if the server describes no routes."""
     response = client.get(OPENAPI)
     try:
-        parameters = response.json()["paths"][RESET_PATH]["post"]["parameters"] if response.ok else []
-        return [str(one["name"]) for one in parameters]
-    except (ValueError, LookupError, TypeError):
+        page = msgspec.json.decode(response.content) if response.ok else {}
+        return [printable(str(one["name"]), 40) for one in page["paths"][RESET_PATH]["post"]["parameters"]]
+    except UNREADABLE:
         return []
 
 
@@ -318,8 +330,8 @@ def first_labels(families: Families | None, name: str) -> dict[str, str]:
 
 
 def integer_label(text: str | None) -> int | None:
-    """Return the integer of a label, or None if it is missing or not a number."""
-    return int(text) if text is not None and text.isdigit() else None
+    """Return the integer of a label, or None if it is missing or no number that a size can have."""
+    return int(text) if text is not None and SIZE.fullmatch(text) else None
 
 
 def provenance_support(*, digests: bool) -> Support:

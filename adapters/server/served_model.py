@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from coldproof.adapters.common.redact import KEY_VARIABLE
-from coldproof.adapters.protocol.engine import EngineError
-from coldproof.adapters.server.answers import decoded, malformed
+import msgspec
+from msgspec import Meta
+
+from coldproof.adapters.common.redact import KEY_VARIABLE, redacted
+from coldproof.adapters.protocol.engine import EngineError, printable
+from coldproof.adapters.server.answers import UNREADABLE, decoded, malformed
 from coldproof.adapters.server.client import HttpClient
 
 BASE_MODEL_EXPECTED = "a list with a model that is not an adapter: check that this is an OpenAI-compatible server"
 
 
+Name = Annotated[str, Meta(min_length=1, max_length=1024)]  # each recorded request has the name of its model
+Path = Annotated[str, Meta(max_length=4096)]
+LONGEST_VERSION = 100  # characters
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The answer of /version."""
+
+    version: str
+
+
 class ListedModel(msgspec.Struct, frozen=True):
     """A model or adapter in the server's list. `parent`: an adapter's base model. `root`: the path of its files."""
 
-    id: str
+    id: Name
     parent: str | None = None
-    max_model_len: int | None = None
-    root: str | None = None
+    max_model_len: Annotated[int, Meta(ge=1, lt=2**31)] | None = None
+    root: Path | None = None
 
     @property
     def max_tokens(self) -> int:
@@ -50,6 +64,6 @@ def server_version(client: HttpClient) -> str | None:
     if response.status_code != 200:
         return None
     try:
-        return str(response.json()["version"])
-    except (ValueError, KeyError, TypeError):
+        return printable(redacted(msgspec.json.decode(response.content, type=Version).version), LONGEST_VERSION)
+    except UNREADABLE:
         return None

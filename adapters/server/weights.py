@@ -15,7 +15,7 @@ from coldproof.adapters.common.wake_route import WAKE_PATH, wake_path
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
-from coldproof.adapters.server.answers import decoded
+from coldproof.adapters.server.answers import UNREADABLE, decoded
 from coldproof.adapters.server.client import HttpClient
 
 RPC, CHECKER, PAUSE, RESUME = "/collective_rpc", "/weight_checker", "/pause", "/resume"
@@ -54,7 +54,7 @@ def probe_weights(client: HttpClient) -> dict[Capability, Support]:
     try:
         answer = client.get("/openapi.json")
         listed = set(msgspec.json.decode(answer.content, type=Routes).paths) if answer.status_code == 200 else set()
-    except (EngineError, msgspec.MsgspecError):
+    except (EngineError, *UNREADABLE):
         listed = set()
     found = {Capability.WEIGHTS_IN_PLACE: IN_PLACE}
     for routes, capabilities in NEEDED.items():

@@ -6,7 +6,6 @@ The bodies, the reader and the scrapes are SGLang's own. Sending, client disconn
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server.answers import decoded
-from coldproof.adapters.server.client import READ_TIMEOUT_SECONDS, HttpClient
+from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import TOP_LOGPROBS, Reader, gap
 from coldproof.adapters.server.doors import Retokenize
 from coldproof.adapters.sglang import doors
@@ -70,8 +69,8 @@ class SglangClient(HttpClient):
     whole_doors = doors.WHOLE
     has_loads = True  # whether the server has /v1/loads; set by the first call of `loads`
 
-    def __init__(self, url: str, *, alive: Callable[[], bool], read_timeout: float = READ_TIMEOUT_SECONDS) -> None:
-        super().__init__(url, alive=alive, read_timeout=read_timeout)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
         self.sessions = OpenSessions()
 
     def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
@@ -199,7 +198,7 @@ class SglangReader(Reader):
 
     def take_event(self, data: str) -> None:
         """Read one event in JSON. Raises the errors of indexing if it has another form."""
-        event: dict[str, Any] = json.loads(data)
+        event: dict[str, Any] = msgspec.json.decode(data)
         if "error" in event:
             self.refuse(event["error"].get("code"), event["error"]["message"])
             return

@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.engine import EngineError, MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.server.answers import malformed
+from coldproof.adapters.server.answers import UNREADABLE, malformed
 from coldproof.adapters.server.openapi import listed_routes
 from coldproof.adapters.server.probe_options import probe_response_options
 from coldproof.adapters.server.probes import (
@@ -46,6 +46,7 @@ PRINTED = (
     "chunked_prefill_size",
     "lora_backend",
 )  # the fields of /server_info that a report shows
+LARGEST_SIZE = 10**12  # of blocks, tokens or slots
 STATIC = {
     Capability.ADAPTER_SWITCH: Support(False, NO_SWITCH),
     Capability.SEVERAL_ANSWERS: Support(False, NO_SAMPLING_SEED),
@@ -75,7 +76,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     def number(self, key: str) -> int | None:
         """Return a number of /server_info, or None if it is missing."""
         value = self.server.get(key)
-        return value if type(value) is int else None
+        return value if type(value) is int and 0 <= value < LARGEST_SIZE else None
 
     def flag(self, key: str) -> bool | None:
         """Return a flag of /server_info, or None if it is missing. A flag that was not set is null and means False."""
@@ -99,8 +100,8 @@ def first_object(client: SglangClient, *paths: str) -> tuple[dict[str, Any], req
         if response.status_code == 401:
             raise EngineError(f"the server requires a valid API key: set {KEY_VARIABLE}")
         try:
-            page = response.json() if response.status_code == 200 else None
-        except ValueError:
+            page = msgspec.json.decode(response.content) if response.status_code == 200 else None
+        except UNREADABLE:
             continue
         if isinstance(page, dict):
             return page, response

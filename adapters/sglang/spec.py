@@ -6,6 +6,7 @@ loaded, and it flushes its cache only while no request runs.
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.server.attach import attach_server
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import ProbeResult
@@ -16,7 +17,7 @@ from coldproof.adapters.sglang.weights import WEIGHTS, SglangEngine
 from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec
 
 
-def attach(url: str, *, adapter_for: AdapterFor) -> ServerEngine:
+def attach(url: str, *, adapter_for: AdapterFor, time: RequestTime | None = None) -> ServerEngine:
     """Return the SGLang server at `url` after probing it. Raises EngineStartError if no SGLang server answers there."""
 
     def probe_server(client: SglangClient) -> ProbeResult:
@@ -24,7 +25,14 @@ def attach(url: str, *, adapter_for: AdapterFor) -> ServerEngine:
         client.base_model = facts.name
         return probe(client, facts, adapter_for(facts.root))
 
-    return attach_server(url, name="sglang", kind=SglangClient, probe=probe_server, engine=SglangEngine)
+    return attach_server(
+        url,
+        name="sglang",
+        kind=SglangClient,
+        probe=probe_server,
+        time=time or RequestTime(),
+        engine=SglangEngine,
+    )
 
 
 ENGINE = EngineSpec(

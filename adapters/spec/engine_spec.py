@@ -15,6 +15,7 @@ import msgspec
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell, EngineVariant
@@ -73,8 +74,11 @@ AdapterFor = Callable[[str | None], str | None]  # the model's folder or None ->
 class Attach(Protocol):
     """Attaches to a server. Raises EngineStartError with the reason."""
 
-    def __call__(self, url: str, *, adapter_for: AdapterFor) -> Engine:
-        """Return the engine at `url`. `adapter_for` returns an adapter that fits the server's model, for the probes."""
+    def __call__(self, url: str, *, adapter_for: AdapterFor, time: RequestTime) -> Engine:
+        """Return the engine at `url`. `adapter_for` returns an adapter that fits the server's model, for the probes.
+
+        `time`: how long each request may take.
+        """
 
 
 class ConnectorWords(Protocol):

@@ -17,9 +17,10 @@ import msgspec
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest, Message
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.adapters.server.client import Families, HttpClient
+from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, Reader
 from coldproof.adapters.server.lacking import Lacks
+from coldproof.adapters.server.metrics_page import Families
 from coldproof.adapters.server.vllm_metrics import METRICS_PATH
 
 NO_SALT = "only /v1/chat/completions has cache_salt, and its answers have no token ids"

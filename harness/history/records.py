@@ -88,6 +88,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     refused: bool = False  # the error is the engine's refusal
     silent: bool = False
+    busy: int | msgspec.UnsetType = msgspec.UNSET  # how often the server refused it as busy before it took it, if ever
 
     @property
     def token_ids(self) -> tuple[int, ...]:

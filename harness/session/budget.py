@@ -25,6 +25,9 @@ RESERVED = 0.6
 LEAST_EXTRA = 60.0
 # The same for a run without one: its profile's budget is an estimate for a small model on an idle machine.
 PATIENT_RUN = 5
+# After the end of the run, for the requests of the example in flight. Then requests to an attached server are cut off:
+# it may be wrong or hostile, and a request that is cut off is no finding.
+CUT_SECONDS = 20.0
 OUT_OF_TIME = "the time of the run was over before its turn: it needs a longer --budget"
 
 
@@ -46,7 +49,11 @@ class RunClock:
 
     def left(self) -> float:
         """Return the seconds that are left, at least 0."""
-        return max(0.0, self.limit + self._starts() - (self._clock() - self._began))
+        return max(0.0, self.until_cut() - CUT_SECONDS)
+
+    def until_cut(self) -> float:
+        """Return the seconds until requests that are still in flight are cut off; 0 or less after that."""
+        return self.limit + CUT_SECONDS + self._starts() - (self._clock() - self._began)
 
 
 class OutOfTime(Exception):

@@ -18,7 +18,9 @@ import psutil
 import pytest
 
 from coldproof.adapters.common.forked import ForkServerError, stop_imports
+from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
+from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.registry import fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.finding_records import check_references, read_records
@@ -151,6 +153,7 @@ class ConformanceRun:
             self.stop(f"RUN INVALID: the self-test of the detector gave a wrong result for the injected bug '{missed}'")
         try:
             pool = self.pool = EnginePool(self.options, self.log)
+            pool.time_left = lambda: self.clock.until_cut()
             pool.prepare()
             if self.options.profile == SOAK:
                 self.monitor = ResourceMonitor(self.log, lambda: list(pool.processes), self.options.seconds)
@@ -189,7 +192,7 @@ class ConformanceRun:
     def stop(self, message: str, *, usage: bool = False) -> NoReturn:
         """End the whole run with one line. The report shows how far the run came."""
         self.log.emit("problem", message=message, usage=usage)
-        pytest.exit(f"coldproof: {message}", returncode=EXIT_HARNESS)
+        pytest.exit(f"coldproof: {redacted(message)}", returncode=EXIT_HARNESS)
 
     def open_cell(self, cell: Cell) -> SystemUnderTest:
         """Start a cell's engines and calibrate. With only one cell, a failure ends the run. Raises OutOfTime."""
@@ -202,7 +205,7 @@ class ConformanceRun:
             sut = SystemUnderTest(CellEngines.open(self.pool, cell), self.budget)
         except UsageError as problem:
             self.stop(str(problem), usage=True)
-        except (EngineError, OracleError) as problem:
+        except (EngineError, OracleError, RequestOverdue) as problem:
             if len(self.options.cells) == 1:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
@@ -232,7 +235,8 @@ class ConformanceRun:
     @functools.cached_property
     def clock(self) -> RunClock:
         """Return the clock of the run, which begins when the first cell is opened."""
-        starts = self.pool.starts if self.pool is not None else []
+        # To attach is no start: a server that is slow or wrong gets no time for it.
+        starts = self.pool.starts if self.pool is not None and not self.options.attached else []
         return RunClock(self.options.seconds, strict=self.options.budget is not None, starts=lambda: sum(starts))
 
     def release(self) -> None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import ENGINES, fault_listing
 from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.trial import Trial
@@ -289,6 +290,19 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
                 trials.conclude_unopened(trial, str(failure))
             trials.emit_verdict(trial, Verdict.ERROR, str(failure), None, left=None)
         raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remove secrets from what pytest is going to print about a test: a server may have repeated them."""
+    report = yield
+    said = str(report.longrepr or "")
+    if isinstance(report.longrepr, tuple):  # of a skipped test
+        report.longrepr = (*report.longrepr[:2], redacted(report.longrepr[2]))
+    elif redacted(said) != said:
+        report.longrepr = redacted(said)
+    report.sections = [(title, redacted(content)) for title, content in report.sections]
+    return report
 
 
 class SignalPlugin:

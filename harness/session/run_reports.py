@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.adapters.common.redact import redacted_data
 from coldproof.harness.case.bug_report import bug_report
 from coldproof.harness.case.known_issue_proposals import write_proposals
 from coldproof.harness.case.known_issues import Waivers, today
@@ -54,7 +55,7 @@ class RunReports:
 
     def save_case(self, case: Case, statement: str) -> None:
         """Write cases/ID.json, cases/ID.py and cases/ID.md, and emit the event that the report is made from."""
-        case = msgspec.convert(storable(msgspec.to_builtins(case)), Case)
+        case = msgspec.convert(redacted_data(storable(msgspec.to_builtins(case))), Case)
         folder = self.options.report_dir / "cases"
         (folder / f"{case.id}.json").write_bytes(encode(case))
         (folder / f"{case.id}.py").write_text(reproducer(case))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 
+from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import EngineError
+from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
+from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Absent, Requirement
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import (
@@ -31,6 +36,7 @@ from coldproof.harness.session.rounds import in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
+from coldproof.reports.assemble.assemble import EXIT_HARNESS
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.verdict import Verdict
@@ -240,7 +246,14 @@ class TrialRunner:
             self.ended_cells[trial.cell] = case
         sut.end()
         self.emit_verdict(trial, verdict, reason, case, left=sut.budget.expected())
+        if isinstance(problem, RequestOverdue):
+            self.end_run(problem)
         raise_outcome(verdict, trial, reason, problem, allowed_verdicts(self.options))
+
+    def end_run(self, problem: RequestOverdue) -> NoReturn:
+        """End the run after a request was cut off: what the server still does with it would change later answers."""
+        self.log.emit("problem", message=str(problem), usage=False)
+        pytest.exit(f"coldproof: {redacted(str(problem))}", returncode=EXIT_HARNESS)
 
     def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
         """Confirm the counterexample of a trial, run the controls of its case, and save the case."""
@@ -252,7 +265,8 @@ class TrialRunner:
             new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
             if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
                 self.log.emit("phase", words=f"running the controls of {case.id}")
-                case = sut.with_controls(case, confirmed)
+                with contextlib.suppress(RequestOverdue):  # the case is confirmed, with or without its controls
+                    case = sut.with_controls(case, confirmed)
         finally:  # save the case even if its controls were interrupted
             self.save_case(case, trial.statement)
         if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
@@ -332,6 +346,7 @@ def raise_outcome(
             # No traceback: it is not useful, and parsing its sources can end a run on CPython 3.11 (cpython#106905).
             raise pytest.xfail.Exception(message, pytrace=False)
         case Verdict.ERROR:
-            if problem is not None and not isinstance(problem, Violation):
+            # A server's error has no traceback: it is one line, whatever the server did.
+            if problem is not None and not isinstance(problem, Violation | EngineError | OracleError | RequestOverdue):
                 raise problem
     pytest.fail(message, pytrace=False)

@@ -7,6 +7,7 @@ a fresh one on which a counterexample is confirmed.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,7 @@ import psutil
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.sides import declare_apart
 from coldproof.adapters.registry import ENGINES, attached, catalogue, plain_cell
@@ -34,6 +36,9 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.options import PROFILES, Options, Profile, UsageError
 from coldproof.reports.schema.results import Calibration
 
+# A request to an attached server may take as long as the budget, and at least this long: a server without enough CPU
+# time has taken more than 20 s for an answer.
+LEAST_REQUEST_SECONDS = 30.0
 ENGINE_BYTES = 3 * 2**30  # twice the memory that a small CPU engine needs
 
 
@@ -59,6 +64,7 @@ class EnginePool:
         self.configurations: WeakKeyDictionary[CheckedEngine, tuple[Cell, bool]] = WeakKeyDictionary()
         self.processes: list[EngineProcess] = []
         self.closing = False
+        self.time_left: Callable[[], float] = lambda: math.inf  # seconds until requests are cut off
         self.remembered: dict[Any, Any] = {}  # data that the starts of one kind of engine share
         self.cold: dict[str, CheckedEngine] = {}  # cold engines; cells with the same cold answers share one
         self.others: dict[str, CheckedEngine] = {}  # the other engine that --oracle names, for each kind of model
@@ -245,7 +251,10 @@ class EnginePool:
         spec = attached(self.options.engine, self.options.engine_url)
         if url is None or spec is None or spec.attach is None:
             raise UsageError(f"--engine {self.options.engine} needs --engine-url http://HOST:PORT")
-        engine = spec.attach(url, adapter_for=adapter_for)
+        limit = max(self.options.seconds, LEAST_REQUEST_SECONDS)
+        # Read the attribute at each request: the clock of the run may begin later.
+        time_of_request = RequestTime(limit, run_left=lambda: self.time_left())
+        engine = spec.attach(url, adapter_for=adapter_for, time=time_of_request)
         if self.options.prefill_apart and caching:
             declare_apart(engine)
         return engine

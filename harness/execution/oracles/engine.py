@@ -167,20 +167,19 @@ class EngineOracle(Oracle):
         )
 
     def answer(self, question: Question, completion: Completion) -> Answer:
-        """Convert a completion to an answer. Raises OracleError if it hit a cache or is too long."""
+        """Convert a completion to an answer, without tokens that were not requested.
+
+        Raises OracleError if it hit a cache.
+        An engine that returns too many tokens does so to the same question of a workload, where that is a finding.
+        """
         if completion.cached_tokens and question.surface.answers == 1:  # several answers hit one another
             raise OracleError(
                 f"the {self.name} oracle was not cold: {completion.cached_tokens} prompt tokens came from a cache"
             )
-        if len(completion.tokens) > question.max_tokens:
-            raise OracleError(
-                f"the {self.name} oracle returned {len(completion.tokens)} tokens, but at most {question.max_tokens} "
-                "were requested"
-            )
         self.on_answer()
         return Answer(
-            completion.tokens,
-            completion.others,
+            completion.tokens[: question.max_tokens],
+            tuple(other[: question.max_tokens] for other in completion.others),
             completion.prompt_logprobs,
             completion.finish_reason,
             completion.text,

@@ -186,4 +186,5 @@ def answered(plan: Outcome, answer: Completion) -> Outcome:
         preemptions=answer.preemptions,
         preempted_at=answer.preempted_at,
         aborted=answer.aborted,
+        busy=answer.busy or msgspec.UNSET,
     )

@@ -6,6 +6,7 @@ of the harness itself raises an exception.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from coldproof.adapters.protocol.engine import (
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
+from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.execution.models.lora import AdapterFiles
@@ -127,7 +129,11 @@ class WorkloadRun:
         self.ledger.follow(self.take_events().batches)  # published outside of any run
         self.baseline = self.scrape()
         self.last_metrics = self.baseline.since(self.baseline)
-        steps = self.steps()
+        try:
+            steps = self.steps()
+        except RequestOverdue:
+            self.undo_changes()
+            raise
         self.unless_lost(self.requests.close_sessions, None)
         self.unless_lost(self.adapters.clean_up, None)
         self.restore_weights()
@@ -159,6 +165,12 @@ class WorkloadRun:
             engine_lost=self.lost,
             log_tail=self.engine.log_tail() if self.lost is not None else "",
         )
+
+    def undo_changes(self) -> None:
+        """Undo what this run has changed in the engine, as far as the time allows, after a request was cut off."""
+        for undo in (self.requests.close_sessions, self.adapters.clean_up, self.weights.clean_up):
+            with contextlib.suppress(EngineError, RequestOverdue):
+                undo()
 
     def restore_weights(self) -> None:
         """Load the weights of the start again. An engine that refuses is lost: its next run would blame old weights."""

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
+from coldproof.adapters.common.redact import redact_file
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import Layer
@@ -61,10 +62,10 @@ class LayerProcesses:
             if not alive:
                 break
             time.sleep(POLL_SECONDS)
-        return [
-            LayerEnd(name, process.wait(), last_line(self.logs[name]), self.logs[name])
-            for name, process in self.running.items()
-        ]
+        codes = {name: process.wait() for name, process in self.running.items()}
+        for log in self.logs.values():  # an engine in the same process writes there, past every filter
+            redact_file(log)
+        return [LayerEnd(name, code, last_line(self.logs[name]), self.logs[name]) for name, code in codes.items()]
 
     def terminate(self) -> None:
         """Tell the layers to end."""

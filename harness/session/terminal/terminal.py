@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from coldproof.adapters.common.redact import redacted
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
 from coldproof.reports.assemble.causes import cause_summary, causes_of
 from coldproof.reports.assemble.over_time import growth_text as in_words_of
@@ -178,8 +179,8 @@ class Terminal:
         self.console.print(Text(self.printable(words)))
 
     def printable(self, words: str) -> str:
-        """Return text without control characters, encodable for the terminal. It may come from an engine's log."""
-        shown = "\n".join(visible(line) for line in words.splitlines())
+        """Return text without secrets and control characters, encodable for the terminal. It may be an engine's log."""
+        shown = "\n".join(visible(line) for line in redacted(words).splitlines())
         return shown.encode(self.console.encoding, "replace").decode(self.console.encoding)
 
     def stop_live(self) -> None:
