@@ -20,6 +20,7 @@ from coldproof.harness.judgement.reference_cache import by_chance
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Counterexamples, Failing, Ran
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe, confirm
+from coldproof.harness.proof.confirm.mixtures import suspected_mixtures
 from coldproof.harness.proof.confirm.with_prior_workloads import confirm_further
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.controls import controls_of
@@ -292,6 +293,7 @@ class ProofPipeline:
             report_dir=engines.pool.options.report_dir,
             history_dependent=confirmed.history_dependent,
             log_tail=confirmed.judgement.history.log_tail or tested.log_tail(),
+            mixtures=() if cold else suspected_mixtures(confirmed),
         )
 
 

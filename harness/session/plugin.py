@@ -104,10 +104,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests by cell, so that each engine starts once, and deselect the tests that the options exclude.
 
+    GROUND-1 comes first in each cell: the others go on without the mixtures that it forbids.
     --replay keeps one test of the case's requirement.
     """
     order = {cell.name: i for i, cell in enumerate(selected_cells(config))}
-    items.sort(key=lambda item: order.get(cell_name(item), -1) if requirement_of(item) is not None else -1)
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        requirement = requirement_of(item)
+        return (-1, False) if requirement is None else (order.get(cell_name(item), -1), not requirement.without_cache)
+
+    items.sort(key=place)
     wanted = selected_requirements(config)
     if wanted is not None:
         keep_items(config, items, [item for item in items if is_selected(item, wanted.split(","))])

@@ -267,6 +267,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     noise_nats: float | None = None  # what the rule lets pass; None: every token counts
     band: NoiseBand | None = None  # where answers are judged by their scores
     vector: VectorRow | None = None  # of the failing request, where it asked for vectors
+    mixtures: list[str] = []  # of models in a batch that may be the cause, if they also fail without the cache
 
     @property
     def place(self) -> str:
