@@ -25,7 +25,7 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
-from coldproof.harness.selection.command_line import add_options, read_options, shard_of
+from coldproof.harness.selection.command_line import add_options, declare_options, read_options, shard_of
 from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
 from coldproof.harness.selection.select import (
     cell_name,
@@ -41,6 +41,7 @@ from coldproof.harness.selection.select import (
     test_name,
 )
 from coldproof.harness.selection.shards import assign_shards
+from coldproof.harness.selection.user_input import check_empty, check_names
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.autoload import SUITES_FOLDER, names_our_suites
 from coldproof.harness.session.budget import OutOfTime, TrialEnded
@@ -66,6 +67,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             sys.stdout.write(text() + "\n")
             return 0
     try:
+        check_empty(config, declare_options)
+        check_names(config)
         use_layers(config)
         if is_qualification(config):
             check_qualify_options(config)

@@ -1,4 +1,4 @@
-"""A mixture of models that is wrong without the cache too reaches no other requirement, whoever finds it out and when."""
+"""A mixture of models that is wrong without the cache too reaches no other requirement, whoever finds it out."""
 
 from __future__ import annotations
 
