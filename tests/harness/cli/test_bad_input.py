@@ -19,7 +19,7 @@ ROWS: list[tuple[list[str], str]] = [
     (["power", "--budget", "99999999999999h"], "invalid duration"),
     (["power", "--faults", ""], "unknown fault ''"),
     (["power", "--model", "FOLDER"], "no config.json there"),
-    (["power", "--model", "FOLDER/missing"], "no config.json there"),
+    (["power", "--model", "./FOLDER/missing"], "no config.json there"),
     (["noise", "clean", "--requests", "0"], "argument --requests: '0' is no whole number of at least 1"),
     (["noise", "clean", "--model", "FOLDER"], "no config.json there"),
     (["fleet", "matrix.toml", "--retries", "-1"], "argument --retries"),
@@ -28,6 +28,14 @@ ROWS: list[tuple[list[str], str]] = [
     (["cells", "--engine", ""], "unknown engine ''"),
     (["findings", "--replay", ""], "unknown finding or engine ''"),
 ]
+
+
+def exit_code(words: list[str]) -> int:
+    """The exit code of a command, also where argparse ends it."""
+    try:
+        return main(words)
+    except SystemExit as ended:
+        return int(str(ended.code))
 
 
 @pytest.mark.parametrize(("words", "says"), ROWS, ids=[" ".join(words) for words, _ in ROWS])
@@ -41,11 +49,7 @@ def test_a_wrong_value_is_one_line(
     """It names the command."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FOLDER").mkdir()
-    try:
-        code = main(words)
-    except SystemExit as ended:
-        assert isinstance(ended.code, int)
-        code = ended.code
+    code = exit_code(words)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"coldproof {words[0]}: ")
     assert says in line

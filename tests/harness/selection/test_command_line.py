@@ -353,6 +353,15 @@ def test_cells_can_be_listed(coldproof: Coldproof) -> None:
     assert not run.report.exists()
 
 
+def test_the_ground_comes_first_in_each_cell(coldproof: Coldproof) -> None:
+    """The others go on without the mixtures that it forbids, so that it has to be decided by then."""
+    cells = ("default", "groups-five")
+    run = coldproof("--collect-only", "-q", "--worker", "fingerprint", "--cells", ",".join(cells))
+    names = [line for line in run.said.splitlines() if "::" in line]
+    for cell in cells:
+        assert "::test_alone_and_in_any_batch[" in next(name for name in names if f"[{cell}]" in name)
+
+
 def test_nothing_selected_is_not_a_pass(coldproof: Coldproof) -> None:
     """A misspelt -k shows nothing."""
     run = coldproof("-k", "nothing_matches_this")
