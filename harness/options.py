@@ -12,6 +12,7 @@ from coldproof.adapters.registry import ENGINES, attached, layer_of
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
+LONGEST_SECONDS = 366 * 24 * 3600.0
 INVALID_DURATION = "invalid duration; use for example 90s, 20m or 2h"
 
 
@@ -240,9 +241,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_duration(text: str) -> float | None:
-    """Return `90`, `90s`, `20m` or `2h` in seconds; None for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    return float(match[1]) * UNIT_SECONDS[match[2] or "s"] if match else None
+    """Return `90`, `90s`, `20m` or `2h` in seconds; None for anything else, and for more than a year."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
+    seconds = float(match[1]) * UNIT_SECONDS[match[2] or "s"] if match else None
+    return seconds if seconds is not None and seconds <= LONGEST_SECONDS else None
 
 
 def is_other_engine(oracle: str) -> bool:

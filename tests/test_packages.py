@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tomllib
+from pathlib import Path
 
 from support.paths import ROOT
 
@@ -26,3 +28,14 @@ def test_what_runs_and_builds_leave_is_ignored_by_git() -> None:
     left = ("coldproof-report/index.html", "build/lib/x.py", "dist/x.whl", ".coldproof/cache/x")
     found = subprocess.run(["git", "check-ignore", *left], cwd=ROOT, capture_output=True, text=True, check=False)
     assert tuple(found.stdout.splitlines()) == left
+
+
+def test_nothing_recommends_an_index_name_that_is_not_ours() -> None:
+    """Coldproof is on no package index: whoever registers the name there would get the users who follow the advice."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    advice = re.compile(r"(pip|uv|pipx)\s+(install|add)\b[^\n`]*?[\s'\"](coldproof)(?![\w/.-])", re.IGNORECASE)
+    files = [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+    read = ((path, path.read_bytes().decode(errors="ignore")) for path in files if path != Path(__file__))
+    assert [f"{path}: {found[0]}" for path, text in read for found in advice.finditer(text)] == []
+    assert advice.search("pip install 'coldproof[models]'")
+    assert not advice.search("pip install coldproof-0.1.0-py3-none-any.whl")

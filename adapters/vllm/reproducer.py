@@ -32,7 +32,7 @@ def note(engine: RecordedEngine) -> str:
     if not needs_worker(engine):
         return ""
     return (
-        "The server needs Coldproof's fingerprint worker (`pip install coldproof` beside it), "
+        "The server needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof), "
         "because its layers are of kinds that no model this small has."
     )
 

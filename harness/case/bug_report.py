@@ -85,6 +85,8 @@ def reproduced(case: Case) -> str:
     reproduction, rates = case.reproduction, []
     if reproduction.fresh_tries:
         rates.append(f"{rate(reproduction.fresh_failed or 0, reproduction.fresh_tries)} runs on fresh engines")
+    if reproduction.running_tries:
+        rates.append(f"{rate(reproduction.running_failed or 0, reproduction.running_tries)} runs after other workloads")
     if reproduction.caching_off_tries:
         off = rate(reproduction.caching_off_failed or 0, reproduction.caching_off_tries)
         rates.append(f"{off} runs with prefix caching off")

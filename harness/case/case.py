@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,12 @@ def make_case(
     report_dir: Path,
     history_dependent: bool,
     log_tail: str,
+    mixtures: Sequence[str] = (),
 ) -> Case:
     """Return the case for the judgement of the smallest failing run, on a fresh engine if it failed there.
 
-    `layer`: in a run of several, the layer that found it; else "".
+    `layer`: in a run of several, the layer that found it; else "". `mixtures`: of models in a batch that may be the
+    cause.
     """
     history, finding = judgement.history, judgement.worst()
     used = {step.content for step in adapter_changes(history.workload)}
@@ -91,6 +93,7 @@ def make_case(
         noise_nats=None if rule.exact else rule.noise,
         band=rule.band,
         vector=vector_row(failing, judgement.answers, rule) if failing is not None else None,
+        mixtures=list(mixtures),
     )
 
 

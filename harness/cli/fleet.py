@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from coldproof.harness.cli.io import Subcommand, argument, out_folder, say, writing
+from coldproof.harness.cli.io import Subcommand, argument, at_least, out_folder, say, writing
 from coldproof.harness.fleet.cluster import LOCAL
 from coldproof.harness.fleet.fleet import FleetOptions, run_fleet
 from coldproof.harness.fleet.matrix import read_matrix, units_of
@@ -63,7 +63,11 @@ FLEET = Subcommand(
         help="maximum number of runs at a time (default: what the cluster has room for)",
     ),
     argument(
-        "--retries", type=int, default=2, metavar="N", help="how often to repeat a run whose node was lost (default: 2)"
+        "--retries",
+        type=at_least(0),
+        default=2,
+        metavar="N",
+        help="how often to repeat a run whose node was lost (default: 2)",
     ),
     argument("--autoscaling", action="store_true", help="wait for nodes that the cluster has not started yet"),
     argument("--list", action="store_true", help="print the runs and do not start them"),

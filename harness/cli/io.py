@@ -60,6 +60,17 @@ def argument(*names: str, **settings: Any) -> Argument:
     return lambda parser: parser.add_argument(*names, **settings)
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """Return the type of an argument that is a whole number, not less than `least`."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+        return int(text)
+
+    return read
+
+
 def out_folder(default: str) -> Argument:
     """Return the option --out of a subcommand that has a default folder."""
     text = f"folder for the results (default: {default})"

@@ -19,7 +19,7 @@ from coldproof.adapters.common.score_noise import parse
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.cell import Cell
-from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, out_folder, say
+from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, at_least, out_folder, say
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.options import FINGERPRINT, INVALID_DURATION, SMOKE, UsageError, parse_duration
 from coldproof.harness.power.measure import Measurement, installed_engine, measure_power, select_faults
@@ -27,6 +27,7 @@ from coldproof.harness.power.noise import with_faults, without_faults
 from coldproof.harness.power.noise.curve import detection_curves
 from coldproof.harness.power.suite_run import Served
 from coldproof.harness.session.environment import coldproof_version
+from coldproof.harness.session.user_references import check_model
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.kill_matrix import kill_matrix
 from coldproof.reports.noise_curve import noise_curve
@@ -88,9 +89,13 @@ POWER = Subcommand(
         help="when to run all requirements against a fault: always (default), only if it was missed, or never; "
         "smoke: instead of both runs, what the profile smoke runs in process, to the first confirmed violation",
     ),
-    argument("--clean-runs", type=int, default=3, metavar="N", help="runs against the unmodified engine (default: 3)"),
+    argument(
+        "--clean-runs", type=at_least(0), default=3, metavar="N", help="runs against the unmodified engine (default: 3)"
+    ),
     argument("--no-literal", action="store_true", help="do not run the scripts of the upstream bug reports"),
-    argument("--jobs", type=int, metavar="N", help="number of parallel runs (default: as many as memory allows)"),
+    argument(
+        "--jobs", type=at_least(1), metavar="N", help="number of parallel runs (default: as many as memory allows)"
+    ),
     argument("--seed", type=int, default=1, help="seed of all runs (default: 1)"),
     out_folder("coldproof-report/power"),
     argument("--guided", action="store_true", help="guide all runs by the engine states that they reach"),
@@ -118,8 +123,12 @@ def prepared(options: argparse.Namespace) -> Measurement:
 
 
 def served(options: argparse.Namespace) -> Served:
-    """Return the model and the flags that the options choose. A path becomes absolute: runs have their own folders."""
+    """Return the model and the flags that the options choose. A path becomes absolute: runs have their own folders.
+
+    Raises UsageError for a path without a model.
+    """
     model: str | None = options.model
+    check_model(model)
     path = Path(model) if model is not None and Path(model).exists() else None
     return Served(model=str(path.resolve()) if path else model, engine_args=options.engine_args)
 
@@ -175,11 +184,15 @@ NOISE = Subcommand(
         "--cell", default="default", metavar="NAME", help="with clean: the engine configuration (default: default)"
     ),
     argument(
-        "--requests", type=int, default=100_000, metavar="N", help="with clean: number of requests (default: 100000)"
+        "--requests",
+        type=at_least(1),
+        default=100_000,
+        metavar="N",
+        help="with clean: number of requests (default: 100000)",
     ),
     argument(
         "--tails",
-        type=int,
+        type=at_least(1),
         default=without_faults.TAILS,
         metavar="N",
         help="with clean: prompts behind each shared prelude, of which a burst has twice as many (default: 6)",

@@ -155,7 +155,7 @@ def import_ray() -> ModuleType:
         import ray
         import ray.exceptions
     except ImportError as problem:
-        raise UsageError("coldproof fleet needs Ray: pip install 'coldproof[fleet]', or pip install ray") from problem
+        raise UsageError("coldproof fleet needs Ray: pip install ray") from problem
     module: ModuleType = ray
     return module
 

@@ -20,6 +20,7 @@ from coldproof.harness.judgement.checkers.doors import check_doors
 from coldproof.harness.judgement.checkers.drafts import check_drafts
 from coldproof.harness.judgement.checkers.kv_events import check_events
 from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.judgement.checkers.no_hits import without_hit
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
 from coldproof.harness.judgement.checkers.pooled import check_pooled
 from coldproof.harness.judgement.checkers.preemption_order import check_order
@@ -157,6 +158,7 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         *check_events(history),
         *check_hashes(history),
     ]
+    found = [without_hit(history, one) for one in found]
     return Judgement(
         history=history,
         answers=answers,

@@ -22,31 +22,28 @@ COUNTS = {
     Evidence.STOPPED,
     Evidence.PATTERNED,
 }
-UNPROVEN_ALONE = (FailureClass.CORRUPT, FailureClass.CRASH, FailureClass.HANG)
 
 
 def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     """Return the verdict of a counterexample and the reason, before any waiver.
 
-    A counterexample that does not reproduce on a fresh engine, or on an attached server, depends on a longer history.
-    It still counts if a positive match or a token count proves it. A corrupt answer, a crash, a hang, or lost reuse
-    that no single request shows (a gauge, or a sum over requests that may be published late), seen once, does not
-    count unless it reproduced on a fresh engine that had run the prior workloads.
+    What was seen once and failed in no replay is INCONCLUSIVE, whatever its class and whatever waives it: on a fresh
+    engine, on an attached server, after the prior workloads, and where no replay could be made.
     """
-    alone = case.history_dependent and not case.reproduction.workloads_before
-    of_no_request = case.failure_class is FailureClass.LOST_REUSE and case.failing_request is None
-    if alone and (of_no_request or case.failure_class in UNPROVEN_ALONE):
-        where = "the attached server" if case.reproduction.fresh_tries is None else "a fresh engine"
-        return Verdict.INCONCLUSIVE, f"observed once, did not reproduce on {where}: {case.sentence}"
+    tried = case.reproduction
+    if not tried.failed_again:
+        where = "on a fresh engine" if tried.fresh_tries else "on the running engine"
+        again = f"did not reproduce {where}" if tried.fresh_tries or tried.running_tries else "could not be replayed"
+        return Verdict.INCONCLUSIVE, f"observed once, {again}: {case.sentence}"
     # A computed answer needs no engine: if the engine is wrong without its cache too, it is wrong about the request.
     stands = case.oracle == CLOSED_FORM and case.failure_class is FailureClass.NOT_THE_CACHE
-    if case.reproduction.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):
+    if tried.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):
         return Verdict.INCONCLUSIVE, "a fresh engine does not give the oracle's answer: the oracle may be wrong"
     if case.known_issue is not None:
         return Verdict.KNOWN_ISSUE, case.known_issue
     reason = [f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]]
-    if is_other_engine(case.oracle) and case.reproduction.note:
-        reason.append(case.reproduction.note)
+    if is_other_engine(case.oracle) and tried.note:
+        reason.append(tried.note)
     return Verdict.VIOLATED, " ".join(reason)
 
 

@@ -224,7 +224,9 @@ def detection(event: dict[str, Any], case: Case, requests: int, seconds: float) 
         failure_class=case.failure_class.value,
         sentence=case.sentence,
         steps=len(case.steps),
-        reproduced=f"{seen.fresh_failed} of {seen.fresh_tries} on a fresh engine",
+        reproduced=f"{seen.fresh_failed} of {seen.fresh_tries} on a fresh engine"
+        if seen.fresh_failed
+        else f"{seen.running_failed} of {seen.running_tries} on the running engine",
         provenance=case.provenance[0] if case.provenance else "",
     )
 

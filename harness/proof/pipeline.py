@@ -20,6 +20,7 @@ from coldproof.harness.judgement.reference_cache import by_chance
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Counterexamples, Failing, Ran
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe, confirm
+from coldproof.harness.proof.confirm.mixtures import suspected_mixtures
 from coldproof.harness.proof.confirm.with_prior_workloads import confirm_further
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.controls import controls_of
@@ -74,9 +75,11 @@ class ProofPipeline:
         with engines.standby.one_by_one(caching=not cold) as another:
             engine, problem = another()
             control, own_control = engines.control(cold=cold)
-            confirmed = self.confirm(requirement, failing, engine, control)
-            if confirmed.history_dependent and engine is not None:
+            confirmed = self.confirm(requirement, failing, engine, control, running=self.tested(cold=cold))
+            if engine is not None and not confirmed.reproduction.failed_again:
                 confirmed = self.confirm_further(found, confirmed, another, control)
+                if not confirmed.reproduction.failed_again:
+                    confirmed = self.confirm_on_tested(requirement, failing, confirmed, control)
             elif engine is not None and not found.replayed:
                 seen = self.case(requirement, confirmed, problem=problem)
                 if not is_known(seen) and seen.signature not in found.causes:
@@ -91,20 +94,36 @@ class ProofPipeline:
     def known(
         self, requirement: Requirement, failing: Failing, is_known: Callable[[Case], bool]
     ) -> tuple[Case, Confirmed] | None:
-        """Return the case of a counterexample as it was seen, if it is known: at once, or after its control on the cold
-        engine, which tells what is not the cache's fault.
+        """Return the case of a counterexample that fails again on the engine under test, if it is known: at once, or
+        after its control on the cold engine, which tells what is not the cache's fault.
         """
         note = "not replayed on a fresh engine: a known issue waives it here, and another layer confirms it"
         for control in dict.fromkeys((None, None if requirement.without_cache else self.engines.oracle_engine)):
             seen = self.confirm(requirement, failing, None, control)
-            seen = msgspec.structs.replace(seen, reproduction=msgspec.structs.replace(seen.reproduction, note=note))
-            case = self.case(requirement, seen, problem="")
-            if is_known(case):
-                return case, seen
+            if is_known(self.case(requirement, seen, problem="")):
+                seen = self.confirm_on_tested(requirement, failing, seen, control)
+                seen = msgspec.structs.replace(seen, reproduction=msgspec.structs.replace(seen.reproduction, note=note))
+                case = self.case(requirement, seen, problem="")
+                return (case, seen) if seen.reproduction.failed_again and is_known(case) else None
         return None
 
+    def confirm_on_tested(
+        self, requirement: Requirement, failing: Failing, confirmed: Confirmed, control: CheckedEngine | None
+    ) -> Confirmed:
+        """Replay a counterexample on the engine under test, on which it failed and whose prior workloads it may need.
+
+        Return `confirmed`, with the counts of these replays, if it passes there.
+        """
+        again = self.confirm(requirement, failing, None, control, running=self.tested(cold=requirement.without_cache))
+        counts = again.reproduction
+        reproduction = msgspec.structs.replace(
+            confirmed.reproduction, running_failed=counts.running_failed, running_tries=counts.running_tries
+        )
+        shown = again if counts.failed_again else confirmed
+        return msgspec.structs.replace(shown, reproduction=reproduction, history_dependent=confirmed.history_dependent)
+
     def as_seen(self, requirement: Requirement, failing: Failing, *, note: str, controlled: bool) -> Case:
-        """Return the case of a failure as it was seen, without a fresh engine. `note`: where it comes from.
+        """Return the case of a failure of a saved workload, as it was seen: it is a replay. `note`: of what.
 
         `controlled`: run it without prefix caching too, which tells what is not the cache's fault.
         """
@@ -112,8 +131,10 @@ class ProofPipeline:
         seen = self.confirm(requirement, failing, None, control)
         if own_control and control is not None:
             self.engines.pool.close_engine(control)
-        seen = msgspec.structs.replace(seen, reproduction=msgspec.structs.replace(seen.reproduction, note=note))
-        return self.case(requirement, seen, problem="")
+        reproduction = msgspec.structs.replace(
+            seen.reproduction, running_failed=failing.failed, running_tries=failing.tries, note=note
+        )
+        return self.case(requirement, msgspec.structs.replace(seen, reproduction=reproduction), problem="")
 
     def minimise(self, found: Counterexamples) -> Failing:
         """Remove what the counterexample does not need, within the time limit."""
@@ -146,10 +167,16 @@ class ProofPipeline:
         return engine if cold and engine is not None else self.engines.engine
 
     def confirm(
-        self, requirement: Requirement, failing: Failing, fresh: CheckedEngine | None, control: CheckedEngine | None
+        self,
+        requirement: Requirement,
+        failing: Failing,
+        fresh: CheckedEngine | None,
+        control: CheckedEngine | None,
+        *,
+        running: CheckedEngine | None = None,
     ) -> Confirmed:
         """Replay a counterexample on the given engines."""
-        engines, options = self.engines, self.engines.pool.options
+        engines = self.engines
         oracle, rule = engines.oracle_and_rule(ground=requirement.without_cache)
         across = oracle.name if isinstance(oracle, OtherEngine) else None
         own = engines.pool.oracles.oracle_for("fresh-engine", fresh, engines.cell) if fresh else None
@@ -159,7 +186,7 @@ class ProofPipeline:
             fresh=fresh,
             fresh_oracle=own if fresh or not across else engines.cold,
             control=control,
-            attached=engines.engine if options.attached else None,
+            running=running,
             replays=self.limits().replays_of(engines.latest_seconds),
             rule=rule,
             across=across,
@@ -266,6 +293,7 @@ class ProofPipeline:
             report_dir=engines.pool.options.report_dir,
             history_dependent=confirmed.history_dependent,
             log_tail=confirmed.judgement.history.log_tail or tested.log_tail(),
+            mixtures=() if cold else suspected_mixtures(confirmed),
         )
 
 

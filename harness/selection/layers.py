@@ -7,7 +7,7 @@ import pytest
 from coldproof.adapters.registry import ENGINES, default_engine
 from coldproof.adapters.spec.layer import EXACT_LAYER, Layer
 from coldproof.harness.options import QUALIFY, SOAK, UsageError
-from coldproof.harness.selection.select import LAYER_CELLS, check_choice, engine_name, is_fingerprint
+from coldproof.harness.selection.select import LAYER_CELLS, check_choice, engine_name, is_fingerprint, listed_names
 
 LAYERS = pytest.StashKey[tuple[Layer, ...]]()  # of this process
 JOINED = pytest.StashKey[tuple[Layer, ...]]()  # of the run of which this process is one layer
@@ -36,9 +36,10 @@ def chosen_layers(config: pytest.Config) -> tuple[Layer, ...]:
     offered, names = offered_layers(config), config.getoption("--layers")
     if names is None or not offered:
         return offered[-1:] if names_one_layer(config) else offered
-    for name in names.split(","):
+    named = listed_names("--layers", names)
+    for name in named:
         check_choice("layer", name, [layer.name for layer in offered])
-    layers = tuple(layer for layer in offered if layer.name in names.split(","))
+    layers = tuple(layer for layer in offered if layer.name in named)
     if len(layers) > 1:
         check_several(config)
     return layers

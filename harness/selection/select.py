@@ -45,8 +45,13 @@ def selected_cells(config: pytest.Config) -> list[Cell]:
     replay = config.getoption("--replay")
     case = load_case(Path(replay))[0] if replay is not None else None
     engine, worker = engine_name(config), config.getoption("--worker")
+    given = config.getoption("--cells")
     if attached(engine, config.getoption("--engine-url")) is not None:
+        if given not in (None, ATTACHED.name):
+            raise UsageError(f"--cells {given}: an attached server is one cell, as it runs; remove --cells")
         return [ATTACHED]
+    if case is not None and given not in (None, case.cell):
+        raise UsageError(f"--cells {given}: the case is replayed in its own cell, {case.cell}; remove --cells")
     if case is not None and case.cell == ATTACHED.name:
         return list(ENGINES[engine].cells[:1]) if engine in ENGINES else []  # replayed on our engine
     cells = cells_named((case.cell,) if case is not None else selected_cell_names(config))
@@ -63,6 +68,17 @@ def cells_named(names: tuple[str, ...]) -> list[Cell]:
     if unknown:
         raise UsageError(f"unknown cell {unknown[0]!r}; --cells list prints all cells")
     return [CELLS[name] for name in names]
+
+
+def listed_names(option: str, text: str) -> tuple[str, ...]:
+    """Return the names in an option, separated by commas. Raises UsageError for an empty one, and for one twice."""
+    names = tuple(text.split(","))
+    if "" in names:
+        raise UsageError(f"{option} {text!r} has an empty name; separate names by single commas")
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise UsageError(f"{option} {text!r} names {twice!r} twice")
+    return names
 
 
 def cells_for(requirement_id: str, cells: list[Cell]) -> list[Cell]:
@@ -101,7 +117,7 @@ def selected_cell_names(config: pytest.Config) -> tuple[str, ...]:
     """
     names_option = config.getoption("--cells")
     if names_option is not None:
-        return tuple(names_option.split(","))
+        return listed_names("--cells", names_option)
     profile = PROFILES.get(config.getoption("--profile"))  # validation.py reports an unknown profile
     engine, worker = engine_name(config), config.getoption("--worker")
     names = (profile.fingerprint_cells if is_fingerprint(config) else profile.cells) if profile else ()

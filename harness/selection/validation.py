@@ -26,10 +26,12 @@ from coldproof.harness.options import (
     parse_duration,
 )
 from coldproof.harness.selection.select import check_choice
+from coldproof.harness.selection.user_input import check_adapters, check_files, check_urls
 
 
 def check_options(options: Options) -> None:
     """Raise UsageError for an option or a combination of options that cannot work."""
+    check_urls(options)
     check_engine(options)
     check_oracle(options)
     check_values(options)
@@ -37,8 +39,8 @@ def check_options(options: Options) -> None:
     check_worker(options)
     check_fault(options)
     check_noise(options)
-    if len(options.adapters) == 1:
-        raise UsageError("give at least two --adapter options with different contents")
+    check_adapters(options.adapters)
+    check_files(options)
     check_proposals(options)
 
 

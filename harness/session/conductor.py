@@ -48,6 +48,7 @@ from coldproof.harness.session.soak import ResourceMonitor
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.session.trials import RunPlan, TrialRunner, allowed_verdicts
+from coldproof.harness.session.user_references import check_calibration, check_known_issues, check_model
 from coldproof.reports.assemble.assemble import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 
 CLOSE_SECONDS = 3.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
@@ -69,6 +70,9 @@ class ConformanceRun:
         self.options, self.role = options, role
         self.issues = read_known_issues(options.known_issues)
         check_references(self.issues, read_records())
+        check_known_issues(self.issues)
+        check_model(options.model, attached=options.attached)
+        check_calibration(options.calibration)
         leads = role is not Role.WORKER
         qualifies = leads and options.profile == QUALIFY
         trained = described_model(options.model)

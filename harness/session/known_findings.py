@@ -111,6 +111,8 @@ class KnownFindings:
             except Exception as problem:  # noqa: BLE001 - the drawn examples of the trial will show it as its ERROR
                 return Replayed(finding, not_run=f"{type(problem).__name__}: {problem}")
             if judged[-1].findings:
+                if requirement.without_cache:
+                    sut.exclude_mixtures(sut.drawn_mixtures(judged[-1]))
                 break
         return Replayed(finding, judgements=tuple(judged))
 

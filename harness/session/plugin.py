@@ -26,7 +26,7 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
-from coldproof.harness.selection.command_line import add_options, read_options, shard_of
+from coldproof.harness.selection.command_line import add_options, declare_options, read_options, shard_of
 from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
 from coldproof.harness.selection.select import (
     cell_name,
@@ -42,6 +42,7 @@ from coldproof.harness.selection.select import (
     test_name,
 )
 from coldproof.harness.selection.shards import assign_shards
+from coldproof.harness.selection.user_input import check_empty, check_names
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.autoload import SUITES_FOLDER, names_our_suites
 from coldproof.harness.session.budget import OutOfTime, TrialEnded
@@ -67,6 +68,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             sys.stdout.write(text() + "\n")
             return 0
     try:
+        check_empty(config, declare_options)
+        check_names(config)
         use_layers(config)
         if is_qualification(config):
             check_qualify_options(config)
@@ -105,10 +108,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests by cell, so that each engine starts once, and deselect the tests that the options exclude.
 
+    GROUND-1 comes first in each cell: the others go on without the mixtures that it forbids.
     --replay keeps one test of the case's requirement.
     """
     order = {cell.name: i for i, cell in enumerate(selected_cells(config))}
-    items.sort(key=lambda item: order.get(cell_name(item), -1) if requirement_of(item) is not None else -1)
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        requirement = requirement_of(item)
+        return (-1, False) if requirement is None else (order.get(cell_name(item), -1), not requirement.without_cache)
+
+    items.sort(key=place)
     wanted = selected_requirements(config)
     if wanted is not None:
         keep_items(config, items, [item for item in items if is_selected(item, wanted.split(","))])

@@ -25,10 +25,12 @@ from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.mixtures import mixtures_of
 from coldproof.harness.judgement.reach.collect import reached, seen_by
 from coldproof.harness.judgement.requirement import Absent, Requirement, missing
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
 from coldproof.harness.proof.confirm.confirm import Confirmed
+from coldproof.harness.proof.confirm.mixtures import without_disproved_mixtures
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.deadly_kind import got_no_answer
 from coldproof.harness.proof.limits import ProofLimits
@@ -36,9 +38,9 @@ from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipel
 from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.session.reach_corpus import ReachCorpus, read_corpus, write_corpus
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
-from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER
 from coldproof.harness.workload.request_kinds import probe_of
 from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.transform import with_unique_salts
 from coldproof.reports.schema.case import Case
 
 
@@ -191,29 +193,34 @@ class SystemUnderTest:
             raise TrialEnded from problem
 
     def fails_without_cache_too(self, judgement: Judgement) -> bool:
-        """Return whether the same mix of base and adapter requests also fails with caching off: not the cache's fault.
+        """Return whether the same mixture of models also fails without the cache: not the cache's fault.
 
-        The calibration can miss this. The mixture is then excluded from further workloads.
+        The calibration can miss this. The mixtures are then excluded from further workloads. Without a cold engine,
+        each request gets an unused salt.
         """
-        engine, current = self.engines.oracle_engine, self.current()
-        if engine is None or not self.mixed_adapters(judgement) or current.trial.requirement.without_cache:
+        current, engines = self.current(), self.engines
+        mixtures = self.drawn_mixtures(judgement)
+        if not mixtures or current.trial.requirement.without_cache or judgement.worst().checker not in OF_ANSWERS:
             return False
-        if judgement.worst().checker not in OF_ANSWERS:
-            return False
-        workload = judgement.history.workload
+        engine, workload = engines.oracle_engine or engines.engine, judgement.history.workload
+        if self.unique_salts:
+            if not self.can(Capability.CACHE_SALT):
+                return False
+            workload = with_unique_salts(workload)
         if not any(current.observe(engine, workload, ground=True).findings for _ in range(RETRIES_WHILE_SHRINKING)):
             return False
-        self.exclude_mixture(BASE_WITH_ADAPTER)
+        self.exclude_mixtures(mixtures)
         return True
 
-    def mixed_adapters(self, judgement: Judgement) -> bool:
-        """Return whether base and adapter requests ran concurrently, and this mixture is not excluded yet."""
-        return bool(judgement.evidence[Evidence.MIXED]) and self.limits.may_mix(BASE_WITH_ADAPTER)
+    def drawn_mixtures(self, judgement: Judgement) -> frozenset[str]:
+        """Return the mixtures of models that ran concurrently and are not excluded yet."""
+        return mixtures_of(judgement.history) & self.limits.mixtures
 
-    def exclude_mixture(self, mixture: str) -> None:
-        """Stop drawing a mixture whose answers differ even without caching, and record it in the report."""
-        self.limits = msgspec.structs.replace(self.limits, mixtures=self.limits.mixtures - {mixture})
-        self.engines.exclude_mixture(mixture)
+    def exclude_mixtures(self, mixtures: frozenset[str]) -> None:
+        """Stop drawing mixtures whose answers differ even without caching, and record them in the report."""
+        self.limits = msgspec.structs.replace(self.limits, mixtures=self.limits.mixtures - mixtures)
+        for mixture in sorted(mixtures):
+            self.engines.exclude_mixture(mixture)
 
     def minimising_timed_out(self, trial: Trial) -> bool:
         """Return whether the time for minimising is over. The smallest counterexample so far is then confirmed."""
@@ -264,7 +271,7 @@ class SystemUnderTest:
         )
 
     def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
-        """Confirm the counterexample of a trial, and return its case. Excludes a mixture that fails without a cache.
+        """Confirm the counterexample of a trial, and return its case. Excludes mixtures that fail without a cache.
 
         `is_known`: returns whether a known issue waives a case.
         """
@@ -272,8 +279,8 @@ class SystemUnderTest:
         if found is None:
             raise RuntimeError("the trial has no counterexample to confirm")
         case, confirmed = self.current().proof.prove(found, is_known)
-        if found.requirement.without_cache and self.mixed_adapters(confirmed.judgement):
-            self.exclude_mixture(BASE_WITH_ADAPTER)
+        if found.requirement.without_cache:
+            self.exclude_mixtures(self.drawn_mixtures(confirmed.judgement))
         return case, confirmed
 
     def probes(self, requirement: Requirement) -> list[Workload]:
@@ -308,7 +315,8 @@ class SystemUnderTest:
         current = self.current()
         if current.trial.requirement.without_cache:
             return case
-        return msgspec.structs.replace(case, diagnosis=current.proof.diagnose(confirmed))
+        diagnosed = msgspec.structs.replace(case, diagnosis=current.proof.diagnose(confirmed))
+        return without_disproved_mixtures(diagnosed)
 
 
 def cached_count_hint(engine: CheckedEngine) -> str:

@@ -63,6 +63,12 @@ def change_requests(workload: Workload, change: Callable[[Request], Request]) ->
     return Workload(tuple(steps))
 
 
+def with_unique_salts(workload: Workload) -> Workload:
+    """Return the workload with a salt of its own for every request, so that none can hit what another one computed."""
+    numbers = itertools.count()
+    return change_requests(workload, lambda request: msgspec.structs.replace(request, salt=f"alone-{next(numbers)}"))
+
+
 def change_request(workload: Workload, number: int | None, change: Callable[[Request], Request]) -> Workload:
     """Return the workload with `change` applied to one request."""
     numbers = iter(range(sum(1 for _ in workload.requests())))

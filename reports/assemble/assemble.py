@@ -16,6 +16,7 @@ import msgspec
 
 from coldproof.reports.assemble.causes import causes
 from coldproof.reports.assemble.distributions import History, tally
+from coldproof.reports.assemble.forbidden_mixtures import without_forbidden_mixtures
 from coldproof.reports.assemble.layers import layer_results, own_events
 from coldproof.reports.assemble.over_time import EvidenceSample, dropped_kinds, growths, losses, progress
 from coldproof.reports.assemble.reach import state_tables
@@ -94,6 +95,7 @@ def assemble(events: list[Event]) -> Results:
     if first is None:
         raise LookupError("the events have no start of a run")
     finished = last_of(events, "run_finished") or {}
+    events = without_forbidden_mixtures(events)
     requirements = requirement_results(events)
     cases = [msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"]
     problem = last_of(events, "problem") or {}

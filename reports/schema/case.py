@@ -146,18 +146,26 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     """How often it failed: while it was being minimised, on a fresh engine, and with prefix caching off.
 
-    `workloads_before`: the number of prior workloads that a fresh engine needed to fail.
+    `running_failed`, `running_tries`: replays on an engine that had run other workloads: an attached server, or the
+    engine under test. `workloads_before`: the number of prior workloads that a fresh engine needed to fail.
     """
 
     while_shrinking_failed: int
     while_shrinking_tries: int
     fresh_failed: int | None = None
     fresh_tries: int | None = None
+    running_failed: int | None = None
+    running_tries: int | None = None
     caching_off_failed: int | None = None
     caching_off_tries: int | None = None
     fresh_oracle_agrees: bool | None = None
     workloads_before: int | None = None
     note: str = ""
+
+    @property
+    def failed_again(self) -> bool:
+        """Return whether it failed in any replay. What did not was seen once, and accuses nobody."""
+        return bool(self.fresh_failed or self.running_failed or self.workloads_before)
 
 
 class Strength(enum.StrEnum):
@@ -259,6 +267,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     noise_nats: float | None = None  # what the rule lets pass; None: every token counts
     band: NoiseBand | None = None  # where answers are judged by their scores
     vector: VectorRow | None = None  # of the failing request, where it asked for vectors
+    mixtures: list[str] = []  # of models in a batch that may be the cause, if they also fail without the cache
 
     @property
     def place(self) -> str:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""ENTRY-1-363bc7cf: Request 0 to 'tenant-571915' differs from the cold answer at token 0 (0 of its 54 prompt tokens came from the cache): it equals the answer of the base model.
+"""ENTRY-1-36154936: Request 0 to 'tenant-571915' differs from the cold answer at token 0 (0 of its 54 prompt tokens came from the cache): it equals the answer of the base model. The engine reports no cached token for it, so that the prefix cache is not the cause.
 
 Stand-alone script: needs Python 3.11 and `requests`, not Coldproof.
 
-  1.  python ENTRY-1-363bc7cf.py
+  1.  python ENTRY-1-36154936.py
   2.  start the server with COMMAND (below)
 
-  3.  python ENTRY-1-363bc7cf.py http://127.0.0.1:8000
+  3.  python ENTRY-1-36154936.py http://127.0.0.1:8000
 
 
 Exit code: 1 if the bug occurs, 0 if it does not, 2 if the script could not test it.

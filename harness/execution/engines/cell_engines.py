@@ -253,9 +253,16 @@ class CellEngines:
         return True
 
     def exclude_mixture(self, mixture: str) -> None:
-        """Record that a mixture failed with caching off, so that no workload contains it from now on."""
-        mixtures = {**self.calibration.mixtures, mixture: False}
+        """Record that a mixture failed with caching off, so that no workload contains it from now on.
+
+        It holds for all cells with these cold answers, of which others may be opened later.
+        """
+        mixtures, key = {**self.calibration.mixtures, mixture: False}, self.calibration.cell
         self.calibration = msgspec.structs.replace(self.calibration, mixtures=mixtures)
+        if key in self.pool.calibrations:
+            shared, rule = self.pool.calibrations[key]
+            without = {**shared.mixtures, mixture: False}
+            self.pool.calibrations[key] = msgspec.structs.replace(shared, mixtures=without), rule
         self.note(f"The mixture '{mixture}' failed with caching off and has been left out since.")
         self.emit_calibration()
 
@@ -269,6 +276,9 @@ class CellEngines:
         self.pool.log.emit(
             "calibration", calibration=self.calibration, seconds=self.calibration_seconds, own_rule=self.own_rule
         )
+        for mixture, holds in self.calibration.mixtures.items():
+            if not holds:
+                self.pool.log.emit("mixture_excluded", cell=self.cell.name, mixture=mixture)
 
     def cancel_questions(self) -> None:
         """Cancel the pending questions in the background. The engines are stopped with the pool."""

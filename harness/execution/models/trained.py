@@ -25,7 +25,7 @@ from coldproof.harness.options import UsageError
 
 FOLDER = "trained"
 CONVERTER = Path(gguf_conversion.__file__)
-INSTALL = "pip install 'coldproof[models]'"
+INSTALL = "in a checkout of Coldproof: pip install '.[models]'"
 
 
 class TrainedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import Outcome
+from coldproof.harness.judgement.checkers.no_hits import had_no_hit, with_wrong_count
 from coldproof.harness.judgement.checkers.pooled import nearest, same_vectors
 from coldproof.harness.judgement.checkers.tokens import closest, counts
 from coldproof.harness.judgement.criteria import OF_ANSWERS
@@ -53,17 +54,18 @@ def confirm(
     fresh: CheckedEngine | None,
     fresh_oracle: EngineOracle | None,
     control: CheckedEngine | None,
-    attached: CheckedEngine | None,
+    running: CheckedEngine | None,
     replays: int,
     rule: Rule = EXACT,
     across: str | None = None,
 ) -> Confirmed:
     """Replay a counterexample on the given engines, the `control` only if it has what the workload restarts.
 
-    `fresh`: an engine that has run nothing. `attached`: a server that is not managed by Coldproof, used if no fresh
-    engine can be started; new nonces keep the replays from hitting blocks of the first run. `control`: an engine with
-    prefix caching off. `across`: the name of the other engine whose answers are the oracle. If a cold engine of the
-    tested kind differs from it as well, the cache is not the cause, and one of the two engines is wrong.
+    `fresh`: an engine that has run nothing. `running`: used without one, the engine on which it failed, such as an
+    attached server; new nonces keep the replays from hitting blocks of the first run. `control`: an engine with prefix
+    caching off. `across`: the name of the other engine whose answers are the oracle. If a cold engine of the tested
+    kind differs from it as well, the cache is not the cause, and one of the two engines is wrong.
+    A replay failed if one of the checkers that found the failure has a finding there too.
     """
     same = failing.judgement.history.nonce
     if control is not None and not has_what_ends(failing.workload, control):
@@ -73,17 +75,15 @@ def confirm(
         agrees, doubt = (fresh_answer_agrees(failing, fresh_oracle, rule) if fresh_oracle else None), ""
     except OracleError as problem:
         doubt = str(problem)
-    if attached is not None:
-        replayed = replay(failing.workload, attached, observe, replays)
-        count = sum(bool(j.findings) for j in replayed)
-        note = f"the attached server cannot be restarted; on it, {count} of {len(replayed)} replays failed"
+    if running is not None and fresh is None:
+        replayed = replay(failing.workload, running, observe, replays)
     if fresh is not None:
         note = doubt
         # A second tier may ignore salts: it may hold blocks of the oracle's question under the same tokens.
         untouched = fresh_oracle is None or (fresh_oracle.salted and not failing.judgement.history.shape.second_tier)
         replayed = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
     off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
-    failed = [j for j in replayed if j.findings]
+    failed = [j for j in replayed if fails_alike(j, failing.judgement)]
     failed_off = [j for j in off if any(f.checker in (*OF_ANSWERS, "liveness", "doors") for f in j.findings)]
     # Under the old nonce, an engine that ignores salts hits blocks of the oracle's question. Prefer a new nonce.
     best = next((j for j in failed if j.history.nonce != same), failed[0]) if failed else failing.judgement
@@ -92,6 +92,10 @@ def confirm(
         said = f"Without any cache, the engine also differs from {across} on this prompt: one of the two is wrong."
         note = f"{note}. {said}" if note else said
     not_the_cache = (bool(failed_off) or apart) and best.worst().checker in (*OF_ANSWERS, "liveness")
+    if not not_the_cache and needs_cache(replayed, off) and had_no_hit(best.worst()):
+        wrong = best.worst()
+        found = tuple(with_wrong_count(one) if one is wrong else one for one in best.findings)
+        best = msgspec.structs.replace(best, findings=found)
     return Confirmed(
         judgement=best,
         failure_class=FailureClass.NOT_THE_CACHE if not_the_cache else best.worst().failure_class,
@@ -100,6 +104,8 @@ def confirm(
             while_shrinking_tries=failing.tries,
             fresh_failed=len(failed) if fresh is not None else None,
             fresh_tries=len(replayed) if fresh is not None else None,
+            running_failed=len(failed) if fresh is None and running is not None else None,
+            running_tries=len(replayed) if fresh is None and running is not None else None,
             caching_off_failed=len(failed_off) if control is not None else None,
             caching_off_tries=len(off) if control is not None else None,
             fresh_oracle_agrees=agrees if fresh is not None else None,
@@ -109,6 +115,17 @@ def confirm(
         replays=tuple(replayed),
         caching_off=tuple(off),
     )
+
+
+def needs_cache(replayed: list[Judgement], off: list[Judgement]) -> bool:
+    """Return whether answers without a hit were wrong in every replay, and in none of as many with caching off."""
+    wrong = [j for j in replayed if j.findings and had_no_hit(j.worst())]
+    return 0 < len(wrong) == len(replayed) <= len(off) and not any(j.findings for j in off)
+
+
+def fails_alike(replayed: Judgement, found: Judgement) -> bool:
+    """Return whether a checker that found something has a finding in a replay as well."""
+    return bool({f.checker for f in found.findings} & {f.checker for f in replayed.findings})
 
 
 def has_what_ends(workload: Workload, engine: CheckedEngine) -> bool:

@@ -122,7 +122,10 @@ MECHANISMS: tuple[tuple[str, Rule], ...] = (
         "stale model weights or state outside of the prefix cache",
         lambda t, _: does_not_need(t, CACHING) and needs(t, OTHER_REQUESTS),
     ),
-    ("a cause outside of the prefix cache", lambda t, _: does_not_need(t, CACHING)),
+    (
+        "a cause outside of the prefix cache",
+        lambda t, f: does_not_need(t, CACHING) or f.failure_class is FailureClass.NOT_THE_CACHE,
+    ),
     ("the second tier: what is stored in it or loaded from it", lambda t, _: needs(t, TIER)),
     ("the state that a client disconnect leaves behind", lambda t, _: needs(t, DISCONNECT)),
     (

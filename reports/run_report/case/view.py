@@ -99,16 +99,26 @@ def reproduction_text(seen: Reproduction) -> list[str]:
     sentences = [
         f"During minimisation, {_failures('run', seen.while_shrinking_failed, seen.while_shrinking_tries)}.",
         f"On a fresh engine, {_failures('replay', seen.fresh_failed, seen.fresh_tries)}.",
+        *_on_running(seen),
         f"With prefix caching off, {_failures('replay', seen.caching_off_failed, seen.caching_off_tries)}.",
         agreement[seen.fresh_oracle_agrees],
     ]
     return [*sentences, seen.note] if seen.note else sentences
 
 
+def _on_running(seen: Reproduction) -> list[str]:
+    count = _failures("replay", seen.running_failed, seen.running_tries)
+    return [f"On an engine that had run other workloads, {count}."] if seen.running_tries else []
+
+
 def reproduction_summary(seen: Reproduction) -> str:
-    """Return one failure count for a table: on a fresh engine if that was tried, else during minimisation."""
+    """Return one failure count for a table: on a fresh engine if that was tried, or on the running one, else during
+    minimisation.
+    """
     if seen.fresh_failed is not None and seen.fresh_tries:
         return f"{seen.fresh_failed} of {seen.fresh_tries}, fresh engine"
+    if seen.running_failed is not None and seen.running_tries:
+        return f"{seen.running_failed} of {seen.running_tries}, running engine"
     return f"{seen.while_shrinking_failed} of {seen.while_shrinking_tries}, minimisation"
 
 

@@ -37,7 +37,7 @@ from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.format.text import storable
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import RequirementResult, Results, read_results
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.reports.schema.verdict import Verdict
 
 TODAY = datetime.date(2026, 3, 1)
 STALE = "stale state; in-place reload; same path; between requests"
@@ -116,7 +116,7 @@ def test_the_file_says_what_a_person_has_to_do() -> None:
     "changes",
     [
         {"known_issue": "a reason (a link)"},
-        {"history_dependent": True, "failure_class": FailureClass.CRASH},
+        {"reproduction": msgspec.structs.replace(samples.case().reproduction, fresh_failed=0)},
         {"reproduction": msgspec.structs.replace(samples.case().reproduction, fresh_oracle_agrees=False)},
     ],
 )

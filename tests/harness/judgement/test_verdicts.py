@@ -22,7 +22,7 @@ from coldproof.harness.judgement.verdict import narrowed_verdict, verdict_of_cas
 from coldproof.harness.session.trials import raise_outcome
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.assemble.assemble import Event, assemble, read_events
-from coldproof.reports.schema.case import Reproduction
+from coldproof.reports.schema.case import Case, Reproduction
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
@@ -39,7 +39,9 @@ def trial(noise: int = 0, **seen: float) -> Trial:
 
 def of_case(failure: FailureClass, *, agrees: bool | None = True, **changes: Any) -> Verdict:
     """The verdict of a case of this class."""
-    tried = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_oracle_agrees=agrees)
+    tried = Reproduction(
+        while_shrinking_failed=1, while_shrinking_tries=1, fresh_failed=1, fresh_tries=3, fresh_oracle_agrees=agrees
+    )
     return verdict_of_case(report_samples.case(failure_class=failure, reproduction=tried, **changes))[0]
 
 
@@ -138,42 +140,44 @@ def test_a_confirmed_counterexample_is_a_violation_unless_waived(failure: Failur
     assert of_case(failure, known_issue="upstream knows") is Verdict.KNOWN_ISSUE
 
 
-def test_what_was_seen_once_counts_only_with_a_positive_match_or_a_count() -> None:
-    """'Equals nothing known' or a lost engine, not reproduced on a fresh one, is inconclusive; waived or not."""
-    for failure, verdict in (
-        (FailureClass.CORRUPT, Verdict.INCONCLUSIVE),
-        (FailureClass.CRASH, Verdict.INCONCLUSIVE),
-        (FailureClass.HANG, Verdict.INCONCLUSIVE),
-        (FailureClass.STALE_STATE, Verdict.VIOLATED),
-        (FailureClass.CROSS_REQUEST, Verdict.VIOLATED),
-        (FailureClass.LOST_REUSE, Verdict.VIOLATED),
-    ):
-        assert of_case(failure, history_dependent=True) is verdict
-    assert of_case(FailureClass.CORRUPT, history_dependent=True, known_issue="x") is Verdict.INCONCLUSIVE
+def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | None = None, **replays: int) -> Case:
+    """A counterexample with these replays, and no others."""
+    tried = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_oracle_agrees=True, **replays)
+    return report_samples.case(failure_class=failure, reproduction=tried, known_issue=known_issue)
 
 
-def test_lost_reuse_that_no_request_shows_counts_only_if_it_is_seen_again() -> None:
-    """A gauge is no count of a request: a busy machine changes what runs side by side."""
-    case = report_samples.case(failure_class=FailureClass.LOST_REUSE, history_dependent=True)
-    assert verdict_of_case(msgspec.structs.replace(case, failing_request=None))[0] is Verdict.INCONCLUSIVE
+ONCE: list[tuple[dict[str, int], str]] = [
+    ({"fresh_failed": 0, "fresh_tries": 3}, "did not reproduce on a fresh engine"),
+    ({"running_failed": 0, "running_tries": 1}, "did not reproduce on the running engine"),
+    ({"fresh_failed": 0, "fresh_tries": 3, "running_failed": 0, "running_tries": 3}, "did not reproduce"),
+    ({}, "could not be replayed"),
+    ({"running_failed": 0, "running_tries": 0}, "could not be replayed"),
+]
 
 
-def test_what_failed_again_behind_the_same_workloads_counts() -> None:
-    """A fresh engine came to the same."""
-    case = report_samples.case(failure_class=FailureClass.HANG, history_dependent=True)
-    again = msgspec.structs.replace(case.reproduction, workloads_before=12)
-    assert verdict_of_case(case)[0] is Verdict.INCONCLUSIVE
-    assert verdict_of_case(msgspec.structs.replace(case, reproduction=again))[0] is Verdict.VIOLATED
+@pytest.mark.parametrize("failure", list(FailureClass))
+@pytest.mark.parametrize(("replays", "where"), ONCE)
+def test_what_was_seen_once_accuses_nobody(failure: FailureClass, replays: dict[str, int], where: str) -> None:
+    """Of whatever class, waived or not, with an engine of our own or an attached server."""
+    for known_issue in (None, "upstream knows"):
+        verdict, reason = verdict_of_case(seen(failure, known_issue, **replays))
+        assert verdict is Verdict.INCONCLUSIVE
+        assert where in reason
 
 
-@pytest.mark.parametrize(("tries", "where"), [(3, "on a fresh engine"), (None, "on the attached server")])
-def test_what_was_seen_once_says_where_it_was_tried_again(tries: int | None, where: str) -> None:
-    """An attached server is never a fresh engine."""
-    case = report_samples.case(failure_class=FailureClass.HANG, history_dependent=True)
-    again = msgspec.structs.replace(case.reproduction, fresh_tries=tries)
-    verdict, reason = verdict_of_case(msgspec.structs.replace(case, reproduction=again))
-    assert verdict is Verdict.INCONCLUSIVE
-    assert where in reason
+@pytest.mark.parametrize(
+    "replays",
+    [
+        {"fresh_failed": 1, "fresh_tries": 3},
+        {"running_failed": 1, "running_tries": 3},
+        {"fresh_failed": 0, "fresh_tries": 3, "running_failed": 1, "running_tries": 1},
+        {"fresh_failed": 0, "fresh_tries": 3, "workloads_before": 12},
+    ],
+)
+def test_one_replay_that_fails_is_enough(replays: dict[str, int]) -> None:
+    """On a fresh engine, after the prior workloads there, or on the engine that has run them."""
+    assert verdict_of_case(seen(**replays))[0] is Verdict.VIOLATED
+    assert verdict_of_case(seen(known_issue="upstream knows", **replays))[0] is Verdict.KNOWN_ISSUE
 
 
 def test_an_oracle_in_doubt_makes_a_case_inconclusive() -> None:

@@ -202,14 +202,6 @@ def test_a_file_that_cannot_be_used_is_named(ended: dict[str, Run], name: str) -
     assert run.code == USAGE
 
 
-def test_an_adapter_that_is_none_is_named_with_what_is_missing(coldproof: Coldproof, tmp_path: Path) -> None:
-    """The self-test has run by then, so there is a report, and it says why it is empty."""
-    run = coldproof("--adapter", tmp_path, "--adapter", tmp_path)
-    assert f"{tmp_path} is not a PEFT LoRA adapter" in run.clear_line()
-    assert run.code == run.results.exit_code == USAGE
-    assert "not a PEFT LoRA adapter" in run.results.problem
-
-
 def test_a_report_folder_that_is_a_file_is_the_harnesses_failure(coldproof: Coldproof, tmp_path: Path) -> None:
     """A verdict that nobody could read is not worth an engine's time."""
     file = tmp_path / "file"
@@ -235,16 +227,16 @@ def assert_reported(run: Run, problem: str) -> None:
 
 def test_a_wrong_model_is_reported(coldproof: Coldproof) -> None:
     """Nothing was tested, so nothing conforms."""
-    assert_reported(coldproof("--model", "/no/such/model", "--cells", "default"), "no model at /no/such/model")
+    assert_reported(coldproof("--model", "no-such-model", "--cells", "default"), "no model at no-such-model")
 
 
 def test_of_several_cells_each_says_why_its_engine_did_not_start(coldproof: Coldproof) -> None:
     """Another cell might have; so each requirement has an ERROR of its own, and nothing conforms."""
-    run = coldproof("--layers", "server", "--model", "/no/such/model", "-k", "salts_isolate or never_fit")
+    run = coldproof("--layers", "server", "--model", "no-such-model", "-k", "salts_isolate or never_fit")
     assert run.code == run.results.exit_code == HARNESS
     assert [cell.cell for r in run.results.requirements for cell in r.cells] == ["tight", "default"]
     assert {r.id: r.verdict for r in run.results.requirements} == {"PRESS-3": "ERROR", "SALT-1": "ERROR"}
-    assert all("no model at /no/such/model" in r.reason for r in run.results.requirements)
+    assert all("no model at no-such-model" in r.reason for r in run.results.requirements)
 
 
 def test_a_server_that_is_not_there_is_reported(coldproof: Coldproof) -> None:
@@ -289,7 +281,7 @@ def test_an_earlier_runs_verdicts_do_not_pass_for_this_ones(coldproof: Coldproof
     (report / "cases").mkdir(parents=True)
     for name in ("summary.md", "results.json", "cases/LORA-1-old.json", "mine.txt"):
         (report / name).write_text("an earlier run")
-    coldproof("--model", "/no/such/model", "-k", "salts")
+    coldproof("--model", "no-such-model", "-k", "salts")
     assert (report / "mine.txt").read_text() == "an earlier run"
     assert "an earlier run" not in (report / "summary.md").read_text()
     assert list((report / "cases").iterdir()) == []
@@ -359,6 +351,15 @@ def test_cells_can_be_listed(coldproof: Coldproof) -> None:
     assert [line.split()[0] for line in lines] == list(CELLS)
     assert all(cell.about in line for cell, line in zip(CELLS.values(), lines, strict=True))
     assert not run.report.exists()
+
+
+def test_the_ground_comes_first_in_each_cell(coldproof: Coldproof) -> None:
+    """The others go on without the mixtures that it forbids, so that it has to be decided by then."""
+    cells = ("default", "groups-five")
+    run = coldproof("--collect-only", "-q", "--worker", "fingerprint", "--cells", ",".join(cells))
+    names = [line for line in run.said.splitlines() if "::" in line]
+    for cell in cells:
+        assert "::test_alone_and_in_any_batch[" in next(name for name in names if f"[{cell}]" in name)
 
 
 def test_nothing_selected_is_not_a_pass(coldproof: Coldproof) -> None:

@@ -305,7 +305,8 @@ def test_an_attached_engine_is_asked_past_its_cache(tmp_path: Path, monkeypatch:
     assert case is not None
     assert case.failure_class is FailureClass.NOT_THE_CACHE
     assert case.reproduction.fresh_tries is None
-    assert "on it, 1 of 1 replays failed. Without any cache" in reason
+    assert (case.reproduction.running_failed, case.reproduction.running_tries) == (1, 1)
+    assert "no fresh engine could be started. Without any cache" in reason
 
 
 def test_an_attached_engine_that_differs_past_its_cache_is_not_blamed_for_its_cache() -> None:
@@ -318,7 +319,7 @@ def test_an_attached_engine_that_differs_past_its_cache_is_not_blamed_for_its_ca
             fresh=None,
             fresh_oracle=cast(EngineOracle, SimpleNamespace(ask_without_memo=lambda _, ids=ids: Answer(tokens(*ids)))),
             control=None,
-            attached=ATTACHED,
+            running=ATTACHED,
             replays=1,
             rule=Rule(exact=False, noise=LEAST),
             across=NAME,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 from support.confirmation import ATTACHED, COLD, CONTROL, FRESH, WRONG, Tried, judgement
 from support.histories import ask, burst, history
@@ -12,6 +13,8 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.sides import Side
 from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.judgement.checkers.no_hits import NO_HIT
+from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import Answer
 from coldproof.harness.judgement.trial import Failing
@@ -35,7 +38,7 @@ class ColdAnswers:
 def confirmed(observe: Tried, *, salted: bool = True, **engines: CheckedEngine | None) -> Any:
     """What becomes of a failure under the nonce `first`."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
-    given = {"fresh": None, "control": None, "attached": None, **engines}
+    given = {"fresh": None, "control": None, "running": None, **engines}
     oracle = cast(EngineOracle, ColdAnswers(salted=salted)) if given["fresh"] is not None else None
     return confirm(failing, observe=observe, fresh_oracle=oracle, replays=3, **given)
 
@@ -70,19 +73,62 @@ def test_an_engine_that_has_seen_the_prompt_unsalted_is_not_given_it_again() -> 
 def test_neither_is_one_that_is_attached() -> None:
     """It has answered the failing run itself."""
     observe = Tried(attached={None})
-    made = confirmed(observe, attached=ATTACHED)
+    made = confirmed(observe, running=ATTACHED)
     assert observe.seen == [("attached", None)] * 3
-    assert "3 of 3" in made.reproduction.note
+    assert (made.reproduction.running_failed, made.reproduction.running_tries) == (3, 3)
     assert made.reproduction.fresh_failed is None
     assert not made.history_dependent
 
 
 def test_what_an_attached_server_does_once_depends_on_its_history() -> None:
     """On the machine, for example: a stall of a busy server looks like a hang."""
-    made = confirmed(Tried(), attached=ATTACHED)
-    assert "0 of 3" in made.reproduction.note
+    made = confirmed(Tried(), running=ATTACHED)
+    assert (made.reproduction.running_failed, made.reproduction.running_tries) == (0, 3)
     assert made.history_dependent
     assert not confirmed(Tried()).history_dependent  # nothing was tried again
+
+
+def test_a_replay_that_fails_in_another_way_is_no_replay_of_the_failure() -> None:
+    """Both were seen once: a wrong token, and a stall of a busy machine."""
+    failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
+    stalled = Finding(checker="liveness", failure_class=FailureClass.HANG, sentence="No progress.", request=0)
+
+    def observe(_: CheckedEngine, __: Workload, nonce: str | None = None) -> Judgement:
+        return msgspec.structs.replace(judgement(nonce or "new", failed=False), findings=(stalled,))
+
+    made = confirm(failing, observe=observe, fresh=FRESH, fresh_oracle=None, control=None, running=None, replays=2)
+    assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (0, 2)
+    assert not made.reproduction.failed_again
+    assert made.judgement.findings == (WRONG,)
+
+
+MISSED = msgspec.structs.replace(WRONG, failure_class=FailureClass.NOT_THE_CACHE, sentence=f"As A.{NO_HIT}")
+
+
+@pytest.mark.parametrize(
+    ("fails", "off", "named"),
+    [
+        ({"first", None}, set(), FailureClass.ACCOUNTING),  # only a hit explains it: the count is wrong
+        ({"first", None}, {"first"}, FailureClass.NOT_THE_CACHE),  # a reload that never took effect
+        ({"first"}, set(), FailureClass.NOT_THE_CACHE),  # as often as by chance: undecided
+    ],
+)
+def test_an_answer_without_a_hit_is_a_wrong_count_only_if_it_needs_the_cache(
+    fails: set[str | None], off: set[str | None], named: FailureClass
+) -> None:
+    """All replays fail with it, and none of as many without it."""
+    tried = Tried(fresh=fails, control=off)
+
+    def observe(engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        seen = tried(engine, workload, nonce)
+        return msgspec.structs.replace(seen, findings=(MISSED,) if seen.findings else ())
+
+    first = msgspec.structs.replace(judgement("first", failed=True), findings=(MISSED,))
+    failing = Failing(history().workload, first, failed=1, tries=1)
+    made = confirm(failing, observe=observe, fresh=FRESH, fresh_oracle=None, control=CONTROL, running=None, replays=3)
+    assert made.failure_class is named
+    assert ("the count is wrong" in made.judgement.worst().sentence) is (named is FailureClass.ACCOUNTING)
+    assert made.reproduction.failed_again
 
 
 def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
@@ -105,7 +151,7 @@ def test_a_control_without_the_tier_that_ends_is_no_control(*, has: bool, tried:
         return judgement(nonce or "new", failed=True)
 
     control = CheckedEngine(engine)
-    made = confirm(failing, observe=observe, fresh=None, fresh_oracle=None, control=control, attached=None, replays=1)
+    made = confirm(failing, observe=observe, fresh=None, fresh_oracle=None, control=control, running=None, replays=1)
     assert len(seen) == tried
     assert made.failure_class is (FailureClass.NOT_THE_CACHE if has else FailureClass.CORRUPT)
     assert made.reproduction.caching_off_tries == (1 if has else None)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import find, given
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, any_at_all, lengths, limits, some
 from support.workload_families import FAMILIES, Family, computed
 
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.workload.generators.chats import conversations, is_edited, trees
+from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
 from coldproof.harness.workload.generators.response_options import (
     PROMPT_LOGPROBS,
     SEVERAL_ANSWERS,
@@ -188,5 +189,26 @@ def test_a_surface_is_asked_for_on_a_prompt_that_lies_cached(
         assert [has(request.surface) for request in first[:3]] == [False, True, False]
         odd = [r.surface for _, _, r in workload.requests() if not has(r.surface)]
         assert set(odd) == {ResponseOptions()}
+
+    check()
+
+
+@pytest.mark.parametrize("forbidden", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "ground"])
+def test_no_burst_has_a_mixture_that_the_ground_forbids(family: str, forbidden: str) -> None:
+    """GROUND-1 alone draws it: it has to find out."""
+    limited = LIMITS["roomy"]
+    limited = msgspec.structs.replace(limited, mixtures=limited.mixtures - {forbidden})
+
+    @settings(some, derandomize=True)
+    @given(FAMILIES[family](limited))
+    def check(workload: Workload) -> None:
+        for step in workload.steps:
+            models = {request.adapter for request in step.requests} if isinstance(step, Burst) else set()
+            mixed = {
+                BASE_WITH_ADAPTER: None in models and len(models) > 1,
+                ADAPTERS_TOGETHER: len(models - {None}) > 1,
+            }
+            assert not mixed[forbidden]
 
     check()

@@ -1,0 +1,62 @@
+"""Refuses a model that is not there, and known issues about what does not exist, before anything starts."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from coldproof.adapters.common.model_folder import CONFIG, GGUF
+from coldproof.adapters.registry import ATTACHED, CELLS
+from coldproof.harness.case.known_issues import KnownIssue
+from coldproof.harness.execution.models.trained import TRAINED, is_trained
+from coldproof.harness.options import UsageError
+from coldproof.harness.release.requirements.frozen import current_list
+from coldproof.reports.schema.results import read_results
+
+
+def check_model(model: str | None, *, attached: bool = False) -> None:
+    """Raise UsageError for a path without a model. What may be a name, on a model hub for example, is for the engine.
+
+    Of an attached server (`attached`), Coldproof itself reads the model.
+    """
+    if model is None or is_trained(model):
+        return
+    path = Path(model)
+    may_be_name = model.count("/") < 2 and not model.startswith(("/", ".", "~")) and not path.exists()
+    there = path.is_file() if model.endswith(GGUF) else (path / CONFIG).is_file()
+    if there or (may_be_name and not attached):
+        return
+    folder = "the folder of the model that the server serves" if attached else "a folder with that file"
+    lacks = "no such file" if model.endswith(GGUF) else f"no {CONFIG} there"
+    raise UsageError(f"--model {model}: {lacks}; give {folder}, or one of the names {', '.join(TRAINED)}")
+
+
+def check_calibration(source: Path | None) -> None:
+    """Raise UsageError for a file that is no results.json of this version. Whether it fits the engine shows later."""
+    if source is None:
+        return
+    try:
+        read_results(source)
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise UsageError(f"--calibration {source} is not a results.json of this version: {problem}") from problem
+
+
+def check_known_issues(issues: Iterable[KnownIssue]) -> None:
+    """Raise UsageError for a known issue that is repeated, or about an unknown requirement or cell."""
+    known = {test.declared.id for test in current_list()[0].tests}
+    seen: dict[KnownIssue, int] = {}
+    for number, issue in enumerate(issues, start=1):
+        if seen.setdefault(issue, number) != number:
+            raise UsageError(f"--known-issues: entry {number} repeats entry {seen[issue]}")
+        if issue.requirement not in known:
+            raise UsageError(
+                f"--known-issues: entry {number} is for requirement {issue.requirement!r}, which is unknown"
+            )
+        if not any(fnmatch.fnmatchcase(name, issue.cell) for name in (*CELLS, ATTACHED.name)):
+            raise UsageError(
+                f"--known-issues: entry {number}, for {issue.requirement}, is for cell {issue.cell!r}, which is "
+                "unknown; --cells list prints all cells"
+            )

@@ -1,0 +1,69 @@
+"""A violation that a forbidden mixture may explain is taken back, whether GROUND-1 was decided before or after."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples
+from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
+
+from coldproof.reports.assemble.assemble import Event, assemble
+from coldproof.reports.schema.results import Results
+from coldproof.reports.schema.verdict import Verdict
+
+MIXTURE = "base with adapter"
+EXCLUDED = {"event": "mixture_excluded", "cell": "default", "mixture": MIXTURE}
+
+
+def results(*events: Event) -> Results:
+    """The results of a run with these events between start and end."""
+    return assemble([{"at": float(i), **event} for i, event in enumerate((STARTED, SOUND, *events, FINISHED))])
+
+
+def found(verdict: Verdict = Verdict.VIOLATED, mixtures: tuple[str, ...] = (MIXTURE,), **place: Any) -> list[Event]:
+    """A counterexample of LORA-4 that may be due to these mixtures, and its verdict."""
+    case = report_samples.case(requirement="LORA-4", mixtures=list(mixtures))
+    return [
+        announced("LORA-4", **place),
+        {"event": "case", "case": msgspec.to_builtins(case)},
+        concluded("LORA-4", verdict, case=case.id, **place),
+    ]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(2))))
+def test_a_forbidden_mixture_takes_a_violation_back_in_any_order(order: tuple[int, ...]) -> None:
+    """GROUND-1 may run in another worker, or in another shard."""
+    parts = (found(), [EXCLUDED])
+    made = results(*(event for at in order for event in parts[at]))
+    (requirement,) = made.requirements
+    assert requirement.verdict is Verdict.INCONCLUSIVE
+    assert MIXTURE in requirement.reason
+    assert "GROUND-1" in requirement.reason
+    assert "LORA-4 VIOLATED" in requirement.reason
+    assert made.exit_code == 1
+    assert made.totals[Verdict.VIOLATED.value] == 0
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        found(),
+        [*found(mixtures=()), EXCLUDED],
+        [*found(mixtures=("adapters together",)), EXCLUDED],
+        [*found(cell="tight"), EXCLUDED],
+        [*found(layer="server"), {**EXCLUDED, "layer": "exact"}],
+    ],
+)
+def test_every_other_violation_stays(events: list[Event]) -> None:
+    """Without that mixture, with another one, in another cell or layer, or where nothing is forbidden."""
+    assert results(*events).requirements[0].verdict is Verdict.VIOLATED
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.VIOLATED])
+def test_other_verdicts_stay(verdict: Verdict) -> None:
+    """They accuse nobody."""
+    cells = results(*found(verdict), EXCLUDED).requirements[0].cells
+    assert [cell.verdict for cell in cells] == [verdict]
