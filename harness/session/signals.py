@@ -48,6 +48,11 @@ class EndingSignals:
             signal.signal(number, handler)
         self._before.clear()
 
+    def interrupt(self) -> None:
+        """End the run as SIGTERM does, from any thread. Without handlers, the run goes on to its end."""
+        if signal.SIGTERM in self._before and not self._finishing.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
     def handle(self, number: int, _: FrameType | None) -> None:
         """Interrupt the main thread, unless the run is ending already."""
         if number == signal.SIGHUP:

@@ -33,6 +33,7 @@ ALIKE = {
     "profile": "the profile",
     "allowed": "the set of allowed verdicts",
     "fault": "the fault",
+    "least_shown": "the number of --allow-not-exercised",
 }
 COMMIT = "coldproof commit"
 ONCE = ("run_started", "run_finished", "waivers", "qualification")  # the merged run has one of each
