@@ -19,7 +19,7 @@ from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard
 from coldproof.reports.assemble.assemble import LEAST_SHOWN
-from coldproof.reports.files.own_folder import SEAL
+from coldproof.reports.files.own_folder import REPLAY, SEAL
 
 ALLOW_NOT_EXERCISED, USUAL = "--allow-not-exercised", "default"
 REPORT = "coldproof-report"
@@ -246,7 +246,7 @@ def report_folder(config: pytest.Config) -> Path:
     if given is not None or case is None:
         return given or Path(REPORT)
     bundle = case.absolute().parent.parent
-    return (bundle if (bundle / SEAL).is_file() else case).with_name(f"{case.stem}-replay")
+    return (bundle if (bundle / SEAL).is_file() else case).with_name(f"{case.stem}{REPLAY}")
 
 
 def optional_path(config: pytest.Config, option: str) -> Path | None:

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 MARKER = "coldproof-written.txt"
 HEAD = b"# The files of this folder that Coldproof wrote. It never changes, moves or deletes another one.\n"
 SEAL = "manifest.json"  # of a bundle, which no later run may move
+REPLAY = "-replay"  # is behind the name of a case in that of the folder of its replay
 KEPT = 3  # earlier reports that are kept beside the folder
 NOT_OURS = "it exists, and Coldproof did not write it"
 
@@ -89,7 +90,7 @@ class OwnFolder:
         kept = self.path.with_name(f"{self.path.name}.{max(numbers, default=0) + 1}")
         kept.mkdir()
         (kept / MARKER).write_bytes(HEAD + b"".join(map(_line, names)))
-        for name in names:
+        for name in (*names, *replays(self.path, names)):
             (kept / name).parent.mkdir(parents=True, exist_ok=True)
             (self.path / name).rename(kept / name)
         os.ftruncate(self._handle, len(HEAD))
@@ -166,6 +167,32 @@ def present(folder: Path) -> Iterator[str]:
                 yield (here / name).relative_to(folder).as_posix()
 
 
+def nested(folder: Path) -> list[Path]:
+    """Return the folders with lists of their own in a folder, without those in them."""
+    found = []
+    for place, folders, _ in os.walk(folder):
+        inner = [name for name in folders if not Path(place, name).is_symlink() and is_marked(Path(place, name))]
+        folders[:] = [name for name in folders if name not in inner]
+        found += [Path(place, name) for name in inner]
+    return found
+
+
+def is_ours_alone(folder: Path) -> bool:
+    """Return whether we wrote every file in a folder and in the folders of ours in it, and none is a bundle."""
+    found = set(present(folder))
+    return found <= listed(folder) and SEAL not in found and all(map(is_ours_alone, nested(folder)))
+
+
+def replays(folder: Path, names: list[str]) -> list[str]:
+    """Return the folders of replays beside the cases among these files."""
+    found = []
+    for one in nested(folder):
+        case = one.with_name(f"{one.name.partition(REPLAY)[0]}.json").relative_to(folder).as_posix()
+        if REPLAY in one.name and case in names and is_ours_alone(one):
+            found.append(one.relative_to(folder).as_posix())
+    return found
+
+
 def claim(path: Path) -> Path:
     """List a file in the nearest folder of ours, before it is created. Outside of such a folder, do nothing.
 
@@ -220,8 +247,9 @@ def remove_report(folder: Path) -> None:
         own = OwnFolder.begin(folder)
     except FolderRefused:
         return
-    found = set(present(folder))
-    if is_marked(folder) and found <= listed(folder) and SEAL not in found:
+    if is_ours_alone(folder):
+        for inner in nested(folder):
+            remove_report(inner)
         remove_listed(folder)
         if [one.name for one in folder.iterdir()] == [MARKER]:
             (folder / MARKER).unlink()

@@ -24,7 +24,7 @@ from support.paths import ROOT
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.registry import CELLS
-from coldproof.harness.selection.command_line import declare_options, join_engine_args
+from coldproof.harness.selection.command_line import declare_options, join_values
 from coldproof.reports.schema.case import SCHEMA_VERSION
 from coldproof.reports.schema.results import Results, encode, read_results
 
@@ -379,4 +379,4 @@ def test_nothing_selected_is_not_a_pass(coldproof: Coldproof) -> None:
 )
 def test_a_flag_is_a_value_of_engine_args(given: list[str], read: list[str]) -> None:
     """A value that begins with a dash is not taken for another option."""
-    assert join_engine_args(given) == read
+    assert join_values(given) == read
