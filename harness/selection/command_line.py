@@ -137,7 +137,7 @@ def declare_options(add: Callable[..., object]) -> None:
     option(
         "--report-dir",
         "DIR",
-        f"folder for the report: new, empty, or with a report (default: {REPORT}; with --replay, CASE-replay)",
+        f"folder for the report: new, empty or with a report (default: {REPORT}; for a replay, beside its case)",
     )
     option("--json", "FILE", "write results.json to this file too, and print one line for each requirement at the end")
     option(
@@ -155,8 +155,8 @@ def declare_options(add: Callable[..., object]) -> None:
     option(
         ALLOW_NOT_EXERCISED,
         "N",
-        "do not fail the run for NOT EXERCISED, if at least N requirements conform or are known issues (write =N; "
-        f"default: {LEAST_SHOWN}, or all that the engine supports if these are fewer)",
+        "do not fail the run for NOT EXERCISED if at least N requirements conform or are known issues; write =N "
+        f"(default: {LEAST_SHOWN}, or all that the engine supports if these are fewer)",
         nargs="?",
         const=USUAL,
     )

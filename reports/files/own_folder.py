@@ -43,7 +43,11 @@ class OwnFolder:
         except BlockingIOError:
             self._close()
             raise FolderRefused(f"{path}: another run is writing into this folder; choose another one") from None
-        if not os.fstat(self._handle).st_size:
+        if not is_marked(path):
+            self._close()
+            raise FolderRefused(f"{path / MARKER} is no list of Coldproof's; choose another folder")
+        if os.fstat(self._handle).st_size < len(HEAD):  # new, or cut short by a full disk
+            os.ftruncate(self._handle, 0)
             os.write(self._handle, HEAD)
 
     @classmethod
@@ -158,12 +162,13 @@ def is_inside(name: str) -> bool:
 
 def present(folder: Path) -> Iterator[str]:
     """Yield the name of every file in a folder but its list. A link is a file; folders with lists are left out."""
+    list_of_ours = folder / MARKER if is_marked(folder) else None
     for place, folders, files in os.walk(folder):
         here = Path(place)
         links = [name for name in folders if (here / name).is_symlink()]
         folders[:] = [name for name in folders if name not in links and not is_marked(here / name)]
         for name in (*files, *links):
-            if (here / name) != folder / MARKER:
+            if here / name != list_of_ours:
                 yield (here / name).relative_to(folder).as_posix()
 
 
