@@ -89,7 +89,7 @@ class ConformanceRun:
         self.suites_began: float | None = None
         self.exit_code = 0
         self.signals = EndingSignals(self.release)
-        self.log.on_failure = self.signals.interrupt
+        self.log.on_failure = lambda: self.signals.interrupt("a file of the report cannot be written")
         if leads:
             self.emit_start()
         if kept is not None:

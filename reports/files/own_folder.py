@@ -93,7 +93,12 @@ class OwnFolder:
         numbers = numbered(self.path)
         kept = self.path.with_name(f"{self.path.name}.{max(numbers, default=0) + 1}")
         kept.mkdir()
-        (kept / MARKER).write_bytes(HEAD + b"".join(map(_line, names)))
+        try:
+            (kept / MARKER).write_bytes(HEAD + b"".join(map(_line, names)))
+        except OSError:
+            (kept / MARKER).unlink(missing_ok=True)
+            kept.rmdir()
+            raise
         for name in (*names, *replays(self.path, names)):
             (kept / name).parent.mkdir(parents=True, exist_ok=True)
             (self.path / name).rename(kept / name)

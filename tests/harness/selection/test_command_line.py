@@ -137,7 +137,10 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     ),
     (["--requirements", "LORA-1,NOPE"], "unknown requirement 'NOPE'; --requirements takes ids"),
     (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
-    (["--engine-url", "http://h:1", "--shared-dir", "/no/such/dir"], "--shared-dir /no/such/dir: no such folder; create"),
+    (
+        ["--engine-url", "http://h:1", "--shared-dir", "/no/such/dir"],
+        "--shared-dir /no/such/dir: no such folder; create",
+    ),
     (["--allow-not-exercised=0"], "--allow-not-exercised=0: give the number of requirements to show, at least 1"),
     (["--allow-not-exercised=x"], "--allow-not-exercised=x: give the number of requirements to show, at least 1"),
 ]
