@@ -139,7 +139,7 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
     (
         ["--engine-url", "http://h:1", "--shared-dir", "/no/such/dir"],
-        "--shared-dir /no/such/dir: no such folder; create",
+        "--shared-dir /no/such/dir: no such folder",
     ),
     (["--allow-not-exercised=0"], "--allow-not-exercised=0: give the number of requirements to show, at least 1"),
     (["--allow-not-exercised=x"], "--allow-not-exercised=x: give the number of requirements to show, at least 1"),
@@ -332,7 +332,7 @@ def assert_kept_secret(run: Run, key: str) -> None:
 
 
 def test_what_is_unsupported_is_no_failure_but_shows_nothing(coldproof: Coldproof) -> None:
-    """The server lacks what the requirement needs, the report says what that is, and the exit code is one of its own."""
+    """The server lacks what the requirement needs, the report says what that is, and the exit code is its own."""
     with serving(Manners(key="s3cr3t", lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", **{KEY_VARIABLE: "s3cr3t"})
     (requirement,) = run.results.requirements

@@ -1,10 +1,11 @@
-"""A report folder has one run at a time, a run reports what it did itself, and a full disk is one line and exit code 3."""
+"""A report folder has one run at a time, a run reports only what it did, and a full disk is exit code 3."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from coldproof.harness.event_log import EventLog
 from coldproof.reports.assemble.assemble import EXIT_HARNESS, EXIT_USAGE, events_of, read_events
 from coldproof.reports.schema.results import read_results
 
+CASE = ROOT / "findings/sglang/a-session-keeps-its-kv-over-adapters/case.json"  # of an attached server
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT)}
 
 
@@ -49,7 +51,8 @@ def gate() -> Iterator[Gate]:
             made.open.wait()
             self.send_error(404)
 
-        do_POST = do_GET
+        def do_POST(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""
@@ -132,6 +135,21 @@ def test_a_full_disk_is_one_line_and_no_violation(tmp_path: Path) -> None:
     assert [line for line in lines if "cannot write the report: File too large" in line]
     assert [line for line in lines if line.startswith("LORA-6 UNSUPPORTED: ")]
     assert (tmp_path / "report" / "events.ndjson").stat().st_size <= FULL
+
+
+def test_the_printed_replay_leaves_its_report_as_it_is(tmp_path: Path) -> None:
+    """The command has no --report-dir."""
+    cases = tmp_path / "report" / "cases"
+    cases.mkdir(parents=True)
+    shutil.copyfile(CASE, cases / "A.json")
+    (cases / "A.py").write_text("reproducer")
+    before = {path.name: path.read_bytes() for path in cases.iterdir()}
+    words = [sys.executable, "-m", "coldproof", "replay", str(cases / "A.json"), "--engine-url", "http://127.0.0.1:9"]
+    ended = subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ended.returncode == EXIT_HARNESS, ended.stdout + ended.stderr
+    assert {path.name: path.read_bytes() for path in cases.iterdir() if path.is_file()} == before
+    assert {path.name for path in cases.iterdir() if path.is_dir()} == {"A-replay"}
+    assert [path.name for path in (tmp_path / "report").iterdir()] == ["cases"]
 
 
 FULL = 60_000  # bytes; the start of a run takes a third of it, and each example adds some kilobytes

@@ -29,13 +29,9 @@ from coldproof.reports.files.own_folder import (
 
 def content(folder: Path) -> dict[str, str]:
     """Every file below a folder, with its text; a link with its target."""
-    return {
-        path.relative_to(folder).as_posix(): f"-> {os.readlink(path)}"
-        if path.is_symlink()
-        else path.read_text(errors="replace")
-        for path in folder.rglob("*")
-        if path.is_symlink() or path.is_file()
-    }
+    found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    texts = [os.readlink(path) if path.is_symlink() else path.read_text(errors="replace") for path in found]
+    return {path.relative_to(folder).as_posix(): text for path, text in zip(found, texts, strict=True)}
 
 
 def report(folder: Path, *names: str, text: str = "ours") -> None:
