@@ -67,7 +67,7 @@ class Store:
             self.lock.close()
             raise UsageError(f"another fleet is running in --out {folder}") from problem
         for left in (folder / RUNNING).iterdir():  # left by a driver that was killed
-            self.put_aside(left.name)
+            self.keep_lost(left)
 
     def report(self, unit: str) -> Path:
         """Return the report folder of a unit."""
@@ -88,11 +88,13 @@ class Store:
 
     def begin(self, unit: str) -> None:
         """Start an attempt. Remove what an earlier attempt left."""
-        (self.folder / UNITS / f"{unit}.json").unlink(missing_ok=True)
+        claim(self.folder / UNITS / f"{unit}.json").unlink(missing_ok=True)
         if self.report(unit).exists():
             remove_report(self.report(unit))
-        if (self.folder / RUNNING / unit).exists():
-            self.put_aside(unit)
+        # A report that has files of somebody else is still there.
+        for left in (self.report(unit), self.folder / RUNNING / unit):
+            if left.exists():
+                self.keep_lost(left)
         (self.folder / RUNNING / unit).mkdir()
 
     def add(self, unit: str, lines: bytes) -> None:
@@ -102,10 +104,14 @@ class Store:
 
     def put_aside(self, unit: str) -> None:
         """Move the events of a lost attempt to lost/."""
+        self.keep_lost(self.folder / RUNNING / unit)
+
+    def keep_lost(self, folder: Path) -> None:
+        """Move a folder to lost/, under its name and a number."""
         number = 1
-        while (kept := self.folder / LOST / f"{unit}.{number}").exists():
+        while (kept := self.folder / LOST / f"{folder.name}.{number}").exists():
             number += 1
-        (self.folder / RUNNING / unit).rename(kept)
+        folder.rename(kept)
 
     def end(self, unit: str, ended: RunEnded) -> str:
         """Store a run's files. Return the problem of the run as text, "" if it has a valid report."""

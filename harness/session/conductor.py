@@ -73,7 +73,7 @@ class ConformanceRun:
         self.qualification = qualification(options, trained=trained) if qualifies else None
         # Read the case before an earlier report is moved aside: it may lie in that folder.
         case = load_case(options.replay) if options.replay is not None else None
-        self.folder, kept = open_folder(options.report_dir, leads=leads)
+        self.folder, self.kept = open_folder(options.report_dir, leads=leads)
         if leads and options.json is not None:
             prepare_copy(options.json)
         self.log = EventLog(options.report_dir / EVENTS, options.layer)
@@ -92,8 +92,6 @@ class ConformanceRun:
         self.log.on_failure = lambda: self.signals.interrupt("a file of the report cannot be written")
         if leads:
             self.emit_start()
-        if kept is not None:
-            self.log.emit("phase", words=f"keeping the earlier report in {kept}")
 
     def emit_start(self) -> None:
         """Emit the facts about the run as a whole."""
@@ -123,6 +121,8 @@ class ConformanceRun:
             return None
         self.reports.terminal = Terminal(reporter, capture)
         self.log.subscribe(self.reports.terminal.on_event)
+        if self.kept is not None:
+            self.log.emit("phase", words=f"keeping the earlier report in {self.kept}")
         return self.reports.terminal
 
     def announce(self, requirement: Requirement, cell: str, statement: str, test: str) -> None:
