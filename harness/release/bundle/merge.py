@@ -86,7 +86,8 @@ def merge_shards(folders: Sequence[Path], logs: Sequence[list[Event]], out: Path
         kept.append(out / SHARDS / shard.partition("/")[0])
         shutil.copytree(folder, kept[-1], symlinks=True)
         for case in (folder / "cases").glob("*"):
-            shutil.copyfile(case, claim(cases / case.name))
+            if case.is_file():  # beside a case, a folder may have its replay
+                shutil.copyfile(case, claim(cases / case.name))
     results = bundle_results(sorted(kept, key=lambda path: int(path.name)))
     write_all(results, out)
     if results.profile == QUALIFY:
