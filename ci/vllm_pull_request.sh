@@ -9,7 +9,7 @@
 #
 # The report is in OUT: index.html, junit.xml, summary.md, and for each violation a case, a script that reproduces it and
 # an issue that can be filed. The last line is the verdict. Exit code: 0 conformant; 1 violated, inconclusive or not
-# exercised; 3 no vLLM could be installed, or the harness failed; 4 wrong usage.
+# exercised; 3 no vLLM could be installed, or the harness failed; 4 wrong usage; 6 nothing was shown.
 set -euo pipefail
 if [ $# -lt 2 ]; then
   echo "usage: ci/vllm_pull_request.sh VLLM OUT [options of a run]" >&2
@@ -33,6 +33,8 @@ ready=$SECONDS
 code=0
 VLLM_TARGET_DEVICE=cpu "$python" -m coldproof run --layers exact --profile smoke \
   --known-issues adapters/vllm/known_issues.toml --report-dir "$out" "$@" || code=$?
-verdict=$(sed -n 's/^\*\*\(.*\)\*\*$/\1/p;' "$out/summary.md" | head -n 1) || verdict="no summary was written"
+verdict="no summary was written"
+# With exit code 4 nothing was run, and a summary there is an earlier run's.
+[ "$code" -eq 4 ] || verdict=$(sed -n 's/^\*\*\(.*\)\*\*$/\1/p;' "$out/summary.md" | head -n 1) || verdict="no summary was written"
 echo "$verdict (installed in $((ready - started)) s, tested in $((SECONDS - ready)) s, exit code $code)"
 exit "$code"

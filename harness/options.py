@@ -176,6 +176,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     findings: str = FIRST
     calibration: Path | None = None
     allow_not_exercised: bool = False
+    least_shown: int | None = None  # the floor of --allow-not-exercised; None: that of the run's size
     allow_inconclusive: bool = False
     guided: bool = False  # also vary workloads that reached rare states of the engine
     command: str = ""

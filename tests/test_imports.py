@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
+FILES = "reports/files"
 DRAWS = ("reports/schema", "reports/format", "reports/assemble", "reports/views", "reports/page")
 REPORTS: dict[str, tuple[str, ...]] = {
+    "reports/files": (),
     **{room: DRAWS[:place] for place, room in enumerate(DRAWS)},
     "reports/comparison": DRAWS,
     "reports/findings": DRAWS,
@@ -27,7 +29,7 @@ ADAPTERS = ("adapters/protocol", "adapters/common")
 ENGINE = (*ADAPTERS, "adapters/spec", "adapters/server")
 HARNESS_ADAPTERS = ("adapters/registry", *ENGINE)
 DATA = ("harness/history", "harness/workload")
-DRAWN = ("reports/schema", "reports/format", "reports/assemble", "reports/exports")
+DRAWN = ("reports/schema", "reports/format", "reports/assemble", "reports/exports", FILES)
 ROOMS: dict[str, tuple[str, ...]] = {
     "adapters/protocol": (),
     **REPORTS,
@@ -47,9 +49,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "harness/options",
         *HARNESS_ADAPTERS,
         "reports/schema",
+        FILES,
     ),
     "harness/case": (*DATA, "harness/judgement", "harness/options", *HARNESS_ADAPTERS, *DRAWN),
-    "harness/selection": ("harness/case", "harness/judgement", "harness/options", *HARNESS_ADAPTERS),
+    "harness/selection": ("harness/case", "harness/judgement", "harness/options", *HARNESS_ADAPTERS, *DRAWN),
     "harness/proof": (
         *(*DATA, "harness/execution", "harness/case", "harness/judgement", "harness/options"),
         *HARNESS_ADAPTERS,
@@ -76,9 +79,17 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "harness/power": (
         *("harness/session", "harness/release", "harness/selection", "harness/execution", "harness/judgement", *DATA),
-        *("harness/event_log", "harness/options", "adapters/registry", "adapters/spec", "adapters/common", *DRAWN[:3]),
+        *(
+            "harness/event_log",
+            "harness/options",
+            "adapters/registry",
+            "adapters/spec",
+            "adapters/common",
+            *DRAWN[:3],
+            FILES,
+        ),
     ),
-    "harness/engine_releases": ("harness/case", "harness/options", "adapters/spec", *DRAWN[:1]),
+    "harness/engine_releases": ("harness/case", "harness/options", "adapters/spec", *DRAWN[:1], FILES),
     "suites": ("harness/session", "harness/judgement", *DATA, "adapters/protocol"),
 }
 # One arrow goes into an engine's folder: both sides must compute the same digests.

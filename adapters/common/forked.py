@@ -7,12 +7,10 @@ import functools
 import math
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -23,11 +21,13 @@ import msgspec
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.fork_server import CODE, LENGTH, Job
+from coldproof.adapters.common.scratch import ScratchFolder
 
 VARIABLE = "COLDPROOF_FORK_SERVER"  # names the socket of a fork server that the parent process has started
 PRELOAD_SECONDS = 300.0  # for imports that take ten seconds on an idle machine
 POLL_SECONDS = 0.02
 STARTING = threading.Lock()  # engines start in several threads, and one fork server is enough
+FOLDERS: list[ScratchFolder] = []  # of the fork servers; each is locked as long as this process lives
 IMPORTING: set[subprocess.Popen[bytes]] = set()  # fork servers that are not ready yet
 
 
@@ -118,7 +118,9 @@ def fork_server(*preload: str) -> str:
 @functools.cache
 def own_fork_server(*preload: str) -> str:
     """Start a fork server, once for each list of preloads."""
-    folder = Path(tempfile.mkdtemp(prefix="coldproof-"))
+    scratch = ScratchFolder()
+    FOLDERS.append(scratch)
+    folder = scratch.path
     address = folder / "fork"
     command = [sys.executable, "-P", "-m", "coldproof.adapters.common.fork_server", str(address), *preload]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(IMPORT_ROOT)]))
@@ -137,7 +139,7 @@ def own_fork_server(*preload: str) -> str:
             time.sleep(POLL_SECONDS)
     except BaseException:  # Ctrl-C, too: an import of an engine takes longer than a user waits
         server.kill()
-        shutil.rmtree(folder)
+        scratch.remove()
         raise
     finally:
         IMPORTING.discard(server)

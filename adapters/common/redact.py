@@ -13,6 +13,8 @@ import functools
 import json
 import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -180,19 +182,17 @@ def redacted_json(line: bytes) -> bytes:
 
 
 def redact_file(path: Path) -> None:
-    """Redact a text file of any size in place. Nobody may be writing to it."""
-    clean = path.with_name(f"{path.name}.redacted")
+    """Redact a text file of any size in place, and create no other file beside it. Nobody may be writing to it."""
     changed = False
-    try:
-        with (
-            path.open(errors="surrogateescape", newline="") as before,
-            clean.open("w", errors="surrogateescape", newline="") as after,
-        ):
-            while line := before.readline(LONGEST_LINE):
-                shown = redacted(line)
-                changed = changed or shown != line
-                after.write(shown)
+    with (
+        path.open(errors="surrogateescape", newline="") as before,
+        tempfile.TemporaryFile("w+", errors="surrogateescape", newline="") as clean,
+    ):
+        while line := before.readline(LONGEST_LINE):
+            shown = redacted(line)
+            changed = changed or shown != line
+            clean.write(shown)
         if changed:
-            clean.replace(path)
-    finally:
-        clean.unlink(missing_ok=True)
+            clean.seek(0)
+            with path.open("w", errors="surrogateescape", newline="") as after:
+                shutil.copyfileobj(clean, after)

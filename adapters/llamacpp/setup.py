@@ -108,7 +108,7 @@ def number_of(flag: str, options: StartOptions) -> int | None:
 
 def files_folder(options: StartOptions) -> Path:
     """Return the folder for the files of this engine."""
-    return options.log.with_suffix(".gguf")
+    return options.folder("gguf")
 
 
 def published(options: StartOptions) -> Path | None:

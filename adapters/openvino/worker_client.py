@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from coldproof.adapters.common.process import EngineProcess, python_path
+from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.adapters.openvino.setup import PACKAGE, PipelineFacts, registered
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent, EngineStartError
 from coldproof.adapters.spec.engine_spec import StartOptions
@@ -32,7 +31,8 @@ class WorkerClient:
     """A worker and the facts of its pipeline. Raises EngineStartError with the reason or the end of its log."""
 
     def __init__(self, options: StartOptions) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="coldproof-"))  # a socket's path must be short
+        self.scratch = ScratchFolder()  # a socket's path must be short
+        self.folder = self.scratch.path
         address = str(self.folder / "engine")
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(address)
@@ -100,7 +100,7 @@ class WorkerClient:
     def stop(self) -> None:
         """Stop the worker. A second call has no effect."""
         self.process.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.scratch.remove()
 
 
 def environment() -> dict[str, str]:

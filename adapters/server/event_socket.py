@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import shutil
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
+from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.adapters.protocol.kv_events import EventBatch, EventFormatError, read_batch
 
 # A batch has the events of one step: 1,000 blocks of 256 tokens have about 2 MiB. The socket drops a longer message
@@ -37,7 +35,8 @@ class EventSocket:
     def __init__(self) -> None:
         """Create the addresses and subscribe. Raises ImportError without pyzmq, which vLLM installs."""
         self._zmq: Any = importlib.import_module("zmq")
-        self.folder = Path(tempfile.mkdtemp(prefix="kv-events-"))  # short: an address has at most 107 bytes
+        self._scratch = ScratchFolder()
+        self.folder = self._scratch.path  # short: an address has at most 107 bytes
         self.stream = f"ipc://{self.folder}/stream"
         self.replay = f"ipc://{self.folder}/replay"
         self._context = self._zmq.Context()
@@ -114,7 +113,7 @@ class EventSocket:
         """Close the sockets and drop batches that were not taken. Safe to call twice."""
         with contextlib.suppress(self._zmq.ZMQError):
             self._context.destroy(linger=0)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.remove()
 
 
 def event_batch(number: int, offset: float, payload: bytes) -> EventBatch:

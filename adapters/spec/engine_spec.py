@@ -27,6 +27,7 @@ from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
 from coldproof.adapters.spec.weight_promise import UNDOCUMENTED, WeightPromise
 
 MODEL = "model"  # the worker of every engine: a neural network
+SIDE_LOG = ".tier-server.log"
 ATTACH = "--engine-url"  # in `default_for`: the engine is the default for attached servers
 
 
@@ -34,6 +35,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to start an engine. `model`: the model's folder. `adapters`: the folders of all adapters of the run.
 
     `arguments`: the cell's arguments, then the user's. `caching`: whether the prefix cache is on. `log`: the log file.
+    A server beside the engine logs to the same name with SIDE_LOG.
     `on_process` is called with each process right after its start, so that Ctrl-C can end it.
     `tested`: this is the engine under test, not another engine of the run.
     `remembered`: a store that all starts of one run share.
@@ -52,6 +54,11 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     changed: EngineChange = EngineChange.NOTHING  # what is different about the engine; the model's files are already
     generated_model: bool = True  # Coldproof generated the model, so that its layers are known
     remembered: dict[Any, Any] = {}
+    files: Path | None = None  # a path whose folder is for what the engine needs while it runs; None: that of the log
+
+    def folder(self, kind: str) -> Path:
+        """Return a folder for files of this engine. It does not exist yet."""
+        return (self.files or self.log).with_suffix(f".{kind}")
 
 
 class FaultCatalogue(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,9 @@ The server is started as a user would start it. Only environment variables are a
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import math
 import os
 import shlex
@@ -22,6 +24,7 @@ from packaging.version import Version
 from coldproof.adapters.common.process import EngineProcess, Forking, free_port, port_is_taken, python_path
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.common.score_noise import VARIABLE
+from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError, MalformedAnswer
 from coldproof.adapters.protocol.kv_events import hash_rule
@@ -69,6 +72,7 @@ ENVIRONMENT = {
 }
 # vLLM computes the root of all block hashes from it. Without it, older versions use a random, unpublished root.
 HASH_SEED = "PYTHONHASHSEED"
+SOCKETS = "VLLM_RPC_BASE_PATH"
 FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldproof.adapters.vllm.forked:serve")
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
@@ -101,6 +105,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     arguments: tuple[str, ...] = ()
     log: Path
+    files: Path | None = None  # as in StartOptions
     adapter_path: str | None = None
     lora_rank: int = 64  # the largest rank of an adapter
     probed: ProbeResult | None = None  # of an identical engine; then this engine gets no probe requests
@@ -207,7 +212,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
 
 def plugins(options: VllmOptions) -> tuple[Path, ...]:
     """Write Coldproof's plugins for this server, and return their folders."""
-    folder = options.log.with_suffix(".plugins")
+    folder = (options.files or options.log).with_suffix(".plugins")
     transfer = (transfer_plugin(folder / "transfer"),) if options.weight_transfer else ()
     return transfer if options.topology is None else (*transfer, digest_plugin(folder / "digests"))
 
@@ -237,7 +242,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
 
 def tier_folder(options: VllmOptions) -> Path:
     """Return the folder for a tier that writes files."""
-    return options.storage or options.log.with_suffix(".tier")
+    return options.storage or (options.files or options.log).with_suffix(".tier")
 
 
 def door_flags() -> list[str]:
@@ -276,7 +281,16 @@ def environment(cell: Variables = (), *, events: bool = False, plugins: tuple[Pa
 
     `cell`: variables of the cell, which replace the user's. `plugins`: folders with entry points for vLLM.
     """
-    return {**added_environment(events=events), **os.environ, **dict(cell), "PYTHONPATH": python_path(*plugins)}
+    own = {**added_environment(events=events), SOCKETS: str(socket_folder())}
+    return {**own, **os.environ, **dict(cell), "PYTHONPATH": python_path(*plugins)}
+
+
+@functools.cache
+def socket_folder() -> Path:
+    """Return the folder for the sockets of the servers that this process starts: a killed server leaves them."""
+    folder = ScratchFolder()
+    atexit.register(folder.remove)
+    return folder.path
 
 
 def effective_environment(cell: Variables = (), *, events: bool = False) -> dict[str, str]:

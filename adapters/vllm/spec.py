@@ -115,6 +115,7 @@ def vllm_options(
         prefix_caching=options.caching,
         arguments=(*draft_flags(cell, model), *arguments),
         log=options.log,
+        files=options.files,
         adapter_path=str(options.adapters[0].resolve()) if options.adapters else None,
         lora_rank=server.lora_rank(options.adapters),
         probed=probed,
@@ -149,7 +150,7 @@ def served_model(options: StartOptions, cell: VllmCell) -> str:
         return options.model
     usual = Path(options.model)
     name = hashlib.sha256(f"images {usual.name}".encode() + Path(images.__file__).read_bytes()).hexdigest()[:16]
-    beside = usual.with_name(name) if options.generated_model else options.log.with_suffix(".model")
+    beside = usual.with_name(name) if options.generated_model else options.folder("model")
     return str(images.image_model(usual, beside))
 
 

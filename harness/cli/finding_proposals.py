@@ -74,11 +74,16 @@ def issues_of(engine: str) -> list[KnownIssue]:
 
 
 def written_proposal(one: Proposal, out: Path) -> Path:
-    """Write the folder of a proposal, and return it. Raises OSError, and Refusal for the record."""
+    """Write the folder of a proposal, and return it. One that is there stays: its record may be complete by now.
+
+    Raises OSError, and Refusal for the record.
+    """
     case = one.case
     worker = worker_of(case.engine_config)
     identity = f"{folder_of(case.engine)}/{case.requirement.lower()}-{fingerprint(case.signature)}"
     folder = out / identity
+    if (folder / RECORD).exists():
+        return folder
     write_case(case, identity, folder)
     write(folder / RECORD, draft(one, worker=worker))
     return folder

@@ -17,6 +17,7 @@ import msgspec
 
 from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES
 from coldproof.harness.case.finding_records import is_regression, waivers_of
+from coldproof.harness.cli.io import USAGE
 from coldproof.harness.cli.run import SUITES
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.trained import TRAINED, folder_of
@@ -25,7 +26,7 @@ from coldproof.harness.session.autoload import PLUGIN
 from coldproof.reports.schema.findings import FindingRecord, FindingReplay, ReplayResult
 from coldproof.reports.schema.results import Results, read_results
 
-STOPPED = 3  # exit code from which on a run has no results
+STOPPED = range(3, 6)  # exit codes of a run without results; one that was killed has a negative one
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -83,8 +84,8 @@ def obstacle(record: FindingRecord) -> str:
 def run_group(group: Sequence[FindingRecord], folder: Path) -> Iterator[Outcome]:
     """Replay the findings of one engine, worker and model in one run, and yield their outcomes."""
     code = subprocess.run(command_of(group, folder), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-    results = stored(folder)
-    if results is None or code.returncode >= STOPPED:
+    results = None if code.returncode == USAGE else stored(folder)  # another run's, if this one was refused
+    if results is None or code.returncode in STOPPED or code.returncode < 0:
         why = (
             results.problem
             if results is not None and results.problem

@@ -15,7 +15,7 @@ from coldproof.harness.case.finding_folder import write_derived
 from coldproof.harness.case.finding_records import read_findings, read_records
 from coldproof.harness.cli.finding_proposals import proposals, written_proposal
 from coldproof.harness.cli.finding_runs import Outcome, replays_of
-from coldproof.harness.cli.io import FAILED, Subcommand, argument, say, write, writing
+from coldproof.harness.cli.io import FAILED, Subcommand, added_to, argument, say, write, writing
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.frozen import current_list
 from coldproof.harness.session.environment import coldproof_version
@@ -114,7 +114,7 @@ def collect(folders: Sequence[Path], out: Path) -> int:
     known = read_findings(read_records().values())
     proposed = proposals(folders, known)
     for one in proposed:
-        with writing(out):
+        with added_to(out):
             say(f"{written_proposal(one, out)}: {one.case.requirement} in {one.case.cell}: {one.case.signature}")
     say(
         f"{len(proposed)} proposals. Complete each record.toml, move its folder to findings/, and name it in the known "

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from coldproof.reports.exports.write import write_text
+from coldproof.reports.files.own_folder import FolderRefused, OwnFolder
 from coldproof.reports.format.text import one_line
 from coldproof.reports.schema.case import SCHEMA_VERSION
 from coldproof.reports.schema.results import Results, read_results
@@ -125,6 +126,30 @@ def writing(target: Path | str) -> Iterator[None]:
         yield
     except OSError as problem:
         raise Refusal(FAILED, f"cannot write {target}: {reason_of(problem)}") from problem
+
+
+@contextlib.contextmanager
+def added_to(folder: Path) -> Iterator[None]:
+    """Let the block add files of ours to a folder, or write its own again. Raises Refusal if a run writes there."""
+    with writing(folder):
+        try:
+            opened = OwnFolder.enter(folder)
+        except FolderRefused as problem:
+            raise Refusal(USAGE, str(problem)) from problem
+        with contextlib.closing(opened):
+            yield
+
+
+@contextlib.contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Hold a folder that is ours alone while the block writes into it. Raises Refusal for any other folder."""
+    with writing(folder):
+        try:
+            opened = OwnFolder.begin(folder)
+        except FolderRefused as problem:
+            raise Refusal(USAGE, f"--out {problem}") from problem
+        with contextlib.closing(opened):
+            yield
 
 
 def _read(file: Path) -> Results:

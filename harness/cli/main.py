@@ -22,6 +22,7 @@ from coldproof.harness.cli import (
 )
 from coldproof.harness.cli.io import USAGE, Parser, Refusal
 from coldproof.harness.options import UsageError
+from coldproof.reports.files.own_folder import FolderRefused
 from coldproof.reports.format.text import one_line
 
 SUBCOMMANDS = {
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.command_line = shlex.join(["coldproof", *words])
     try:
         return SUBCOMMANDS[options.command].run(options)
-    except (Refusal, UsageError) as problem:
+    except (Refusal, UsageError, FolderRefused) as problem:
         sys.stderr.write(f"coldproof {options.command}: {one_line(str(problem))}\n")
         return problem.code if isinstance(problem, Refusal) else USAGE
 

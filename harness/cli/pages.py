@@ -19,13 +19,13 @@ from coldproof.harness.cli.io import (
     USAGE,
     Refusal,
     Subcommand,
+    added_to,
     argument,
     loaded,
     reason_of,
     results_file,
     write,
     write_stdout,
-    writing,
 )
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.reports.assemble.assemble import assemble, read_events, with_end
@@ -64,15 +64,24 @@ def render(options: argparse.Namespace) -> int:
         raise Refusal(USAGE, f"{source} has neither results.json nor {EVENTS}; give the --report-dir of a run")
     stored = None if log.is_file() and not results_file(source).exists() else loaded(source)
     if stored is not None and not (log.is_file() and is_behind(stored, log)):
-        write(options.output or results_file(source).parent / _PAGE, render_html(stored))
+        write_page(options.output, results_file(source).parent, stored)
         return 0
     results = from_events(log)
     if options.output is not None:
         write(options.output, render_html(results))
         return 0
-    with writing(source):
+    with added_to(source):
         write_all(results, source)
     return 0
+
+
+def write_page(output: Path | None, folder: Path, results: Results) -> None:
+    """Write the page to a file that the user chose, or into the report folder. Raises Refusal."""
+    if output is not None:
+        write(output, render_html(results))
+        return
+    with added_to(folder):
+        write(folder / _PAGE, render_html(results))
 
 
 RENDER = Subcommand(
@@ -134,6 +143,8 @@ def side_by_side(options: argparse.Namespace) -> int:
     """Read all runs, write the requested files and return the exit code. Raises Refusal."""
     page = options.out or (None if options.markdown else Path(_PAGE))
     here = (page or options.markdown).parent
+    if options.out is None and page is not None and page.exists():
+        raise Refusal(USAGE, f"{page} exists; name the page with --out")
     shown = engine_matrix([linked_source(one, here) for one in options.runs])
     check_paths(options.runs, [target for target in (page, options.markdown) if target])
     if page is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from coldproof.adapters.common.score_noise import parse
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.cell import Cell
-from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, at_least, out_folder, say
+from coldproof.harness.cli.io import FAILED, Refusal, Subcommand, argument, at_least, out_folder, own_folder, say
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.options import FINGERPRINT, INVALID_DURATION, SMOKE, UsageError, parse_duration
 from coldproof.harness.power.measure import Measurement, installed_engine, measure_power, select_faults
@@ -29,6 +28,7 @@ from coldproof.harness.power.suite_run import Served
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.user_references import check_model
 from coldproof.reports.exports.write import write_text
+from coldproof.reports.files.own_folder import claim, remove_listed
 from coldproof.reports.kill_matrix import kill_matrix
 from coldproof.reports.noise_curve import noise_curve
 from coldproof.reports.schema.noise import CleanLevel, FaultLevel, NoiseResults
@@ -45,15 +45,15 @@ def run_power(options: argparse.Namespace) -> int:
     The exit code is 1 if the unmodified engine failed a requirement, or if a run against it did not complete.
     """
     faults = select_faults(options.faults, worker_of(options))
-    try:
-        measurement = prepared(options)
-    except OSError as problem:
-        raise UsageError(str(problem)) from problem
-    results = measure_power(
-        measurement, faults, clean_runs=options.clean_runs, jobs=options.jobs, command=options.command_line, say=say
-    )
-    write_text(measurement.out / "power.json", encode(results).decode())
-    write_text(measurement.out / "index.html", kill_matrix.render_power(results))
+    measurement = measurement_of(options)
+    with own_folder(measurement.out):
+        if options.again:
+            remove_listed(measurement.out, "rows/")
+        results = measure_power(
+            measurement, faults, clean_runs=options.clean_runs, jobs=options.jobs, command=options.command_line, say=say
+        )
+        write_text(measurement.out / "power.json", encode(results).decode())
+        write_text(measurement.out / "index.html", kill_matrix.render_power(results))
     say(f"{kill_matrix.headline(results)}\n{measurement.out / 'index.html'}")
     if not results.complete:
         return EXIT_INTERRUPTED
@@ -103,9 +103,9 @@ POWER = Subcommand(
 )
 
 
-def prepared(options: argparse.Namespace) -> Measurement:
-    """Return the measurement that the options describe, and create its folder. Raises UsageError or OSError."""
-    measurement = Measurement(
+def measurement_of(options: argparse.Namespace) -> Measurement:
+    """Return the measurement that the options describe. Raises UsageError."""
+    return Measurement(
         worker=worker_of(options),
         seed=options.seed,
         aimed_seconds=time_span(options.budget),
@@ -116,10 +116,6 @@ def prepared(options: argparse.Namespace) -> Measurement:
         served=served(options),
         guided=options.guided,
     )
-    if options.again:
-        shutil.rmtree(measurement.out / "rows", ignore_errors=True)
-    measurement.out.mkdir(parents=True, exist_ok=True)
-    return measurement
 
 
 def served(options: argparse.Namespace) -> Served:
@@ -149,14 +145,14 @@ def worker_in(cell: Cell, options: argparse.Namespace) -> str:
 def run_noise(options: argparse.Namespace) -> int:
     """Measure or draw, and return the exit code: 1 if there was a false positive. Raises Refusal or UsageError."""
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        match options.what:
-            case "clean":
-                return measure_clean(options)
-            case "faults":
-                return measure_faults(options)
-        return draw(options.out)
-    except (ValueError, OSError) as problem:
+        with own_folder(options.out):
+            match options.what:
+                case "clean":
+                    return measure_clean(options)
+                case "faults":
+                    return measure_faults(options)
+            return draw(options.out)
+    except ValueError as problem:
         raise UsageError(str(problem)) from problem
     except (EngineError, OracleError) as problem:
         raise Refusal(FAILED, str(problem)) from problem
@@ -231,7 +227,7 @@ def measure_clean(options: argparse.Namespace) -> int:
         calibration=options.calibration,
     )
     found = without_faults.measure(level, out=options.out.resolve(), seed=options.seed, say=say)
-    (options.out / "clean" / f"{level.name}.level.json").write_bytes(msgspec.json.encode(found))
+    claim(options.out / "clean" / f"{level.name}.level.json").write_bytes(msgspec.json.encode(found))
     say(f"{level.name}: {found.alarms} false positives in {found.requests:,} requests. {found.rule}")
     return EXIT_FALSE_POSITIVE if found.alarms else 0
 
@@ -255,7 +251,7 @@ def measure_faults(options: argparse.Namespace) -> int:
     finally:
         found = with_faults.measured_so_far(level, select_faults(None, level.worker), options.out.resolve())
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.encode(found))
+        claim(file).write_bytes(msgspec.json.encode(found))
     say(
         f"{level.name}: {sum(row.caught for row in found.faults)} of {len(found.faults)} measured faults detected "
         f"({found.of} faults in all)"

@@ -19,6 +19,7 @@ from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK
 from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.write import write_text
+from coldproof.reports.files.own_folder import mark
 from coldproof.reports.format.text import many, slug, unique
 from coldproof.reports.register.entries import RegisterEntry, by_page
 from coldproof.reports.register.page import render_entries, render_index
@@ -88,6 +89,7 @@ def target_of(results: Results) -> str:
 def write_site(entries: Sequence[RegisterEntry], out: Path) -> None:
     """Write the index, and the page and the badge of each engine version and target. Raises OSError."""
     out.mkdir(parents=True, exist_ok=True)
+    mark(out)
     version = coldproof_version()
     write_text(out / "index.html", render_index(entries, version=version))
     for page, own in by_page(entries).items():

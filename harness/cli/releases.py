@@ -15,7 +15,7 @@ from pathlib import Path
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import EngineSpec
-from coldproof.harness.cli.io import FAILED, Subcommand, argument, out_folder, say, writing
+from coldproof.harness.cli.io import FAILED, Subcommand, argument, out_folder, own_folder, say
 from coldproof.harness.engine_releases.release_runs import (
     ReleaseRuns,
     history_of,
@@ -66,8 +66,7 @@ def run_history(options: argparse.Namespace) -> int:
     """Run the suites against each release, write history.json and index.html, and return the exit code."""
     runs, releases = runs_of(options)
     rows: list[ReleaseRow] = []
-    with writing(options.out):
-        options.out.mkdir(parents=True, exist_ok=True)
+    with own_folder(options.out):
         try:
             for version in releases:
                 rows.append(runs.row(version))
@@ -99,8 +98,7 @@ def verdicts_text(row: ReleaseRow) -> str:
 def run_bisect(options: argparse.Namespace) -> int:
     """Replay a case on each release, say on which it fails, and return the exit code."""
     runs, releases = runs_of(options)
-    with writing(options.out):
-        options.out.mkdir(parents=True, exist_ok=True)
+    with own_folder(options.out):
         found = []
         for version in releases:
             found.append(replayed(runs, options.case, version))

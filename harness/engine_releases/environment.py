@@ -19,6 +19,7 @@ from coldproof.adapters.spec.release_package import ReleasePackage
 
 OWN = "release"  # the folder of the release's own packages in its environment
 READY = "coldproof-ready"  # says what is installed, so that an environment that was begun is made again
+OURS = "coldproof-environment"  # is in every environment that we began
 FIRST = 1  # place in sys.path, behind the script's own folder
 
 
@@ -38,8 +39,12 @@ def prepared(
     content = "\n".join([wanted, *map(str, packages)])
     if ready.is_file() and ready.read_text() == content:
         return python
+    if folder.exists() and not (folder / OURS).is_file():
+        raise NoEnvironment(f"{folder} exists, and Coldproof did not make it")
     say(f"installing {wanted}")
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / OURS).touch()
     venv.create(folder, with_pip=False, symlinks=True)
     site = next((folder / "lib").glob("python*")) / "site-packages"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder / OWN), wanted]

@@ -14,13 +14,14 @@ from coldproof.harness.case.known_issues import Waivers, read_known_issues, toda
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
 from coldproof.harness.engine_releases.versions import is_among
 from coldproof.harness.options import UsageError
+from coldproof.reports.files.own_folder import claim
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
 from coldproof.reports.schema.results import Results, read_results
 from coldproof.reports.schema.verdict import Verdict
 
 RESULTS = "results.json"
-STOPPED = 3  # exit code of a run that the harness ended
+STOPPED = range(3, 6)  # exit codes of a run that came to no verdicts
 
 
 class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ def run_suites(command: Sequence[str], folder: Path, seconds: float) -> str:
     """Run the suites, with their output in a file of the folder. Return why they did not come to their end, or ""."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder.with_suffix(f"{folder.suffix}.log")
-    with log.open("wb") as output:
+    with claim(log).open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}
         )
@@ -104,7 +105,7 @@ def finished(folder: Path) -> Results | None:
         results = read_results(folder / RESULTS)
     except (OSError, msgspec.MsgspecError):
         return None
-    return results if results.complete and results.exit_code < STOPPED else None
+    return results if results.complete and results.exit_code not in STOPPED else None
 
 
 def row_of(version: str, results: Results, report: str, causes: Waivers) -> ReleaseRow:

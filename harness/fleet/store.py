@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import shutil
 import tarfile
 import time
 from pathlib import Path
@@ -21,11 +20,13 @@ import msgspec
 from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import EVENTS, RunEnded
 from coldproof.harness.options import UsageError
-from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_OK
+from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_NOT_SHOWN, EXIT_OK
 from coldproof.reports.exports.write import write_text
+from coldproof.reports.files.own_folder import adopt, claim, make_sub_folder, mark, remove_report
 from coldproof.reports.format.text import storable
 from coldproof.reports.schema.results import encode, read_results
 
+CONCLUDED = (EXIT_OK, EXIT_FAILED, EXIT_NOT_SHOWN)
 UNITS, RUNNING, LOST, LOCK = "units", "running", "lost", "fleet.lock"
 
 
@@ -44,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def concluded(self) -> bool:
         """Whether the suites finished with verdicts. Such a unit is never run again."""
-        return self.exit_code in (EXIT_OK, EXIT_FAILED)
+        return self.exit_code in CONCLUDED
 
 
 class Store:
@@ -55,8 +56,10 @@ class Store:
         self.folder = folder
         if folder.exists() and not (folder / LOCK).exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"--out {folder} exists and is not a fleet's folder; choose a new folder")
+        mark(folder)
         for name in (UNITS, RUNNING, LOST):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+            make_sub_folder(folder / name)
+        claim(folder / LOCK)
         self.lock = (folder / LOCK).open("w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +67,7 @@ class Store:
             self.lock.close()
             raise UsageError(f"another fleet is running in --out {folder}") from problem
         for left in (folder / RUNNING).iterdir():  # left by a driver that was killed
-            self.put_aside(left.name)
+            self.keep_lost(left)
 
     def report(self, unit: str) -> Path:
         """Return the report folder of a unit."""
@@ -85,11 +88,13 @@ class Store:
 
     def begin(self, unit: str) -> None:
         """Start an attempt. Remove what an earlier attempt left."""
-        (self.folder / UNITS / f"{unit}.json").unlink(missing_ok=True)
+        claim(self.folder / UNITS / f"{unit}.json").unlink(missing_ok=True)
         if self.report(unit).exists():
-            shutil.rmtree(self.report(unit))
-        if (self.folder / RUNNING / unit).exists():
-            self.put_aside(unit)
+            remove_report(self.report(unit))
+        # A report that has files of somebody else is still there.
+        for left in (self.report(unit), self.folder / RUNNING / unit):
+            if left.exists():
+                self.keep_lost(left)
         (self.folder / RUNNING / unit).mkdir()
 
     def add(self, unit: str, lines: bytes) -> None:
@@ -99,16 +104,21 @@ class Store:
 
     def put_aside(self, unit: str) -> None:
         """Move the events of a lost attempt to lost/."""
+        self.keep_lost(self.folder / RUNNING / unit)
+
+    def keep_lost(self, folder: Path) -> None:
+        """Move a folder to lost/, under its name and a number."""
         number = 1
-        while (kept := self.folder / LOST / f"{unit}.{number}").exists():
+        while (kept := self.folder / LOST / f"{folder.name}.{number}").exists():
             number += 1
-        (self.folder / RUNNING / unit).rename(kept)
+        folder.rename(kept)
 
     def end(self, unit: str, ended: RunEnded) -> str:
         """Store a run's files. Return the problem of the run as text, "" if it has a valid report."""
         coming, there = self.folder / RUNNING / unit, self.report(unit)
         with tarfile.open(fileobj=io.BytesIO(ended.files)) as archive:
             archive.extractall(coming, filter="data")
+        adopt(coming)
         coming.rename(there)
         write_text(there.with_name(f"{unit}.log"), str(storable(ended.log)))
         return problem_of(there, ended)
@@ -138,7 +148,7 @@ def problem_of(folder: Path, ended: RunEnded) -> str:
         said = [line for line in ended.log.splitlines() if line.strip()]
         line = next((line for line in said if "coldproof: " in line), said[-1] if said else "no output")
         return f"no report, exit code {ended.code}: {line.strip()}"
-    if ended.code in (EXIT_OK, EXIT_FAILED):
+    if ended.code in CONCLUDED:
         return "" if results.complete else results.problem or f"the run is incomplete, exit code {ended.code}"
     return results.problem or f"exit code {ended.code} ({results.headline})"
 

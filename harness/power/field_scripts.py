@@ -25,6 +25,7 @@ from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.options import CLOSED_FORM, Options
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Workload
+from coldproof.reports.files.own_folder import claim
 from coldproof.reports.schema.power import FieldReport
 
 BLOCK = 32
@@ -112,7 +113,7 @@ def run_scripts(given: argparse.Namespace) -> Iterator[FieldReport]:
         model=given.model,
         engine_args=tuple(shlex.split(given.engine_args)),
     )
-    with contextlib.closing(EnginePool(options, EventLog(given.out / "events.ndjson"))) as session:
+    with contextlib.closing(EnginePool(options, EventLog(claim(given.out / "events.ndjson")))) as session:
         session.prepare()
         for script in SCRIPTS:
             engines = CellEngines.open(session, script.cells[given.worker])
@@ -132,7 +133,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for logs and literal.json")
     given = parser.parse_args(words)
     rows = list(run_scripts(given))
-    (given.out / "literal.json").write_bytes(msgspec.json.encode(rows))
+    claim(given.out / "literal.json").write_bytes(msgspec.json.encode(rows))
     return 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
 from coldproof.adapters.registry import ENGINES
 from coldproof.harness.session.layers.processes import PLUGIN, preloads
+from coldproof.reports.files.own_folder import claim
 
 
 class RunTimedOut(Exception):
@@ -31,7 +32,7 @@ def run_in_fork(seconds: float, function: Callable[[list[str]], int], words: lis
     address = fork_server(PLUGIN, *preloads(ENGINES.values()))
     name = f"{function.__module__}:{function.__qualname__}"
     environment = {**os.environ, VARIABLE: address}
-    with (folder / "output.log").open("wb") as output:
+    with claim(folder / "output.log").open("wb") as output:
         process = ForkedProcess(
             address, name, tuple(words), environment=environment, folder=folder, output=output, guarded=False
         )

@@ -21,6 +21,7 @@ from coldproof.harness.options import SMOKE, UsageError
 from coldproof.harness.power import field_scripts, suite_run
 from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
 from coldproof.harness.session.environment import coldproof_version
+from coldproof.reports.files.own_folder import claim
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.power import FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
 
@@ -88,7 +89,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(file.read_bytes(), type=kind)
         result = measure()
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.encode(result))
+        claim(file).write_bytes(msgspec.json.encode(result))
         return result
 
     def measured(self, fault: Fault) -> FaultRow:

@@ -18,15 +18,20 @@ from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, FIRST, SAME_ENGI
 from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard
+from coldproof.reports.assemble.assemble import LEAST_SHOWN
+from coldproof.reports.files.own_folder import REPLAY, SEAL
+
+ALLOW_NOT_EXERCISED, USUAL = "--allow-not-exercised", "default"
+REPORT = "coldproof-report"
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add the options of a run to pytest's, and let `--engine-args` take a value that begins with a dash."""
+    """Add the options of a run to pytest's. Values are joined to `--engine-args` and `--allow-not-exercised`."""
     declare_options(parser.getgroup("coldproof", "prefix-cache conformance").addoption)
     parse = parser.parse
 
     def parse_joined(args: Sequence[str | os.PathLike[str]], namespace: argparse.Namespace | None = None) -> object:
-        return parse(join_engine_args(args), namespace)
+        return parse(join_values(args), namespace)
 
     parser.parse = parse_joined  # type: ignore[method-assign, assignment]
 
@@ -129,7 +134,11 @@ def declare_options(add: Callable[..., object]) -> None:
         "first try the examples that failed in the CI of this GitHub repository (needs GITHUB_TOKEN)",
     )
     option("--shard", "I/N", "run part I of N; `coldproof merge` merges the reports")
-    option("--report-dir", "DIR", "folder for the report (default: coldproof-report)", default="coldproof-report")
+    option(
+        "--report-dir",
+        "DIR",
+        f"folder for the report: new, empty or with a report (default: {REPORT}; for a replay, beside its case)",
+    )
     option("--json", "FILE", "write results.json to this file too, and print one line for each requirement at the end")
     option(
         "--cache-dir",
@@ -143,7 +152,14 @@ def declare_options(add: Callable[..., object]) -> None:
         help="also vary the drawn workloads, above all those that reached rare states of the engine, in this run or in "
         "an earlier one",
     )
-    add("--allow-not-exercised", action="store_true", help="do not fail the run for NOT EXERCISED")
+    option(
+        ALLOW_NOT_EXERCISED,
+        "N",
+        "do not fail the run for NOT EXERCISED if at least N requirements conform or are known issues; write =N "
+        f"(default: {LEAST_SHOWN}, or all that the engine supports if these are fewer)",
+        nargs="?",
+        const=USUAL,
+    )
     add("--allow-inconclusive", action="store_true", help="do not fail the run for INCONCLUSIVE")
 
 
@@ -156,25 +172,37 @@ def engine_help(spec: EngineSpec) -> str:
     return f"{spec.name} (default with {ATTACH if ATTACH in spec.default_for else f'--worker {spec.default_for[0]}'})"
 
 
-def join_engine_args(args: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+def join_values(args: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
     """Return the arguments with each `--engine-args VALUE` joined into one word with an equals sign.
 
-    argparse would read a VALUE such as --no-enable-prefix-caching as another option.
+    argparse would read a VALUE such as --no-enable-prefix-caching as another option. `--allow-not-exercised` takes its
+    number only with an equals sign: argparse would take the word behind it, such as the path of a test.
     """
-    words = list(args)
-    for i, word in enumerate(words[:-1]):
-        if word == "--engine-args":
-            return [*words[:i], f"--engine-args={words[i + 1]}", *join_engine_args(words[i + 2 :])]
-    return words
+    joined: list[str | os.PathLike[str]] = []
+    words = iter(args)
+    for word in words:
+        if word == "--engine-args" and (value := next(words, None)) is not None:
+            word = f"{word}={value}"
+        joined.append(f"{word}={USUAL}" if word == ALLOW_NOT_EXERCISED else word)
+    return joined
+
+
+def read_floor(text: str | None) -> int | None:
+    """Return the number in --allow-not-exercised; None without one. Raises UsageError."""
+    if text in (None, USUAL):
+        return None
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise UsageError(f"{ALLOW_NOT_EXERCISED}={text}: give the number of requirements to show, at least 1")
+    return int(text)
 
 
 def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     """Return the options of the run from pytest's. `cells`: names of the chosen cells. Raises UsageError."""
     url, engine = config.getoption("--engine-url"), engine_name(config)
-    known_issues, report_dir = optional_path(config, "--known-issues"), Path(config.getoption("--report-dir"))
+    known_issues, report_dir = optional_path(config, "--known-issues"), report_folder(config)
     cache_dir = optional_path(config, "--cache-dir")
     exact = is_fingerprint(config) and config.getoption("--noise") is None
-    plain = ("model", "profile", "budget", "diagnose", "allow_not_exercised", "allow_inconclusive", "worker", "guided")
+    plain = ("model", "profile", "budget", "diagnose", "allow_inconclusive", "worker", "guided")
     return Options(
         engine=engine,
         engine_url=url,
@@ -203,8 +231,22 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         fault=config.getoption("--fault"),
         prefill_apart=config.getoption("--prefill-apart"),
         joined=joined_layers(config),
+        allow_not_exercised=config.getoption(ALLOW_NOT_EXERCISED) is not None,
+        least_shown=read_floor(config.getoption(ALLOW_NOT_EXERCISED)),
         **{name: config.getoption(name) for name in plain},
     )
+
+
+def report_folder(config: pytest.Config) -> Path:
+    """Return the folder of the report. That of a replay is beside its case, so that the case's own report stays.
+
+    Of a bundle, which must stay as it is, it is beside the bundle.
+    """
+    given, case = optional_path(config, "--report-dir"), optional_path(config, "--replay")
+    if given is not None or case is None:
+        return given or Path(REPORT)
+    bundle = case.absolute().parent.parent
+    return (bundle if (bundle / SEAL).is_file() else case).with_name(f"{case.stem}{REPLAY}")
 
 
 def optional_path(config: pytest.Config, option: str) -> Path | None:

@@ -77,6 +77,10 @@ def check_values(options: Options) -> None:
         raise UsageError(f"--budget {options.budget!r}: {INVALID_DURATION}")
     if options.calibration is not None and not options.calibration.is_file():
         raise UsageError(f"--calibration {options.calibration}: no such file; give the results.json of an earlier run")
+    if options.calibration is not None and options.report_dir.resolve() in options.calibration.resolve().parents:
+        raise UsageError(f"--calibration {options.calibration}: each run moves the report in its --report-dir; copy it")
+    if options.shared_dir is not None and not options.shared_dir.is_dir():
+        raise UsageError(f"--shared-dir {options.shared_dir}: no such folder; create it where the server can read it")
     check_choice("--diagnose value", options.diagnose, DIAGNOSE_CHOICES)
     check_choice("--findings value", options.findings, FINDINGS_CHOICES)
 
@@ -169,8 +173,8 @@ def check_proposals(options: Options) -> None:
     """Raise UsageError if the run would overwrite a file, or remove the known-issues file that it uses."""
     if options.known_issues is not None and will_be_removed(options, options.known_issues):
         raise UsageError(
-            f"--known-issues {options.known_issues}: each run removes the proposals (*{PROPOSED_SUFFIX}) in its "
-            "--report-dir; copy the entries that you accept into another file"
+            f"--known-issues {options.known_issues}: each run moves the proposals (*{PROPOSED_SUFFIX}) out of "
+            "its --report-dir; copy the entries that you accept into another file"
         )
     if options.proposals is None:
         return
@@ -189,5 +193,5 @@ def check_proposals(options: Options) -> None:
 
 
 def will_be_removed(options: Options, path: Path) -> bool:
-    """Return whether a run removes this file because it looks like an earlier run's proposals."""
+    """Return whether a run moves this file because it looks like an earlier run's proposals."""
     return path.name.endswith(PROPOSED_SUFFIX) and path.resolve().parent == options.report_dir.resolve()

@@ -41,7 +41,7 @@ from coldproof.harness.session.budget import OUT_OF_TIME, Budget, OutOfTime, Run
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.layers.processes import LayerProcesses
 from coldproof.harness.session.layers.view import LayersView
-from coldproof.harness.session.run_reports import RunReports, prepare_copy, prepare_folder
+from coldproof.harness.session.run_reports import RunReports, open_folder, prepare_copy, unwritable
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.session.signals import EndingSignals
 from coldproof.harness.session.soak import ResourceMonitor
@@ -66,7 +66,7 @@ class ConformanceRun:
     """One run, or the part of it that one worker runs."""
 
     def __init__(self, options: Options, role: Role) -> None:
-        """Open the report folder. Raises OSError if it cannot be written, UsageError for bad known issues."""
+        """Open the report folder. Raises OSError if it cannot be written, UsageError for it or for bad known issues."""
         self.options, self.role = options, role
         self.issues = read_known_issues(options.known_issues)
         check_references(self.issues, read_records())
@@ -77,9 +77,9 @@ class ConformanceRun:
         qualifies = leads and options.profile == QUALIFY
         trained = described_model(options.model)
         self.qualification = qualification(options, trained=trained) if qualifies else None
-        # Read the case before the folder is cleared: it may lie in that folder.
+        # Read the case before an earlier report is moved aside: it may lie in that folder.
         case = load_case(options.replay) if options.replay is not None else None
-        prepare_folder(options.report_dir, clear=leads)
+        self.folder, self.kept = open_folder(options.report_dir, leads=leads)
         if leads and options.json is not None:
             prepare_copy(options.json)
         self.log = EventLog(options.report_dir / EVENTS, options.layer)
@@ -95,6 +95,7 @@ class ConformanceRun:
         self.suites_began: float | None = None
         self.exit_code = 0
         self.signals = EndingSignals(self.release)
+        self.log.on_failure = lambda: self.signals.interrupt("a file of the report cannot be written")
         if leads:
             self.emit_start()
 
@@ -113,6 +114,7 @@ class ConformanceRun:
             fault=fault_facts(options),
             environment=self.reports.environment,
             allowed=allowed_verdicts(options),
+            least_shown=options.least_shown,
         )
         self.log.emit("states", families=FAMILIES)
         if self.qualification is not None:
@@ -125,6 +127,8 @@ class ConformanceRun:
             return None
         self.reports.terminal = Terminal(reporter, capture)
         self.log.subscribe(self.reports.terminal.on_event)
+        if self.kept is not None:
+            self.log.emit("phase", words=f"keeping the earlier report in {self.kept}")
         return self.reports.terminal
 
     def announce(self, requirement: Requirement, cell: str, statement: str, test: str) -> None:
@@ -150,7 +154,10 @@ class ConformanceRun:
     def begin(self) -> None:
         """Run the self-test, then prepare model and adapters. Ends the run with one line if either fails."""
         self.log.emit("phase", words="self-test of the detector")
-        rows = self_test()
+        try:
+            rows = self_test()
+        except OSError as problem:
+            self.stop(f"cannot write the files of the self-test: {problem}")
         self.log.emit("selftest", rows=rows)
         if not all(row.caught for row in rows):
             missed = next(row.planted for row in rows if not row.caught)
@@ -262,14 +269,20 @@ class ConformanceRun:
         self.signals.finishing()
         interrupted = interrupted or self.signals.received is not None
         self.close(interrupted=interrupted)
-        self.exit_code = 0 if self.role is Role.WORKER else self.reports.finish(interrupted=interrupted)
+        if self.role is Role.WORKER:
+            self.exit_code = EXIT_HARNESS if self.log.failure is not None else 0
+        else:
+            self.exit_code = self.reports.finish(interrupted=interrupted)
+        self.folder.close()
         return self.exit_code
 
     def close(self, *, interrupted: bool) -> None:
         """Stop the engines, and emit the times and the number of engine starts."""
         if self.monitor is not None:
             self.monitor.stop()
-        if interrupted and (self.pool is not None or self.role is not Role.WORKER):
+        if self.log.failure is not None:
+            self.log.emit("problem", message=unwritable(self.log.failure), usage=False)
+        elif interrupted and (self.pool is not None or self.role is not Role.WORKER):
             self.log.emit("problem", message="the run was interrupted", usage=False)
         if self.pool is None:
             return

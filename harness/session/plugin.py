@@ -26,7 +26,7 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
-from coldproof.harness.selection.command_line import add_options, declare_options, read_options, shard_of
+from coldproof.harness.selection.command_line import add_options, declare_options, read_options, report_folder, shard_of
 from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
 from coldproof.harness.selection.select import (
     cell_name,
@@ -216,7 +216,7 @@ def open_run(config: pytest.Config, role: Role, cells: tuple[str, ...]) -> Confo
         pytest.exit(f"coldproof: {problem}", returncode=EXIT_USAGE)
     except OSError as problem:
         pytest.exit(
-            f"coldproof: cannot write reports to {config.getoption('--report-dir')} ({problem.strerror}): "
+            f"coldproof: cannot write reports to {report_folder(config)} ({problem.strerror}): "
             "choose another folder with --report-dir",
             returncode=EXIT_HARNESS,
         )

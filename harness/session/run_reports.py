@@ -1,10 +1,13 @@
-"""Prepares the report folder, and writes the files of each case and, at the end of the run, the reports."""
+"""Opens the report folder, and writes the files of each case and, at the end of the run, the reports.
+
+A file that cannot be written ends the run with exit code 3 and one line; the verdicts so far are printed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,21 +18,22 @@ from coldproof.harness.case.known_issue_proposals import write_proposals
 from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.event_log import EventLog
-from coldproof.harness.options import PROPOSED_SUFFIX, Options, UsageError
+from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import Qualification, environment_facts
 from coldproof.harness.session.environment import environment
 from coldproof.harness.session.terminal.terminal import Terminal
-from coldproof.reports.assemble.assemble import EXIT_HARNESS, assemble, read_events
-from coldproof.reports.exports.write import write_all, write_text
+from coldproof.reports.assemble.assemble import EXIT_HARNESS, Event, assemble, events_of, read_events
+from coldproof.reports.exports.write import write_all, write_bytes, write_text
+from coldproof.reports.files.own_folder import FolderRefused, OwnFolder, claim, make_sub_folder
 from coldproof.reports.format.text import one_line, storable, visible
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results, Waiver, encode
 
-# Written by an earlier run, in addition to its cases, logs and proposals.
 PAGES = ("index.html", "badge.svg", "junit.xml", "summary.md")
 RESULTS = "results.json"
-RUN_FILES = ("events.ndjson", RESULTS, "manifest.json", *PAGES)
+CASES = "cases"
+RUN_FILES = ("events.ndjson", RESULTS, *PAGES)
 LONGEST_REASON = 400  # characters of a reason that are printed
 
 
@@ -56,22 +60,32 @@ class RunReports:
     def save_case(self, case: Case, statement: str) -> None:
         """Write cases/ID.json, cases/ID.py and cases/ID.md, and emit the event that the report is made from."""
         case = msgspec.convert(redacted_data(storable(msgspec.to_builtins(case))), Case)
-        folder = self.options.report_dir / "cases"
-        (folder / f"{case.id}.json").write_bytes(encode(case))
-        (folder / f"{case.id}.py").write_text(reproducer(case))
+        folder = self.options.report_dir / CASES
         report = bug_report(case, statement=statement, environment=self.environment)
-        (folder / f"{case.id}.md").write_text(report)
+        try:
+            write_bytes(folder / f"{case.id}.json", encode(case))
+            write_text(folder / f"{case.id}.py", reproducer(case))
+            write_text(folder / f"{case.id}.md", report)
+        except OSError as problem:
+            self.log.failed(problem)
         self.log.emit("case", case=case)
+
+    def events(self) -> list[Event]:
+        """Return the events of this run, those that could not be written too."""
+        written = read_events(self.log.path) if self.log.in_place() else []
+        return [*written, *events_of(self.log.unwritten)]
 
     def finish(self, *, interrupted: bool) -> int:
         """Write the reports from the events, and return the exit code of the run."""
-        results = assemble(read_events(self.log.path))
+        if not self.log.in_place():
+            return self.lost("the report folder was moved or deleted while the run wrote into it", [])
+        results = assemble(self.events())
         version = results.engine.version if results.engine else None
         waivers = self.waivers(version).report(results.cases, results.requirements)
         self.log.emit("waivers", waivers=waivers)
         self.propose(results, waivers)
         self.log.emit("run_finished", complete=not interrupted and not results.problem)
-        results = assemble(read_events(self.log.path))
+        results = self.concluded(assemble(self.events()))
         try:
             write_all(results, self.options.report_dir)
             if self.options.json is not None:
@@ -79,10 +93,19 @@ class RunReports:
             if self.qualification is not None:
                 seal(self.options.report_dir)
         except OSError as problem:
-            self.log.emit("problem", message=f"cannot write the report: {problem}", usage=False)
-            return EXIT_HARNESS
+            return self.lost(unwritable(problem), requirement_lines(results))
         self.print_summary(results)
         return results.exit_code
+
+    def concluded(self, results: Results) -> Results:
+        """Return the results with the exit code of a run that could not write all of its files, if that is so."""
+        return results if self.log.failure is None else msgspec.structs.replace(results, exit_code=EXIT_HARNESS)
+
+    def lost(self, problem: str, lines: Sequence[str]) -> int:
+        """Print what would be in the report, and why there is none. Return the exit code."""
+        self.log.emit("problem", message=problem, usage=False)
+        self.print_lines(["", *lines, f"coldproof: {problem}"])
+        return EXIT_HARNESS
 
     def propose(self, results: Results, waivers: list[Waiver]) -> None:
         """Write proposed known issues if requested. No verdict depends on this, so a failure is only an event."""
@@ -99,12 +122,26 @@ class RunReports:
         """Print the headline and the path of the report on the terminal."""
         if self.terminal is None or self.terminal.closed:
             return
+        if self.options.json is not None or self.log.failure is not None:
+            self.print_lines(["", *requirement_lines(results)])
         with contextlib.suppress(OSError):  # the report is written, and the terminal may be closed
-            for words in ("", *requirement_lines(results)) if self.options.json is not None else ():
-                self.terminal.line(words)
             self.terminal.print_summary(results, self.options.report_dir)
             if self.qualification is not None:
                 self.terminal.line(f"bundle: coldproof verify {self.options.report_dir}")
+
+    def print_lines(self, lines: Sequence[str]) -> None:
+        """Print lines, if somebody still reads them."""
+        if self.terminal is None or self.terminal.closed:
+            return
+        with contextlib.suppress(OSError):
+            for words in lines:
+                self.terminal.line(words)
+
+
+def unwritable(problem: OSError) -> str:
+    """Return the line for a file that cannot be written."""
+    where = f" ({problem.filename})" if problem.filename else ""
+    return f"cannot write the report: {problem.strerror or problem}{where}; the verdicts so far are above"
 
 
 def requirement_lines(results: Results) -> list[str]:
@@ -116,20 +153,48 @@ def requirement_lines(results: Results) -> list[str]:
 def prepare_copy(path: Path) -> None:
     """Create the folder of --json and delete the file of an earlier run: a caller must not read it for this one's.
 
-    Raises UsageError.
+    Raises UsageError, also for a file that is not the results of a run: it is somebody else's.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size and not is_results(path):
+            raise UsageError(f"--json {path}: the file exists and is no results.json; choose another file")
         path.unlink(missing_ok=True)
     except OSError as problem:
         raise UsageError(f"--json {path}: cannot be written ({problem.strerror}); choose another file") from problem
 
 
-def prepare_folder(folder: Path, *, clear: bool) -> None:
-    """Create the report folder and, with `clear`, delete the files of an earlier run."""
-    (folder / "cases").mkdir(parents=True, exist_ok=True)
-    if not clear:
-        return
-    for pattern in (*RUN_FILES, f"*{PROPOSED_SUFFIX}", "engine-*.log", "cases/*"):
-        for old in folder.glob(pattern):
-            old.unlink()
+def is_results(path: Path) -> bool:
+    """Return whether a file holds the results of a run, of any version."""
+    try:
+        return bool(msgspec.json.decode(path.read_bytes(), type=ResultsHead).coldproof_version)
+    except msgspec.MsgspecError:
+        return False
+
+
+class ResultsHead(msgspec.Struct):
+    """What every results.json has."""
+
+    schema_version: int
+    coldproof_version: str
+
+
+def open_folder(folder: Path, *, leads: bool) -> tuple[OwnFolder, Path | None]:
+    """Open the report folder. The process that leads the run moves an earlier report aside, and returns its folder.
+
+    Raises UsageError for a folder that is not ours or in use, and OSError.
+    """
+    kept = None
+    try:
+        opened = OwnFolder.begin(folder) if leads else OwnFolder.join(folder)
+        if leads:
+            kept = opened.keep_earlier()
+            for name in RUN_FILES:
+                claim(folder / name)
+            opened.share()
+        make_sub_folder(folder / CASES)
+    except FolderRefused as problem:
+        raise UsageError(f"--report-dir {problem}") from problem
+    except FileExistsError as problem:
+        raise UsageError(f"--report-dir {folder}: {problem.filename}: {problem.strerror}") from problem
+    return opened, kept

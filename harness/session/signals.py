@@ -28,6 +28,7 @@ class EndingSignals:
     def __init__(self, release: Callable[[], None]) -> None:
         self.release = release
         self.received: signal.Signals | None = None
+        self.reason = ""  # shown in place of the signal's name
         self._finishing = threading.Event()
         self._raised_at = 0.0
         self._before: dict[signal.Signals, Any] = {}
@@ -48,6 +49,12 @@ class EndingSignals:
             signal.signal(number, handler)
         self._before.clear()
 
+    def interrupt(self, reason: str) -> None:
+        """End the run as SIGTERM does, from any thread. Without handlers, the run goes on to its end."""
+        self.reason = reason
+        if signal.SIGTERM in self._before and not self._finishing.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
     def handle(self, number: int, _: FrameType | None) -> None:
         """Interrupt the main thread, unless the run is ending already."""
         if number == signal.SIGHUP:
@@ -60,7 +67,7 @@ class EndingSignals:
         elif time.monotonic() - self._raised_at < REPEAT_SECONDS:
             return
         self._raised_at = time.monotonic()
-        raise KeyboardInterrupt(self.received.name)
+        raise KeyboardInterrupt(self.reason or self.received.name)
 
     def _insist(self) -> None:
         """End what the main thread may be waiting for, and interrupt it again until it writes the report."""

@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,11 @@ from coldproof.reports.schema.results import (
 from coldproof.reports.schema.verdict import Verdict
 
 Event = dict[str, Any]
-EXIT_OK, EXIT_FAILED, EXIT_HARNESS, EXIT_USAGE, EXIT_NOTHING = 0, 1, 3, 4, 5
+EXIT_OK, EXIT_FAILED, EXIT_HARNESS, EXIT_USAGE, EXIT_NOTHING, EXIT_NOT_SHOWN = 0, 1, 3, 4, 5, 6
+SHOWN = (Verdict.CONFORMS, Verdict.KNOWN_ISSUE)
+# With --allow-not-exercised and no number, so many requirements have to be shown, or all supported ones if these are
+# fewer: an attached server with few capabilities supports eight.
+LEAST_SHOWN = 5
 EXAMPLE = b'{"event":"example",'
 
 
@@ -62,30 +67,35 @@ def read_events(path: Path) -> list[Event]:
 
     Examples may be gigabytes, so that only the fields that reports need are kept.
     """
-    events = []
     with path.open("rb") as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                if line.startswith(EXAMPLE):
-                    read = msgspec.json.decode(line, type=Example)
-                    events.append(
-                        {
-                            "event": "example",
-                            "at": read.at,
-                            "requirement": read.requirement,
-                            "cell": read.cell,
-                            "layer": read.layer,
-                            "requests": len(read.history.outcomes),
-                            "weight_pairs": read.weight_pairs,
-                            "failed": bool(read.findings),
-                            "tally": tally(read.history, read.evidence),
-                            "reach": tuple(map(sys.intern, read.reach)),
-                            "seen": read.seen,
-                            "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
-                        }
-                    )
-                else:
-                    events.append(json.loads(line))
+        return events_of(lines)
+
+
+def events_of(lines: Iterable[bytes]) -> list[Event]:
+    """Return the events in complete lines, as `read_events` does."""
+    events = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            if line.startswith(EXAMPLE):
+                read = msgspec.json.decode(line, type=Example)
+                events.append(
+                    {
+                        "event": "example",
+                        "at": read.at,
+                        "requirement": read.requirement,
+                        "cell": read.cell,
+                        "layer": read.layer,
+                        "requests": len(read.history.outcomes),
+                        "weight_pairs": read.weight_pairs,
+                        "failed": bool(read.findings),
+                        "tally": tally(read.history, read.evidence),
+                        "reach": tuple(map(sys.intern, read.reach)),
+                        "seen": read.seen,
+                        "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
+                    }
+                )
+            else:
+                events.append(json.loads(line))
     return events
 
 
@@ -136,7 +146,8 @@ def assemble(events: list[Event]) -> Results:
         reach=state_tables(events),
     )
     allowed = {Verdict(name) for name in first["allowed"]}
-    code = exit_code(results, usage=problem.get("usage", False), allowed=allowed)
+    least = least_shown(first, requirements)
+    code = exit_code(results, usage=problem.get("usage", False), allowed=allowed, least=least)
     results = msgspec.structs.replace(results, exit_code=code)
     conclusion, summary = headline(results)
     return msgspec.structs.replace(
@@ -210,10 +221,19 @@ def timing(events: list[Event], started: float) -> Timing:
     )
 
 
-def exit_code(results: Results, *, usage: bool, allowed: set[Verdict]) -> int:
-    """Return the exit code.
+def least_shown(start: Event, requirements: list[RequirementResult]) -> int:
+    """Return how many requirements have to be shown. The number that a user gave is for the run that shards make up."""
+    given: int | None = start.get("least_shown")
+    if Verdict.NOT_EXERCISED not in start["allowed"] or start.get("shard"):
+        return 1
+    supported = sum(one.verdict is not Verdict.UNSUPPORTED for one in requirements)
+    return max(1, min(LEAST_SHOWN, supported) if given is None else given)
 
-    A failed self-test comes first, then a violation, then failures of the harness. A run without verdicts is not 0.
+
+def exit_code(results: Results, *, usage: bool, allowed: set[Verdict], least: int = 1) -> int:
+    """Return the exit code. `least`: the number of requirements that have to conform or be known issues.
+
+    A failed self-test comes first, then a violation, then failures of the harness. A run that shows nothing is not 0.
     """
     verdicts = [r.verdict for r in results.requirements]
     if any(not row.caught for row in results.selftest):
@@ -231,7 +251,7 @@ def exit_code(results: Results, *, usage: bool, allowed: set[Verdict]) -> int:
     failing = {Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED} - allowed
     if failing & set(verdicts) or not results.complete:
         return EXIT_FAILED
-    return EXIT_OK
+    return EXIT_OK if sum(verdict in SHOWN for verdict in verdicts) >= least else EXIT_NOT_SHOWN
 
 
 def headline(results: Results) -> tuple[str, str]:
@@ -249,8 +269,9 @@ def headline(results: Results) -> tuple[str, str]:
     elif results.exit_code == EXIT_OK:
         waived = results.totals.get(Verdict.KNOWN_ISSUE.value, 0)
         word = "CONFORMANT, known issues aside" if waived else "CONFORMANT"
-        if not waived and not results.totals.get(Verdict.CONFORMS.value, 0):
-            word = "NOTHING SHOWN"  # if everything is unsupported, nothing failed but nothing was verified
+    elif results.exit_code == EXIT_NOT_SHOWN:
+        # Nothing failed, but nothing was verified, for example because everything is unsupported; or too little was.
+        word = "TOO LITTLE SHOWN" if any(results.totals.get(one.value, 0) for one in SHOWN) else "NOTHING SHOWN"
     else:
         word = "NOT SHOWN TO CONFORM"
     if results.shard:

@@ -1,6 +1,7 @@
 """Writes the files of one run atomically, so that a reader never sees an incomplete file.
 
-results.json is written first, because all other files can be generated from it.
+In a folder of ours, each file is listed first. results.json is written first, because all other files can be generated
+from it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
+from coldproof.reports.files.own_folder import claim, mark
 from coldproof.reports.format.text import storable
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.schema.results import Results, write_results
@@ -29,6 +31,7 @@ def write_all(results: Results, folder: Path) -> None:
     """
     clean = msgspec.convert(storable(msgspec.to_builtins(results)), Results)
     folder.mkdir(parents=True, exist_ok=True)
+    mark(folder)
     with _replacing(folder / "results.json") as temporary:
         write_results(clean, temporary)
     write_text(folder / "index.html", render_html(clean))
@@ -39,13 +42,19 @@ def write_all(results: Results, folder: Path) -> None:
 
 def write_text(path: Path, content: str) -> None:
     """Write a UTF-8 file with LF line ends atomically. Raises OSError."""
+    write_bytes(path, content.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically. Raises OSError, also for a file in a folder of ours that we did not write."""
     with _replacing(path) as temporary:
-        temporary.write_bytes(content.encode())
+        temporary.write_bytes(content)
 
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file beside `path`. It replaces `path` if the body succeeds; else it is deleted."""
+    claim(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     temporary = Path(name)

@@ -33,6 +33,7 @@ EXIT_MEANING = {
     3: "the harness failed, the detector self-test failed or a report could not be written",
     4: "usage error",
     5: "no test was selected",
+    6: "nothing failed, but no requirement was shown to conform, or fewer than --allow-not-exercised=N asks for",
 }
 
 _NOT_VERIFIED = (Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED, Verdict.UNSUPPORTED)

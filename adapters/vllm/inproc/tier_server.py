@@ -19,6 +19,7 @@ import psutil
 from coldproof.adapters.common.process import EngineProcess, port_is_taken
 from coldproof.adapters.common.stepping import STEP_MS
 from coldproof.adapters.protocol.engine import EngineStartError
+from coldproof.adapters.spec.engine_spec import SIDE_LOG
 from coldproof.adapters.vllm.kv_tiers import LMCACHE_PORT, LMCACHE_START, TIERS, Tier, connector_config
 from coldproof.adapters.vllm.releases import is_cpu_build
 from coldproof.adapters.vllm.server import FORKING, START_SECONDS, VllmOptions, environment, tier_folder
@@ -44,7 +45,7 @@ def started_server(options: VllmOptions) -> EngineProcess | None:
     process = EngineProcess(
         command,
         environment(options.environment),
-        options.log.with_suffix(".tier-server.log"),
+        options.log.with_suffix(SIDE_LOG),
         forking=FORKING if is_cpu_build() else None,  # each start would import torch
     )
     end = time.monotonic() + START_SECONDS

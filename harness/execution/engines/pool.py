@@ -20,13 +20,13 @@ import psutil
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.checked import CheckedEngine
-from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.sides import declare_apart
 from coldproof.adapters.registry import ENGINES, attached, catalogue, plain_cell
 from coldproof.adapters.spec.cell import Cell
-from coldproof.adapters.spec.engine_spec import StartOptions
+from coldproof.adapters.spec.engine_spec import SIDE_LOG, StartOptions
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.dropped_kinds import DroppedKinds
 from coldproof.harness.execution.engines.workspace import Workspace
@@ -34,6 +34,7 @@ from coldproof.harness.execution.models.contents import ServedFiles
 from coldproof.harness.execution.oracles.factory import OracleFactory
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.options import PROFILES, Options, Profile, UsageError
+from coldproof.reports.files.own_folder import claim
 from coldproof.reports.schema.results import Calibration
 
 # A request to an attached server may take as long as the budget, and at least this long: a server without enough CPU
@@ -156,6 +157,11 @@ class EnginePool:
         self.started_engines += 1
         of_layer = f"-{self.options.layer}" if self.options.joined else ""  # layers share the folder
         log = self.options.report_dir / f"engine{of_layer}-{self.started_engines:02d}-{purpose}.log"
+        try:
+            for file in (log, log.with_suffix(SIDE_LOG)):
+                claim(file)
+        except OSError as problem:
+            raise EngineStartError(f"cannot write the engine's log: {problem}") from problem
         return start(
             StartOptions(
                 model=self.model(cell, weights, place),
@@ -166,6 +172,7 @@ class EnginePool:
                 caching=caching,
                 arguments=(*cell.arguments, *arguments),
                 log=log.resolve(),
+                files=self.workspace.scratch / log.name,
                 on_process=self.keep,
                 worker=self.options.worker,
                 tested=purpose == "tested",

@@ -30,6 +30,7 @@ def merged_start(fleet: Fleet, begun: Sequence[Part]) -> Event:
         "fault": None,
         "environment": {**facts, **fleet.environment},
         "allowed": sorted(set.intersection(*allowed)) if allowed else [],
+        "least_shown": max((n for _, first in starts if (n := first.get("least_shown")) is not None), default=None),
     }
 
 

@@ -14,6 +14,7 @@ from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import EVENTS
 from coldproof.harness.fleet.store import Record
 from coldproof.reports.assemble.assemble import Event, last_of, read_events
+from coldproof.reports.files.own_folder import claim, make_sub_folder, remove_listed
 from coldproof.reports.format.text import unique
 from coldproof.reports.schema.case import read_case
 from coldproof.reports.schema.results import encode
@@ -103,8 +104,8 @@ def with_unique_case_names(parts: Sequence[Part]) -> list[Part]:
 def copy_cases(parts: Sequence[Part], out: Path) -> None:
     """Copy every case to the merged report's folder. Raises OSError."""
     folder = out / CASES
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    remove_listed(out, f"{CASES}/")
+    make_sub_folder(folder)
     for part in parts:
         for old, new in part.names.items():
             for path in (out / part.report / CASES).glob(f"{old}.*"):
@@ -114,6 +115,6 @@ def copy_cases(parts: Sequence[Part], out: Path) -> None:
 def copy_case(path: Path, to: Path, name: str) -> None:
     """Copy one file of a case. A case file contains its own name, which is changed too."""
     if path.suffix == ".json" and path.stem != name:
-        to.write_bytes(encode(msgspec.structs.replace(read_case(path), id=name)))
+        claim(to).write_bytes(encode(msgspec.structs.replace(read_case(path), id=name)))
     elif not to.exists():
-        shutil.copyfile(path, to)
+        shutil.copyfile(path, claim(to))

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.event_log import CONFIRMING
 from coldproof.harness.judgement.checkers.noise_tolerance import (
@@ -37,6 +38,7 @@ from coldproof.harness.release.bundle.run_folder import Stored
 from coldproof.harness.session.conductor import ConformanceRun
 from coldproof.harness.session.plugin import RUN
 from coldproof.reports.assemble.assemble import EXAMPLE
+from coldproof.reports.files.own_folder import claim
 from coldproof.reports.schema.noise import FaultLevel, NoisyFault
 from coldproof.reports.schema.power import Outcome, SuiteRun
 from coldproof.reports.schema.verdict import FailureClass
@@ -108,9 +110,9 @@ def measure_all(
     for number, fault in enumerate(shuffled, 1):
         file = row_path(level, fault, out)
         if not file.exists() or (missed and not msgspec.json.decode(file.read_bytes(), type=NoisyFault).caught):
-            found = measure_fault(level, fault, calibration, out)
+            found = measure_fault(level, fault, calibration)
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(msgspec.json.encode(found))
+            claim(file).write_bytes(msgspec.json.encode(found))
             say(f"[{number}/{len(counted)}] {level.name}: {fault.name} {row_summary(found)}")
     return measured_so_far(level, faults, out)
 
@@ -129,17 +131,20 @@ def row_path(level: Level, fault: Fault, out: Path) -> Path:
     return out / "faults" / level.name / f"{fault.name}.json"
 
 
-def measure_fault(level: Level, fault: Fault, calibration: Path | None, out: Path) -> NoisyFault:
+def measure_fault(level: Level, fault: Fault, calibration: Path | None) -> NoisyFault:
     """Run the requirements about a fault on the engine with that fault. Remove the run's files."""
-    folder = out / "runs" / f"{level.name}-{fault.name}"
+    scratch = ScratchFolder()
+    folder = scratch.path / fault.name
     ask = suite_run.aimed_plan(fault, worker=level.worker, seconds=level.budget, seed=level.seed)
     ask = msgspec.structs.replace(
         ask, noise=level.noise, calibration=calibration, profile=suite_run.WIDE_PROFILE, served=level.served
     )
-    run = suite_run.run(ask, folder, pytest_main, stopped=EXIT_FOUND)
-    events = folder / "report" / "events.ndjson"
-    noisy_run = read_examples(events) if events.exists() else NoisyRun()
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        run = suite_run.run(ask, folder, pytest_main, stopped=EXIT_FOUND)
+        events = folder / "report" / "events.ndjson"
+        noisy_run = read_examples(events) if events.exists() else NoisyRun()
+    finally:
+        scratch.remove()
     return fault_row(fault, run, noisy_run)
 
 

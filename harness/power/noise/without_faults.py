@@ -31,6 +31,7 @@ from coldproof.harness.options import Options
 from coldproof.harness.power.suite_run import GENERATED, Served
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, SetAdapter, Workload
+from coldproof.reports.files.own_folder import claim
 from coldproof.reports.schema.case import NoiseBand
 from coldproof.reports.schema.noise import FACTORS, CleanLevel
 
@@ -131,7 +132,7 @@ def measure_clean(
         calibration=level.calibration,
     )
     check_options(options)
-    with contextlib.closing(EnginePool(options, EventLog(folder / "events.ndjson"))) as session:
+    with contextlib.closing(EnginePool(options, EventLog(claim(folder / "events.ndjson")))) as session:
         session.prepare()
         engines = CellEngines.open(session, CELLS[level.cell])
         rule = engines.rule
@@ -143,7 +144,7 @@ def measure_clean(
             measurement.none = str(rule)
         else:
             judge_workloads(engines, rule, measurement, level, seed=seed, say=say, file=file)
-        file.write_bytes(msgspec.json.encode(measurement))
+        claim(file).write_bytes(msgspec.json.encode(measurement))
         return measurement
 
 
@@ -173,7 +174,7 @@ def judge_workloads(
                 f"{level.name}: {len(measurement.rows):,} requests, {flagged} flagged; {rate:.1f}/s, "
                 f"{left / 60:.0f} min left"
             )
-            file.write_bytes(msgspec.json.encode(measurement))
+            claim(file).write_bytes(msgspec.json.encode(measurement))
 
 
 def judge_workload(

@@ -24,6 +24,7 @@ from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
 from coldproof.harness.release.run.manifest import seal
 from coldproof.reports.assemble.assemble import Event, assemble, last_of, read_events
 from coldproof.reports.exports.write import write_all
+from coldproof.reports.files.own_folder import claim, mark
 from coldproof.reports.format.text import storable
 from coldproof.reports.schema.results import RequirementResult, Results, Waiver
 
@@ -33,6 +34,7 @@ ALIKE = {
     "profile": "the profile",
     "allowed": "the set of allowed verdicts",
     "fault": "the fault",
+    "least_shown": "the number of --allow-not-exercised",
 }
 COMMIT = "coldproof commit"
 ONCE = ("run_started", "run_finished", "waivers", "qualification")  # the merged run has one of each
@@ -77,13 +79,15 @@ def merge_shards(folders: Sequence[Path], logs: Sequence[list[Event]], out: Path
     """Write the merged report and return its results. Raises OSError."""
     cases = out / "cases"
     cases.mkdir(parents=True)
+    mark(out)
     kept = []
     for folder, log in zip(folders, logs, strict=True):
         shard = (last_of(log, "run_started") or {})["shard"]
         kept.append(out / SHARDS / shard.partition("/")[0])
         shutil.copytree(folder, kept[-1], symlinks=True)
         for case in (folder / "cases").glob("*"):
-            shutil.copyfile(case, cases / case.name)
+            if case.is_file():  # beside a case, a folder may have its replay
+                shutil.copyfile(case, claim(cases / case.name))
     results = bundle_results(sorted(kept, key=lambda path: int(path.name)))
     write_all(results, out)
     if results.profile == QUALIFY:

@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from coldproof.reports.exports.write import write_text
+from coldproof.reports.files.own_folder import SEAL, claim
 
-NAME = "manifest.json"
+NAME = SEAL
 SIGNATURES = (f"{NAME}.sig", f"{NAME}.asc")  # created after the manifest, in the same folder
 FORMAT = 1
 CHUNK = 2**20
@@ -37,6 +38,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def seal(folder: Path) -> None:
     """Write the manifest of a folder. Raises OSError."""
+    claim(folder / NAME)  # the list of our files is sealed too
     entries = {name: entry(folder / name) for name in sorted(sealed_files(folder))}
     raw = msgspec.json.encode(Manifest(files=entries), order="deterministic")
     write_text(folder / NAME, msgspec.json.format(raw, indent=1).decode() + "\n")

@@ -18,6 +18,7 @@ from coldproof.harness.options import Options
 from coldproof.harness.release.requirements.frozen import current_list
 from coldproof.harness.release.run.rules import check_folder
 from coldproof.harness.release.run.sources import source_commit, sources_digest
+from coldproof.reports.files.own_folder import claim
 
 KNOWN_ISSUES = "known_issues.toml"  # the copy in a bundle
 
@@ -88,7 +89,7 @@ def environment_facts(made: Qualification) -> dict[str, str]:
 def keep_known_issues(options: Options) -> None:
     """Copy the known issues into the bundle, so that a reader can look up each waiver. Raises OSError."""
     if options.known_issues is not None:
-        shutil.copyfile(options.known_issues, options.report_dir / KNOWN_ISSUES)
+        shutil.copyfile(options.known_issues, claim(options.report_dir / KNOWN_ISSUES))
 
 
 def model_digest(model: str | None) -> str:

@@ -20,6 +20,7 @@ from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import Layer
 from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.reports.files.own_folder import claim
 
 POLL_SECONDS = 0.1
 LONGEST_REASON = 400  # characters of a layer's last words that are shown
@@ -82,7 +83,7 @@ def preloads(engines: Iterable[EngineSpec]) -> list[str]:
 def start(words: tuple[str, ...], *, address: str, log: Path) -> ForkedProcess:
     """Start the process of a layer. Its output goes to a file, because the terminal shows all layers."""
     environment = {**os.environ, VARIABLE: address}  # its engines are forked from the same process
-    with log.open("wb") as output:
+    with claim(log).open("wb") as output:
         return ForkedProcess(address, f"{__name__}:run", words, environment=environment, output=output, guarded=False)
 
 
@@ -97,7 +98,16 @@ def new_events(path: Path) -> Iterator[list[dict[str, Any]]]:
         rest = b""
         while True:
             *complete, rest = (rest + lines.read()).split(b"\n")
-            yield [event for line in complete if (event := msgspec.json.decode(line)).get("layer")]
+            yield [event for event in map(decoded, complete) if event.get("layer")]
+
+
+def decoded(line: bytes) -> dict[str, Any]:
+    """Return the event in a line; {} for one that a full disk cut short."""
+    try:
+        event: dict[str, Any] = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return {}
+    return event
 
 
 def last_line(log: Path) -> str:

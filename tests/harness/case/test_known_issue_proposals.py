@@ -335,10 +335,12 @@ def test_proposals_that_cannot_be_written_change_nothing_either(tmp_path: Path) 
 
 def test_an_earlier_runs_proposals_do_not_pass_for_this_ones(tmp_path: Path) -> None:
     """They go with the other reports; what a person put there stays."""
-    for name in ("vllm.proposed.toml", "mine.toml"):
-        (tmp_path / name).write_text("an earlier run's")
-    finished(tmp_path, None)
-    assert [path.name for path in tmp_path.glob("*.toml")] == ["mine.toml"]
+    report = tmp_path / "report"
+    finished(report, report / "vllm.proposed.toml")
+    (report / "mine.toml").write_text("mine")
+    finished(report, None)
+    assert [path.name for path in report.glob("*.toml")] == ["mine.toml"]
+    assert [path.name for path in (tmp_path / "report.1").glob("*.toml")] == ["vllm.proposed.toml"]
 
 
 @pytest.mark.parametrize(

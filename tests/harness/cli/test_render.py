@@ -10,6 +10,7 @@ from support.page import Page
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.reports.files.own_folder import MARKER, OwnFolder
 from coldproof.reports.schema.results import Results, read_results
 from coldproof.reports.schema.verdict import Verdict
 
@@ -117,3 +118,30 @@ def test_what_is_no_run_is_refused(
     assert said.startswith("coldproof render: ")
     assert said.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} <= {EVENTS}
+
+
+def test_a_file_that_coldproof_did_not_write_is_not_replaced(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The results may lie in a folder of the user's: with -o, the page goes elsewhere."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "results.json").write_bytes((whole / "results.json").read_bytes())
+    (mine / "index.html").write_text("mine")
+    assert main(["render", str(mine)]) == 3
+    assert "it exists, and Coldproof did not write it" in capsys.readouterr().err
+    assert (mine / "index.html").read_text() == "mine"
+    assert main(["render", str(mine), "-o", str(tmp_path / "page.html")]) == 0
+    (mine / "index.html").unlink()
+    for _ in range(2):  # a page of ours is written again
+        assert main(["render", str(mine / "results.json")]) == 0
+    assert (mine / MARKER).read_text().splitlines()[1:] == ['"index.html"']
+
+
+def test_the_folder_of_a_run_that_still_runs_is_left_alone(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its files are its own until it ends."""
+    running = OwnFolder.enter(whole)
+    assert main(["render", str(whole)]) == 4
+    assert "another run is writing into this folder" in capsys.readouterr().err
+    running.close()
+    assert main(["render", str(whole)]) == 0

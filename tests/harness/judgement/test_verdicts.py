@@ -204,9 +204,9 @@ def test_a_computed_answer_stands_where_no_cache_is_needed_to_differ(
 BLIND = {"event": "selftest", "rows": [{"planted": "never hits", "caught": False, "said": "no alarm"}]}
 
 
-def results(*events: Event, allowed: tuple[Verdict, ...] = (), ended: bool = True) -> Results:
-    """The results of a run with these events between start and end."""
-    told = [{**STARTED, "allowed": list(allowed)}, SOUND, *events, *([FINISHED] if ended else [])]
+def results(*events: Event, allowed: tuple[Verdict, ...] = (), ended: bool = True, **start: Any) -> Results:
+    """The results of a run with these events between start and end. `start`: more fields of its start."""
+    told = [{**STARTED, "allowed": list(allowed), **start}, SOUND, *events, *([FINISHED] if ended else [])]
     return assemble([{"at": float(i), **event} for i, event in enumerate(told)])
 
 
@@ -215,6 +215,35 @@ def run(*verdicts: Verdict, extra: tuple[Event, ...] = (), **more: Any) -> Resul
     pairs = [(announced(f"R-{i}"), concluded(f"R-{i}", v)) for i, v in enumerate(verdicts)]
     named = [{**event, "test": f"test_{i}"} for i, pair in enumerate(pairs) for event in pair]
     return results(*named, *extra, **more)
+
+
+@pytest.mark.parametrize(
+    ("shown", "left", "unsupported", "least", "code"),
+    [
+        (0, 3, 0, None, 6),  # allowed, and nothing shown
+        (2, 6, 52, None, 6),
+        (4, 8, 0, None, 6),
+        (5, 8, 0, None, 0),
+        (2, 0, 58, None, 0),  # all that the engine supports
+        (0, 0, 9, None, 6),
+        (1, 0, 0, 2, 6),  # a number of the user's is no estimate
+        (7, 8, 0, 8, 6),
+        (8, 8, 0, 8, 0),
+    ],
+)
+def test_missing_evidence_is_allowed_only_beside_enough_that_was_shown(
+    shown: int, left: int, unsupported: int, least: int | None, code: int
+) -> None:
+    """Known issues count as shown; a shard shows something, and the merged run shows enough."""
+    waived = [Verdict.KNOWN_ISSUE] * (shown // 2)
+    conforming = [Verdict.CONFORMS] * (shown - len(waived))
+    found = [*waived, *conforming, *[Verdict.NOT_EXERCISED] * left, *[Verdict.UNSUPPORTED] * unsupported]
+    made = run(*found, allowed=(Verdict.NOT_EXERCISED,), least_shown=least)
+    assert made.exit_code == code
+    assert (made.conclusion == "TOO LITTLE SHOWN") == (code == 6 and shown > 0)
+    assert (made.conclusion == "NOTHING SHOWN") == (shown == 0)
+    shard = run(*found, allowed=(Verdict.NOT_EXERCISED,), least_shown=least, shard="1/2")
+    assert shard.exit_code == (0 if shown else 6)
 
 
 def problem(*, usage: bool) -> Event:
@@ -234,6 +263,8 @@ def problem(*, usage: bool) -> Event:
         ([Verdict.INCONCLUSIVE, Verdict.ERROR], 3),
         ([Verdict.VIOLATED, Verdict.ERROR], 1),
         ([], 5),
+        ([Verdict.UNSUPPORTED, Verdict.UNSUPPORTED], 6),
+        ([Verdict.KNOWN_ISSUE, Verdict.UNSUPPORTED], 0),
     ],
 )
 def test_the_exit_code_follows_the_verdicts(verdicts: list[Verdict], code: int) -> None:
@@ -269,7 +300,7 @@ def test_verdicts_that_no_self_test_vouches_for_are_never_0(verdict: Verdict) ->
 
 def test_only_what_was_allowed_is_let_pass() -> None:
     """--allow-not-exercised and --allow-inconclusive relax their own verdict and nothing else."""
-    assert run(Verdict.NOT_EXERCISED, allowed=(Verdict.NOT_EXERCISED,)).exit_code == 0
+    assert run(Verdict.CONFORMS, Verdict.INCONCLUSIVE, allowed=(Verdict.INCONCLUSIVE,)).exit_code == 0
     assert run(Verdict.INCONCLUSIVE, allowed=(Verdict.NOT_EXERCISED,)).exit_code == 1
     assert run(Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED, allowed=(Verdict.INCONCLUSIVE,)).exit_code == 1
     assert run(Verdict.VIOLATED, allowed=(Verdict.NOT_EXERCISED, Verdict.INCONCLUSIVE)).exit_code == 1
@@ -359,6 +390,7 @@ def test_results_of_a_run_are_fit_to_be_written() -> None:
             run(Verdict.CONFORMS, Verdict.VIOLATED, Verdict.ERROR),
             "NOT CONFORMANT — of 3 requirements on no engine: 1 violated, 1 error, 1 conforms",
         ),
+        (run(Verdict.UNSUPPORTED), "NOTHING SHOWN — of 1 requirement on no engine: 1 unsupported"),
         (run(Verdict.NOT_EXERCISED), "NOT SHOWN TO CONFORM — of 1 requirement on no engine: 1 not exercised"),
         (run(), "NOT SHOWN TO CONFORM — of 0 requirements on no engine: no requirement was run"),
         (run(Verdict.CONFORMS, ended=False), "NOT SHOWN TO CONFORM — of 1 requirement on no engine: 1 conforms"),

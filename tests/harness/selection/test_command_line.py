@@ -24,7 +24,7 @@ from support.paths import ROOT
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.registry import CELLS
-from coldproof.harness.selection.command_line import declare_options, join_engine_args
+from coldproof.harness.selection.command_line import declare_options, join_values
 from coldproof.reports.schema.case import SCHEMA_VERSION
 from coldproof.reports.schema.results import Results, encode, read_results
 
@@ -36,7 +36,7 @@ ONE_LOOK = """import tenacity
 from coldproof.adapters.server import attach
 attach.wait_until_reachable.retry.stop = tenacity.stop_after_attempt(1)
 """
-USAGE, HARNESS, NOTHING = 4, 3, 5
+USAGE, HARNESS, NOTHING, NOT_SHOWN = 4, 3, 5, 6
 
 
 class Run:
@@ -137,6 +137,12 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     ),
     (["--requirements", "LORA-1,NOPE"], "unknown requirement 'NOPE'; --requirements takes ids"),
     (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
+    (
+        ["--engine-url", "http://h:1", "--shared-dir", "/no/such/dir"],
+        "--shared-dir /no/such/dir: no such folder",
+    ),
+    (["--allow-not-exercised=0"], "--allow-not-exercised=0: give the number of requirements to show, at least 1"),
+    (["--allow-not-exercised=x"], "--allow-not-exercised=x: give the number of requirements to show, at least 1"),
 ]
 
 
@@ -202,14 +208,21 @@ def test_a_file_that_cannot_be_used_is_named(ended: dict[str, Run], name: str) -
     assert run.code == USAGE
 
 
-def test_a_report_folder_that_is_a_file_is_the_harnesses_failure(coldproof: Coldproof, tmp_path: Path) -> None:
+def test_a_report_folder_that_is_a_file_is_usage(coldproof: Coldproof, tmp_path: Path) -> None:
     """A verdict that nobody could read is not worth an engine's time."""
     file = tmp_path / "file"
     file.write_text("mine")
     run = coldproof(report=file)
-    assert "choose another folder with --report-dir" in run.clear_line()
-    assert run.code == HARNESS
+    assert f"--report-dir {file} is not a folder" in run.clear_line()
+    assert run.code == USAGE
     assert file.read_text() == "mine"
+
+
+def test_a_report_folder_that_cannot_be_made_is_the_harnesses_failure(coldproof: Coldproof) -> None:
+    """The system says why."""
+    run = coldproof(report=Path("/proc/self/report"))
+    assert "cannot write reports to /proc/self/report" in run.clear_line()
+    assert run.code == HARNESS
 
 
 def assert_reported(run: Run, problem: str) -> None:
@@ -276,15 +289,31 @@ def test_an_engine_that_ends_at_once_is_reported(coldproof: Coldproof) -> None:
 
 
 def test_an_earlier_runs_verdicts_do_not_pass_for_this_ones(coldproof: Coldproof, tmp_path: Path) -> None:
-    """A folder that is used again is emptied of reports, and of nothing else."""
+    """A report moves aside, whole; what is not its own stays, and is not touched."""
+    report = tmp_path / "report"
+    first = coldproof("--engine-url", "http://127.0.0.1:9", "-k", "salts").results
+    (report / "cases" / "thesis.docx").write_text("mine")
+    (report / "mine.txt").write_text("mine")
+    second = coldproof("--model", "no-such-model", "-k", "salts")
+    assert f"keeping the earlier report in {report}.1" in second.said
+    assert read_results(tmp_path / "report.1" / "results.json") == first
+    assert second.results.problem != first.problem
+    assert sorted(path.name for path in (report / "cases").iterdir()) == ["thesis.docx"]
+    assert (report / "mine.txt").read_text() == "mine"
+
+
+def test_a_folder_of_somebody_else_is_refused_and_not_touched(coldproof: Coldproof, tmp_path: Path) -> None:
+    """Files with the names of ours are not ours: only our list says so."""
     report = tmp_path / "report"
     (report / "cases").mkdir(parents=True)
-    for name in ("summary.md", "results.json", "cases/LORA-1-old.json", "mine.txt"):
-        (report / name).write_text("an earlier run")
-    coldproof("--model", "no-such-model", "-k", "salts")
-    assert (report / "mine.txt").read_text() == "an earlier run"
-    assert "an earlier run" not in (report / "summary.md").read_text()
-    assert list((report / "cases").iterdir()) == []
+    names = ("cases/thesis.docx", "engine-notes.log", "manifest.json", "results.json")
+    for name in names:
+        (report / name).write_text("mine")
+    run = coldproof("--engine-url", "http://127.0.0.1:9")
+    assert "has files that Coldproof did not write, such as 'engine-notes.log'" in run.clear_line()
+    assert run.code == USAGE
+    assert {name: (report / name).read_text() for name in names} == dict.fromkeys(names, "mine")
+    assert sorted(path.name for path in report.iterdir()) == ["cases", *names[1:]]
 
 
 def assert_kept_secret(run: Run, key: str) -> None:
@@ -294,13 +323,14 @@ def assert_kept_secret(run: Run, key: str) -> None:
     assert key not in run.said + "".join(written)
 
 
-def test_what_is_unsupported_is_no_failure_and_gives_its_reason(coldproof: Coldproof) -> None:
-    """Exit code 0: the server lacks what the requirement needs, and the report says what that is."""
+def test_what_is_unsupported_is_no_failure_but_shows_nothing(coldproof: Coldproof) -> None:
+    """The server lacks what the requirement needs, the report says what that is, and the exit code is its own."""
     with serving(Manners(key="s3cr3t", lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", **{KEY_VARIABLE: "s3cr3t"})
     (requirement,) = run.results.requirements
-    assert (run.code, requirement.id, requirement.verdict) == (0, "LORA-6", "UNSUPPORTED")
+    assert (run.code, requirement.id, requirement.verdict) == (NOT_SHOWN, "LORA-6", "UNSUPPORTED")
     assert "adapter load and unload at run time" in requirement.reason
+    assert run.results.conclusion == "NOTHING SHOWN"
     assert run.results.complete
     assert_kept_secret(run, "s3cr3t")
 
@@ -310,7 +340,7 @@ def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> 
     with serving(Manners(lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--update-known-issues")
     path = run.report / "known_issues.proposed.toml"
-    assert run.code == 0
+    assert run.code == NOT_SHOWN
     assert f"0 known issues proposed; review them in {path}\n" in run.said
     assert "No proposals" in path.read_text()
 
@@ -332,6 +362,11 @@ def test_results_that_cannot_be_written_for_a_caller_are_usage(coldproof: Coldpr
     (tmp_path / "file").touch()
     run = coldproof("--engine-url", "http://127.0.0.1:9", "--json", tmp_path / "file" / "out.json")
     assert (run.code, "out.json: cannot be written" in run.clear_line()) == (USAGE, True)
+    mine = tmp_path / "package.json"
+    mine.write_text('{"name": "mine"}')
+    run = coldproof("--engine-url", "http://127.0.0.1:9", "--json", mine, report=tmp_path / "other")
+    assert (run.code, "the file exists and is no results.json" in run.clear_line()) == (USAGE, True)
+    assert mine.read_text() == '{"name": "mine"}'
 
 
 def test_a_wrong_key_is_kept_secret_too(coldproof: Coldproof) -> None:
@@ -376,8 +411,10 @@ def test_nothing_selected_is_not_a_pass(coldproof: Coldproof) -> None:
         (["--engine-args", "-a -b", "--engine-args", "-c"], ["--engine-args=-a -b", "--engine-args=-c"]),
         (["suites", "--engine-args"], ["suites", "--engine-args"]),
         (["suites", "-k", "a"], ["suites", "-k", "a"]),
+        (["--allow-not-exercised", "suites"], ["--allow-not-exercised=default", "suites"]),
+        (["--allow-not-exercised=7", "suites"], ["--allow-not-exercised=7", "suites"]),
     ],
 )
 def test_a_flag_is_a_value_of_engine_args(given: list[str], read: list[str]) -> None:
-    """A value that begins with a dash is not taken for another option."""
-    assert join_engine_args(given) == read
+    """A value that begins with a dash is not taken for another option, and a path not for a number."""
+    assert join_values(given) == read
