@@ -56,27 +56,42 @@ def measured(model: Any, prompts: list[list[int]], generation: Any, config: Any)
 
 
 def faults(steps: Path) -> dict[str, Any]:
-    """Return which faults were detected, for each kind of numbers."""
-    rows = []
-    for file in sorted(steps.glob("fault-*/report/results.json")):
-        found = json.loads(file.read_text())
-        numbers = file.parent.parent.name.partition("-")[2].partition("-")[0]
-        classes = sorted({case["failure_class"] for case in found["cases"]})
-        rows.append(
-            {
-                "fault": (found.get("fault") or {}).get("name"),
-                "numbers": numbers,
-                "acted": (found.get("fault") or {}).get("acted"),
-                "detected": any(one in WRONG for one in classes),
-                "classes": classes,
-                "requests": found["totals"]["requests"],
-                "rule": (found.get("calibration") or {}).get("rule"),
-            }
-        )
+    """Return which faults were detected, for each kind of numbers.
+
+    Detected means that the judge called an answer wrong: a run that found no time to confirm it counts as well. Lost
+    hits do not count, because the engine has them without a fault.
+    """
+    rows = [fault_row(events) for events in sorted(steps.glob("fault-*/report/events.ndjson"))]
     shares = defaultdict(list)
     for row in rows:
         shares[row["numbers"]].append(row["detected"])
-    return {"detected": {name: f"{sum(all_)} of {len(all_)}" for name, all_ in shares.items()}, "rows": rows}
+    return {"detected": {name: f"{sum(found)} of {len(found)}" for name, found in shares.items()}, "rows": rows}
+
+
+def fault_row(events: Path) -> dict[str, Any]:
+    """Return what a run against a fault showed, from its events. `excess`: in units of the tolerance."""
+    import msgspec
+
+    from coldproof.harness.power.noise.with_faults import deviations
+    from coldproof.harness.release.bundle.run_folder import Stored
+    from coldproof.reports.assemble.assemble import EXAMPLE
+
+    _, numbers, fault = events.parent.parent.name.split("-", 2)
+    row: dict[str, Any] = {"fault": fault, "numbers": numbers, "detected": False, "requests": 0, "excess": 0.0}
+    for line in events.read_bytes().splitlines(keepends=True):
+        if not (line.startswith(EXAMPLE) and line.endswith(b"\n")):
+            continue
+        stored = msgspec.json.decode(line, type=Stored)
+        row["excess"] = max([row["excess"], *deviations(stored)])
+        row["requests"] += 0 if row["detected"] else len(stored.history.outcomes)
+        wrong = [one for one in stored.findings if one.failure_class.value in WRONG]
+        if wrong and not row["detected"]:
+            row |= {"detected": True, "by": stored.requirement, "class": wrong[0].failure_class.value}
+            row |= {"sentence": wrong[0].sentence, "rule": str(stored.rule)}
+    results = events.with_name("results.json")
+    if results.is_file():
+        row["acted"] = (json.loads(results.read_text()).get("fault") or {}).get("acted")
+    return row
 
 
 def noise(steps: Path) -> dict[str, Any]:
