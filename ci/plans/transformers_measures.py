@@ -23,6 +23,7 @@ def speed(device: str) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
+    from coldproof.adapters.transformers.releases import configuration_of
     from coldproof.harness.execution.models.cache_folder import generated_files
     from coldproof.harness.execution.models.lora import tiny_model
 
@@ -34,10 +35,10 @@ def speed(device: str) -> dict[str, Any]:
         generation = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=ANSWER)
         for graphs in (False, True) if device == "cuda" else (False,):
             for requests in (1, 64):
-                fields = {"num_blocks": 1024, "max_batch_tokens": 4096, "use_cuda_graph": graphs}
+                fields = {"page_size": 16, "num_blocks": 1024, "max_batch_tokens": 4096, "use_cuda_graph": graphs}
                 most = model.config.vocab_size - 10
                 prompts = [[10 + (i * 7 + j) % most for j in range(PROMPT)] for i in range(requests)]
-                rows.append(measured(model, prompts, generation, ContinuousBatchingConfig(**fields)))
+                rows.append(measured(model, prompts, generation, configuration_of(ContinuousBatchingConfig, fields)))
                 rows[-1] |= {"numbers": numbers, "graphs": graphs, "requests": requests}
                 print(rows[-1], flush=True)  # noqa: T201 - the step's log
     return {"device": device, "card": torch.cuda.get_device_name() if device == "cuda" else "", "rows": rows}
