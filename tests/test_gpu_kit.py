@@ -495,3 +495,25 @@ def test_an_archive_holds_the_bytes_of_its_files(kit: Kit, tmp_path: Path) -> No
     one = kit.results.Kept("step/x.json", written(tmp_path / "x.json", b"{}"), 0)
     with tarfile.open(fileobj=io.BytesIO(kit.results.archive([one]))) as tar:
         assert tar.extractfile("step/x.json").read() == b"{}"  # type: ignore[union-attr]
+
+
+def test_the_bound_of_a_rate_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no flagged answer it has a closed form, and with some it is the rate at which so few have 5 %."""
+    monkeypatch.syspath_prepend(str(ROOT / "ci" / "plans"))
+    measures = importlib.import_module("transformers_measures")
+    assert measures.bound(0, 20_000)["rate_at_most"] == pytest.approx(1 - 0.05 ** (1 / 20_000))
+    assert measures.tail(3, 1000, measures.bound(3, 1000)["rate_at_most"]) == pytest.approx(0.05)
+
+
+def test_false_positives_are_added_up_over_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A measurement that was cut off counts with what it has."""
+    monkeypatch.syspath_prepend(str(ROOT / "ci" / "plans"))
+    measures = importlib.import_module("transformers_measures")
+    answer = {"excess": 0.2, "hit": True, "parted": False, "accused": False}
+    for name, rows in (("noise-float16-1", [answer] * 3), ("noise-float16-2", [answer, {**answer, "accused": True}])):
+        stored = {"rows": rows, "band": None, "rule": "by scores", "seconds": 1.0, "none": ""}
+        written(tmp_path / name / "noise" / "clean" / "level.json", json.dumps(stored).encode())
+    found = measures.noise(tmp_path)
+    assert (found["all"]["answers"], found["all"]["flagged"]) == (5, 1)
+    assert found["kinds"]["float16"] == found["all"]
+    assert [row["answers"] for row in found["rows"]] == [3, 2]

@@ -78,7 +78,7 @@ class EngineHooks:
         def search_prefix_match(request_id: str, prompt_ids: list[int]) -> int:
             found: int = search(request_id, prompt_ids)
             if self.queued[request_id] <= 1:
-                # Up to 5.15, a prompt that is found as a whole is cut afterwards: its last token is computed.
+                # Up to 5.17, a prompt that is found as a whole is cut afterwards: its last token is computed.
                 self.hits[request_id] = min(found, len(prompt_ids) - 1)
             return found
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-PAGE, BLOCK = "page_size", "block_size"  # the field with the tokens of a block: up to 5.15 it is the second one
-SWITCH = "auto_switch_to_flash"  # up to 5.15 there is no such field
+PAGE, BLOCK = "page_size", "block_size"  # the field with the tokens of a block: up to 5.17 it is the second one
+SWITCH = "auto_switch_to_flash"  # up to 5.17 there is no such field
 NO_RESET = "the cache of this release cannot be emptied: free_all_requests keeps the blocks of prefixes"
 PACKAGE = "transformers.generation.continuous_batching"
 CACHE = f"{PACKAGE}.cache"
@@ -37,7 +37,7 @@ def pause_of(manager: Any) -> tuple[Pause, AbstractContextManager[Any]]:
 
 
 class LoopGate:
-    """A pause for releases whose manager has none (up to 5.15): the loop waits before each of its passes.
+    """A pause for releases whose manager has none (up to 5.17): the loop waits before each of its passes.
 
     A pass begins with `prepare_next_batch`. An idle loop looks for new requests every tenth of a second.
     """
@@ -86,7 +86,7 @@ class LoopGate:
 
 
 def configuration_of(config_class: Any, fields: dict[str, object]) -> Any:
-    """Return a ContinuousBatchingConfig. Up to 5.15, the tokens of a block have another name."""
+    """Return a ContinuousBatchingConfig. Up to 5.17, the tokens of a block have another name."""
     known = {field.name for field in dataclasses.fields(config_class)}
     names = {PAGE: PAGE if PAGE in known else BLOCK}
     wanted = {names.get(name, name): value for name, value in fields.items() if name != SWITCH or name in known}
@@ -99,7 +99,7 @@ def block_tokens(config: Any) -> int:
 
 
 def attention_kinds(cache: Any) -> list[str]:
-    """Return the kinds of attention of a cache's groups. Up to 5.15, a cache only counts them."""
+    """Return the kinds of attention of a cache's groups. Up to 5.17, a cache only counts them."""
     if hasattr(cache, "cache_allocators"):
         return list(cache.cache_allocators)
     counts = {
@@ -111,7 +111,7 @@ def attention_kinds(cache: Any) -> list[str]:
 
 def usage(cache: Any) -> float:
     """Return the fraction of the pool that requests use, without cached blocks that no request uses."""
-    if not hasattr(cache, "cache_allocators"):  # up to 5.15, cached blocks count as free
+    if not hasattr(cache, "cache_allocators"):  # up to 5.17, cached blocks count as free
         free: int = cache.get_num_free_blocks()
         return round(1.0 - free / int(cache.num_blocks), 6)
     whole = cache.num_sectors * cache.bytes_per_sector
@@ -121,7 +121,7 @@ def usage(cache: Any) -> float:
 
 
 def can_reset(cache: Any) -> bool:
-    """Return whether the engine can empty its prefix cache. Up to 5.15 it cannot, and new weights may hit old KV."""
+    """Return whether the engine can empty its prefix cache. Up to 5.17 it cannot, and new weights may hit old KV."""
     return hasattr(cache, "reset")
 
 

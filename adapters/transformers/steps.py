@@ -14,7 +14,7 @@ from coldproof.adapters.protocol.engine_steps import Admission, Chunk, EngineSte
 from coldproof.adapters.transformers.releases import usage
 
 MOST_STEPS = 100_000  # that are kept if nobody takes them
-HASHES = "transformers.generation.continuous_batching.cache_allocators.cache_allocator"  # from 5.16 on
+HASHES = "transformers.generation.continuous_batching.cache_allocators.cache_allocator"  # not there up to 5.17
 
 
 class StepRecorder:

@@ -30,7 +30,7 @@ def inventory() -> dict[str, Any]:
 
 def packages() -> dict[str, str]:
     """Return the installed distributions, by normalised name."""
-    found = {}
+    found: dict[str, str] = {}
     for one in importlib.metadata.distributions():
         name = one.metadata["Name"] if one.metadata else None
         if name:

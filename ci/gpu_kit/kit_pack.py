@@ -77,7 +77,7 @@ def pack(order: Order, say: Callable[[str], None]) -> list[Path]:
         write_json(kit / "manifest.json", facts)
         say("compressing")
         whole = Path(scratch, "kit.tar.xz")
-        with tarfile.open(whole, "w:xz", preset=order.preset) as tar:
+        with lzma.open(whole, "w", preset=order.preset) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
             tar.add(kit, ".")
         return finish(order, whole)
 

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 MOST_GROUPS = 7  # files that come back, with kit.json beside them
 BUDGET_SHARE = 0.55  # of a step's time for Coldproof's --budget: a run may take 1.5 times its budget, and a start
@@ -115,7 +115,8 @@ def made(kind: type[Made], table: dict[str, Any], where: str) -> Made:
     if unknown := table.keys() - {one.name for one in fields(kind)}:
         raise PlanError(f"{where}: unknown {', '.join(sorted(unknown))}")
     try:
-        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+        return kind(**cast(dict[str, Any], values))
     except TypeError as problem:
         raise PlanError(f"{where}: {problem}") from problem
 

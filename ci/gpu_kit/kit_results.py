@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,7 +74,7 @@ def matches(name: str, pattern: str) -> bool:
 def archive(files: Iterable[Kept]) -> bytes:
     """Return a tar.xz of the files."""
     target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w:xz", preset=PRESET) as tar:
+    with lzma.open(target, "w", preset=PRESET) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for one in files:
             content = one.content()
             entry = tarfile.TarInfo(one.name)

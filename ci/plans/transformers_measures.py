@@ -23,6 +23,7 @@ def speed(device: str) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
+    from coldproof.adapters.transformers.releases import configuration_of
     from coldproof.harness.execution.models.cache_folder import generated_files
     from coldproof.harness.execution.models.lora import tiny_model
 
@@ -34,10 +35,10 @@ def speed(device: str) -> dict[str, Any]:
         generation = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=ANSWER)
         for graphs in (False, True) if device == "cuda" else (False,):
             for requests in (1, 64):
-                fields = {"num_blocks": 1024, "max_batch_tokens": 4096, "use_cuda_graph": graphs}
+                fields = {"page_size": 16, "num_blocks": 1024, "max_batch_tokens": 4096, "use_cuda_graph": graphs}
                 most = model.config.vocab_size - 10
                 prompts = [[10 + (i * 7 + j) % most for j in range(PROMPT)] for i in range(requests)]
-                rows.append(measured(model, prompts, generation, ContinuousBatchingConfig(**fields)))
+                rows.append(measured(model, prompts, generation, configuration_of(ContinuousBatchingConfig, fields)))
                 rows[-1] |= {"numbers": numbers, "graphs": graphs, "requests": requests}
                 print(rows[-1], flush=True)  # noqa: T201 - the step's log
     return {"device": device, "card": torch.cuda.get_device_name() if device == "cuda" else "", "rows": rows}
@@ -56,27 +57,42 @@ def measured(model: Any, prompts: list[list[int]], generation: Any, config: Any)
 
 
 def faults(steps: Path) -> dict[str, Any]:
-    """Return which faults were detected, for each kind of numbers."""
-    rows = []
-    for file in sorted(steps.glob("fault-*/report/results.json")):
-        found = json.loads(file.read_text())
-        numbers = file.parent.parent.name.partition("-")[2].partition("-")[0]
-        classes = sorted({case["failure_class"] for case in found["cases"]})
-        rows.append(
-            {
-                "fault": (found.get("fault") or {}).get("name"),
-                "numbers": numbers,
-                "acted": (found.get("fault") or {}).get("acted"),
-                "detected": any(one in WRONG for one in classes),
-                "classes": classes,
-                "requests": found["totals"]["requests"],
-                "rule": (found.get("calibration") or {}).get("rule"),
-            }
-        )
+    """Return which faults were detected, for each kind of numbers.
+
+    Detected means that the judge called an answer wrong: a run that found no time to confirm it counts as well. Lost
+    hits do not count, because the engine has them without a fault.
+    """
+    rows = [fault_row(events) for events in sorted(steps.glob("fault-*/report/events.ndjson"))]
     shares = defaultdict(list)
     for row in rows:
         shares[row["numbers"]].append(row["detected"])
-    return {"detected": {name: f"{sum(all_)} of {len(all_)}" for name, all_ in shares.items()}, "rows": rows}
+    return {"detected": {name: f"{sum(found)} of {len(found)}" for name, found in shares.items()}, "rows": rows}
+
+
+def fault_row(events: Path) -> dict[str, Any]:
+    """Return what a run against a fault showed, from its events. `excess`: in units of the tolerance."""
+    import msgspec
+
+    from coldproof.harness.power.noise.with_faults import deviations
+    from coldproof.harness.release.bundle.run_folder import Stored
+    from coldproof.reports.assemble.assemble import EXAMPLE
+
+    _, numbers, fault = events.parent.parent.name.split("-", 2)
+    row: dict[str, Any] = {"fault": fault, "numbers": numbers, "detected": False, "requests": 0, "excess": 0.0}
+    for line in events.read_bytes().splitlines(keepends=True):
+        if not (line.startswith(EXAMPLE) and line.endswith(b"\n")):
+            continue
+        stored = msgspec.json.decode(line, type=Stored)
+        row["excess"] = max([row["excess"], *deviations(stored)])
+        row["requests"] += 0 if row["detected"] else len(stored.history.outcomes)
+        wrong = [one for one in stored.findings if one.failure_class.value in WRONG]
+        if wrong and not row["detected"]:
+            row |= {"detected": True, "by": stored.requirement, "class": wrong[0].failure_class.value}
+            row |= {"sentence": wrong[0].sentence, "rule": str(stored.rule)}
+    results = events.with_name("results.json")
+    if results.is_file():
+        row["acted"] = (json.loads(results.read_text()).get("fault") or {}).get("acted")
+    return row
 
 
 def noise(steps: Path) -> dict[str, Any]:
