@@ -97,7 +97,7 @@ def test_a_connector_that_forgets_salts_and_adapters_is_found(
     (tmp_path / "mine.py").write_text(HAND_WRITTEN.read_text())
     words = [f"mine:{name}", "--requirements", "TIER-3", "--budget", "5s", "--diagnose", "none"]
     command = [sys.executable, "-m", "coldproof", "connector", *words, "--profile", "wide", "--report-dir", "report"]
-    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment = {"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stdout[-3000:]
     results = read_results(tmp_path / "report" / "results.json")
