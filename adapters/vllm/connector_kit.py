@@ -32,9 +32,7 @@ def connector_words(
     """
     module, _, name = connector.rpartition(":")
     if module and not importable(module):
-        raise ValueError(
-            f"there is no module {module!r}: install it, or name its folder in PYTHONPATH"
-        )
+        raise ValueError(f"there is no module {module!r}: install it, or name its folder in PYTHONPATH")
     config = {
         "kv_connector": name,
         **({"kv_connector_module_path": module} if module else {}),
