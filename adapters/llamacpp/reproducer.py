@@ -77,7 +77,7 @@ class LlamaCppCurl:
 
     def scale(self, content: str | None) -> str:
         """Return the command that switches on one adapter, or none, for every request."""
-        return post("/lora-adapters", shlex.quote(json.dumps(self.scales(content))))
+        return post("/lora-adapters", shlex.quote(json.dumps(self.scales(content), separators=(",", ":"))))
 
     def scales(self, content: str | None) -> list[dict[str, float]]:
         """Return the scales of all adapters: 1 for `content`, 0 for the others."""

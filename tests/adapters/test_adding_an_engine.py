@@ -67,7 +67,6 @@ def run(checkout: Path, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
     )
     return done.stdout + done.stderr
 

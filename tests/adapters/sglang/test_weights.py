@@ -210,7 +210,6 @@ def test_a_run_on_a_server_tests_its_promise(tmp_path: Path, keeps: bool, verdic
             [*command, "--engine-url", fake.url, "--report-dir", str(tmp_path / "report")],
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
             capture_output=True,
-            timeout=300,
             check=False,
         )
     results = read_results(tmp_path / "report" / "results.json")

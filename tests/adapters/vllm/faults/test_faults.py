@@ -22,7 +22,7 @@ from coldproof.adapters.vllm.spec import with_fault
 from coldproof.reports.schema.results import read_results
 from coldproof.reports.schema.verdict import Verdict
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize("name", FAULTS)

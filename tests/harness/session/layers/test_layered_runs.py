@@ -19,12 +19,12 @@ from coldproof.reports.schema.verdict import Verdict
 PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
 
 
-PLUGINS = ("-p", "support.layered_engine", "-p", "no:cacheprovider")
+PLUGINS = ("-p", "support.layered_engine", "-p", "support.counted_budget", "-p", "no:cacheprovider")
 
 
 def words(folder: Path, *arguments: str) -> list[str]:
     """Pytest's arguments of a run on the engine `layered`."""
-    given = ["suites", *PLUGINS, "--engine", "layered", "--model", "none", "--budget", "20s", "--diagnose", "none"]
+    given = ["suites", *PLUGINS, "--engine", "layered", "--model", "none", "--budget", "1h", "--diagnose", "none"]
     return [*given, "--report-dir", str(folder / "out"), *arguments]
 
 
