@@ -75,11 +75,9 @@ def of_time(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "time"
 
 
-def limits(value: ast.expr) -> bool:
-    """Return whether a value is a number of seconds."""
-    return (
-        isinstance(value, ast.Constant) and isinstance(value.value, int | float) and not isinstance(value.value, bool)
-    )
+def limits(value: ast.expr | None) -> bool:
+    """Return whether a value is a number of seconds. 0 is none: such a call does not wait, or waits for ever."""
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float) and value.value != 0
 
 
 def test_no_test_depends_on_a_clock_or_a_free_port() -> None:
