@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
-from coldproof import IMPORT_ROOT
 from coldproof.reports.schema.results import Results, read_results
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
-COUNTED = ("-p", "support.counted_budget", "-p", "no:cacheprovider")
-PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
 KNOWN = """
 [[issue]]
 requirement = "{requirement}"
@@ -33,11 +30,11 @@ def ran(
 ) -> tuple[Results, list[dict[str, Any]]]:
     """A run of both cells on the deadly engine: its results, and its events without the examples."""
     folder.mkdir(exist_ok=True)
-    given = {"COLDPROOF_DEADLY": kind, "COLDPROOF_DEADLY_TIMES": str(folder / "times"), "PYTHONPATH": PATH}
+    given = {"COLDPROOF_DEADLY": kind, "COLDPROOF_DEADLY_TIMES": str(folder / "times"), "PYTHONPATH": PLUGIN_PATH}
     given |= {"COLDPROOF_DEADLY_NOISE": "1"} if noise else {}
-    words = ["-m", "pytest", "-p", "support.deadly_engine", *COUNTED, "suites", "--engine", "deadly"]
-    words += ["--model", "none", "--requirements", requirements, "--cells", "deadly,deadly-too", "--budget", "1h"]
-    words += ["--hypothesis-seed", "5", "--report-dir", str(folder), *more]
+    words = ["-m", "pytest", "-p", "support.deadly_engine", "-p", "no:cacheprovider", "suites", "--engine", "deadly"]
+    words += ["--model", "none", "--requirements", requirements, "--cells", "deadly,deadly-too", *COUNTED]
+    words += ["--report-dir", str(folder), *more]
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env={**os.environ, **given}, capture_output=True, text=True, check=False
     )

@@ -16,15 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
-from support.paths import ROOT
+from support.paths import PLUGIN_PATH, ROOT
 from support.waiting import until
 
-from coldproof import IMPORT_ROOT
 from coldproof.harness.session.signals import ENDING, EndingSignals
 from coldproof.reports.assemble.assemble import EXIT_HARNESS
 from coldproof.reports.schema.results import read_results
-
-PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
 
 
 class Started:
@@ -48,7 +45,7 @@ class Started:
         self.process = subprocess.Popen(
             [sys.executable, *words, *arguments],
             cwd=ROOT,
-            env={**os.environ, **given, "PYTHONPATH": PATH},
+            env={**os.environ, **given, "PYTHONPATH": PLUGIN_PATH},
             preexec_fn=ready,
             **streams,
         )
