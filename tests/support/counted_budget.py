@@ -5,13 +5,12 @@ from __future__ import annotations
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.session.budget import Budget
 
-MOST = 60  # examples of a trial
+ENOUGH, MOST = 30, 60  # examples of a trial with its evidence, and of one without
 
 
 def has_enough(_: Budget, trial: Trial) -> bool:
-    """Return whether a trial has its least examples or requests and its evidence, or as many examples as it may."""
-    few = trial.examples < trial.least_examples and trial.requests < trial.least_requests
-    return trial.examples >= MOST or (trial.examples > 0 and not few and not trial.missing())
+    """Return whether a trial has its examples."""
+    return trial.examples >= (MOST if trial.missing() else ENOUGH)
 
 
 Budget.is_spent = has_enough  # type: ignore[method-assign]
